@@ -1,0 +1,1 @@
+"""What tests stand on: the real thing, started small."""

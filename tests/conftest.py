@@ -1,0 +1,28 @@
+"""The report of what was left out.
+
+A check that needs something of the machine calls `banksman.testing.privileged.require(need, ok, reason)`.
+Where it is missing the check is left out, and the test report ends with a list of all that were; with
+`BANKSMAN_TEST_PRIVILEGED=required` it fails instead.
+"""
+
+import pytest
+
+from banksman.testing.privileged import MARK
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List every check that a missing privilege left out, however quiet the run."""
+    left_out = [line for report in terminalreporter.stats.get("skipped", ()) if (line := _left_out(report))]
+    if not left_out:
+        return
+    terminalreporter.section("LEFT OUT, needs privileges:", sep="=", yellow=True)
+    for line in left_out:
+        terminalreporter.line(line)
+
+
+def _left_out(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    match report.longrepr:
+        case (_, _, str(reason)) if MARK in reason:
+            return f"{report.nodeid}: {reason.partition(f'{MARK}, ')[2]}"
+        case _:
+            return None
