@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Renew requirements/*.txt from pyproject.toml. Arguments go to `uv pip compile`, e.g. --upgrade.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+lock() {
+    local name=$1
+    shift
+    .venv/bin/uv pip compile pyproject.toml --extra "$name" --extra build --output-file "requirements/$name.txt" \
+        --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+        --no-header --no-config --quiet "$@"
+    { printf '# Written by `make lock` from pyproject.toml.\n'; cat "requirements/$name.txt"; } >"requirements/.$name"
+    mv "requirements/.$name" "requirements/$name.txt"
+    if grep -n '://' "requirements/$name.txt"; then
+        echo "requirements/$name.txt names an address; pins must install from any registry" >&2
+        return 1
+    fi
+    echo "requirements/$name.txt: $(grep -c '==' "requirements/$name.txt") packages"
+}
+
+# Every other file is held to the pins of dev, so what is tested is what is installed.
+lock dev "$@"
+for name in local gateway agent tool-runner workflows; do
+    lock "$name" --constraint requirements/dev.txt
+done

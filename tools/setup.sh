@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Bring this checkout to where it runs (`local`) or is tested (`dev`): Debian packages, .venv, pinned packages.
+# Safe to repeat and to run side by side; does nothing, quickly, when everything is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+profile=${1:-local}
+case $profile in
+local | dev) ;;
+*)
+    echo "usage: tools/setup.sh local|dev" >&2
+    exit 2
+    ;;
+esac
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() {
+    say "$@"
+    exit 1
+}
+
+has_library() { compgen -G "/usr/lib*/$1*" >/dev/null || compgen -G "/usr/lib/*/$1*" >/dev/null || compgen -G "/lib/*/$1*" >/dev/null; }
+has_compose() { docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null; }
+
+missing_packages() {
+    command -v bwrap >/dev/null || echo bubblewrap
+    has_library libseccomp.so.2 || echo libseccomp2
+    find_python >/dev/null || echo python3 python3-venv
+    [ "$profile" = dev ] || return 0
+    command -v chromium >/dev/null || echo chromium
+    command -v node >/dev/null || echo nodejs
+    command -v npm >/dev/null || echo npm
+    command -v git >/dev/null || echo git
+    has_compose || compose_package
+}
+
+# Debian 12 knows only docker-compose 1.29; newer releases and Ubuntu package the plugin.
+compose_package() {
+    local name
+    command -v apt-cache >/dev/null || return 0
+    for name in docker-compose-v2 docker-compose-plugin docker-compose; do
+        if apt-cache show "$name" >/dev/null 2>&1; then
+            echo "$name"
+            return
+        fi
+    done
+    echo docker-compose
+}
+
+# Only a sudo that asks for no password: `make` must not stop in the middle to ask for one.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then echo env; elif sudo -n true 2>/dev/null; then echo sudo; else return 1; fi
+}
+
+ensure_packages() {
+    local missing prefix
+    missing=$(missing_packages | xargs)
+    [ -n "$missing" ] || return 0
+    if ! command -v apt-get >/dev/null; then
+        left_out "missing: $missing (Debian's names); install them with this system's package manager"
+    elif ! prefix=$(as_root); then
+        left_out "missing: $missing; install with: sudo apt-get install -y --no-install-recommends $missing"
+    else
+        say "installing $missing"
+        apt_install "$prefix" $missing || left_out "apt-get could not install: $missing"
+    fi
+}
+
+apt_install() {
+    local prefix=$1
+    shift
+    if ! "$prefix" DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null 2>&1; then
+        "$prefix" apt-get update -q >/dev/null
+        "$prefix" DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null
+    fi
+}
+
+# What is missing is named, and then left to `banksman doctor` and to the tests' own report.
+left_out() {
+    say "$@"
+    [ "${BANKSMAN_TEST_PRIVILEGED:-}" != required ] || die "BANKSMAN_TEST_PRIVILEGED=required: stopping"
+}
+
+find_python() {
+    local candidate
+    for candidate in ${BANKSMAN_PYTHON:-python3.11 python3.12 python3.13 python3}; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+fingerprint() {
+    cat "requirements/$1.txt" pyproject.toml | sha256sum | cut -d ' ' -f 1
+}
+
+# The folder is part of it: a moved checkout leaves an environment whose scripts point elsewhere.
+stamp() { echo "$1 $(fingerprint "$1") $PWD"; }
+
+is_current() {
+    [ -x .venv/bin/python ] && [ -x .venv/bin/banksman ] && grep -qxF "$(stamp "$1")" .venv/.banksman 2>/dev/null
+}
+
+ensure_environment() {
+    local python
+    if is_current "$profile"; then return; fi
+    if ! .venv/bin/python -c 'import pip' 2>/dev/null || ! grep -qF " $PWD" .venv/.banksman 2>/dev/null; then
+        python=$(find_python) || die "no Python with venv found: Banksman needs 3.11, 3.12 or 3.13" \
+            "(set BANKSMAN_PYTHON to its path; Debian: apt-get install python3 python3-venv)"
+        say "creating .venv with $("$python" --version)"
+        "$python" -m venv --clear .venv
+        echo "- - $PWD" >.venv/.banksman
+    fi
+    say "installing requirements/$profile.txt"
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r "requirements/$profile.txt"
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+    if [ "$profile" = dev ]; then { stamp local; stamp dev; } else stamp local; fi >.venv/.banksman
+}
+
+# Whoever comes second waits here and then finds everything done. The lock ends with this process.
+if command -v flock >/dev/null; then
+    exec 9<.
+    flock 9
+fi
+ensure_packages
+ensure_environment
