@@ -1,0 +1,38 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help up down logs demo doctor reset test lint format lock
+
+BIN := .venv/bin
+SOURCES := shared services tests tools benchmarks examples
+
+help:  ## List what can be done
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up:  ## Install what is missing and start everything: http://127.0.0.1:8080
+	@tools/setup.sh local
+	@exec $(BIN)/banksman up
+
+test:  ## Run the whole test suite, set-up included (ARGS="tests/bus -k fence")
+	@tools/setup.sh dev
+	@tools/node_tests.sh
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint:  ## Check style, types, imports, spelling and the tree
+	@tools/setup.sh dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell
+	$(BIN)/python tools/check_tree.py
+	tools/node_syntax.sh
+
+format:  ## Rewrite the sources in the house style
+	@tools/setup.sh dev
+	$(BIN)/ruff check --fix-only --quiet
+	$(BIN)/ruff format
+
+lock:  ## Renew requirements/*.txt from pyproject.toml (ARGS=--upgrade)
+	@tools/setup.sh dev
+	@tools/lock.sh $(ARGS)

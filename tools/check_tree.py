@@ -1,0 +1,61 @@
+"""Check that no file of the tree names a package registry or a path of the machine it was written on.
+
+Pins and locks must install from whatever registry the machine is set up for, and a path of one machine means
+nothing on the next.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+REGISTRY = re.compile(
+    r"(?:\bpypi|pythonhosted|\b(?:registry\.)?npmjs|registry\.yarnpkg|\b(?:deb|security)\.debian|\bcrates)\.(?:org|com|io)\b"
+    r"|^\s*--?(?:extra-)?index-url\b|^\s*--find-links\b",
+    re.MULTILINE,
+)
+SHARED_FOLDERS = {Path(name) for name in ("/", "/tmp", "/home", "/srv", "/opt", "/var/tmp", "/usr/src")}
+MAX_BYTES = 5_000_000
+
+
+def main() -> int:
+    """Print one line a finding; the exit code is 1 when there is any."""
+    root = Path(__file__).resolve().parent.parent
+    findings = list(find(root, files(root)))
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+def files(root: Path) -> list[Path]:
+    """The tracked files and those that would be added."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    ).stdout.split(b"\0")
+    return [path for name in listed if name and (path := root / name.decode()).is_file()]
+
+
+def find(root: Path, paths: list[Path]) -> Iterator[str]:
+    """Findings as `file:line: what`."""
+    rules = [("names a package registry", REGISTRY), ("names a path of this machine", _own_paths(root))]
+    for path in paths:
+        if path.stat().st_size > MAX_BYTES or b"\0" in (content := path.read_bytes()):
+            continue
+        text = content.decode(errors="replace")
+        for what, rule in rules:
+            if match := rule.search(text):
+                line = text.count("\n", 0, match.end()) + 1
+                yield f"{path.relative_to(root)}:{line}: {what}: {match[0].strip()}"
+
+
+def _own_paths(root: Path) -> re.Pattern[str]:
+    own = {root, root.parent, Path.home()} - SHARED_FOLDERS
+    return re.compile("|".join(re.escape(f"{path}/") for path in sorted(own)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
