@@ -1,0 +1,175 @@
+"""What travels between the owner of a run and whoever executes its calls."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.wire import Stored, Timestamp, Token
+
+
+class CallRequest(Stored):
+    """`tool.call.{r}.{t}.{c}`: run this call, once."""
+
+    v: Literal[1] = 1
+    tenant: Token
+    conversation_id: Token
+    run_id: Token
+    attempt: Token
+    """The call's id, `-`, and the number of the attempt: the key of its two slots."""
+    call: ToolCall
+    digest: str
+    runner_epoch: int
+    """The epoch the caller placed the workspace at; another one answers `wrong_epoch`."""
+    deadline: Timestamp
+    """When the run's time is over."""
+    progress: bool = True
+
+
+CallAnswerKind = Literal["accepted", "busy", "wrong_epoch", "done", "refused"]
+"""
+accepted     it will run, or runs already
+busy         the queue is full; ask again
+wrong_epoch  the runner restarted since the workspace was placed
+done         a result is stored
+refused      the digest does not match, or the runner's sandbox does not hold; `reason` says which
+"""
+
+
+class CallAnswer(Stored):
+    """The immediate answer to a `CallRequest`."""
+
+    answer: CallAnswerKind
+    reason: str | None = None
+
+
+class CallStarted(Stored):
+    """`tool.started`: the one start of an attempt. With `void` it can never start."""
+
+    v: Literal[1] = 1
+    conversation_id: Token
+    attempt: Token
+    runner: Token | None
+    """Who executes; None when void."""
+    runner_epoch: int = 0
+    void: bool = False
+    ts: Timestamp
+
+
+class CallFinished(Stored):
+    """`tool.result`: the one result of an attempt."""
+
+    v: Literal[1] = 1
+    conversation_id: Token
+    attempt: Token
+    result: ToolResult
+
+
+class CancelCall(Stored):
+    """`tool.cancel.{r}.{t}.{k}`: end a started attempt and store its result."""
+
+    attempt: Token
+    reason: Literal["cancelled", "timeout"] = "cancelled"
+
+
+class CallProgress(Stored):
+    """`tool.progress.{t}.{c}`: running output, lossy."""
+
+    conversation_id: Token
+    run_id: Token
+    tool_call_id: Token
+    kind: Literal["started", "output"]
+    runner: Token
+    stream: Literal["stdout", "stderr"] | None = None
+    text: str = ""
+
+
+class RunnerLease(Stored):
+    """KV `runners.{r}`: alive for as long as the key is there."""
+
+    runner: Token
+    runner_epoch: int
+    load: int = 0
+    """Calls running or waiting."""
+    serving: bool = True
+    """False when its sandbox does not hold; `problem` says why."""
+    problem: str | None = None
+
+
+class WorkspaceOwner(Stored):
+    """KV `owners`: where a workspace is."""
+
+    runner: Token
+    runner_epoch: int
+    dirty: bool = False
+
+
+class FileList(Stored):
+    """Lists the files below a path."""
+
+    op: Literal["list"] = "list"
+    path: str = ""
+    limit: int = Field(default=1000, ge=1, le=10_000)
+
+
+class FileRead(Stored):
+    """Reads a slice of a file."""
+
+    op: Literal["read"] = "read"
+    path: str = Field(max_length=4096)
+    offset: int = Field(default=0, ge=0)
+    max_bytes: int = Field(default=512 * 1024, ge=1, le=512 * 1024)
+
+
+class FileWrite(Stored):
+    """Writes a slice; the last one replaces the file."""
+
+    op: Literal["write"] = "write"
+    path: str = Field(max_length=4096)
+    upload: Token
+    offset: int = Field(ge=0)
+    data_base64: str
+    last: bool
+
+
+class FileDelete(Stored):
+    """Deletes a file."""
+
+    op: Literal["delete"] = "delete"
+    path: str = Field(max_length=4096)
+
+
+FileRequest = Annotated[FileList | FileRead | FileWrite | FileDelete, Field(discriminator="op")]
+
+
+class FileEntry(Stored):
+    """One file of a workspace."""
+
+    path: str
+    size: int
+    """Bytes."""
+    modified_at: Timestamp
+
+
+class FileAnswer(Stored):
+    """The answer to a `FileRequest`; `error` when it failed."""
+
+    error: str | None = None
+    items: tuple[FileEntry, ...] = ()
+    data_base64: str | None = None
+    total_bytes: int | None = None
+    more: bool = False
+
+
+class Delta(Stored):
+    """`delta.{t}.{c}`: text of a message that is being written; lossy, replaced by `message.completed`."""
+
+    conversation_id: Token
+    run_id: Token
+    message_id: Token
+    kind: Literal["message", "reasoning"] = "message"
+    offset: int
+    """Characters of the message before this piece."""
+    text: str

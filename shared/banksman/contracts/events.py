@@ -1,0 +1,339 @@
+"""Events, the immutable facts of a conversation, and commits, the appends that carry them.
+
+A commit is one JetStream message on the conversation's subject. Its events are numbered `seq` 1..n without
+gaps over the whole conversation. Their bodies are what clients see as the `data` of an event frame, but for
+the fields that `frames.py` leaves out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from banksman.contracts.assistants import RunSettings
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.messages import Content, ToolProtocol, Usage
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token
+
+RunStatus = Literal["queued", "running", "awaiting_approval", "awaiting_input", "cancelling"]
+"""The statuses of an open run."""
+
+Outcome = Literal["completed", "failed", "cancelled", "timed_out", "rejected", "max_iterations"]
+"""
+completed       the model, or a terminating call, gave the answer
+failed          an error ended it; `error` says which
+cancelled       a client asked for it
+timed_out       `run_timeout_s` was reached
+rejected        a person rejected a call
+max_iterations  the iteration limit was reached
+"""
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
+"""Why the model stopped, both vendors' words mapped."""
+
+
+class RunError(Stored):
+    """Why a run did not complete."""
+
+    code: ErrorCode
+    message: str
+
+
+class RunQueued(Stored):
+    """A run waits behind another of its conversation."""
+
+    type: Literal["run.queued"] = "run.queued"
+    position: int
+    """1 for the next to start."""
+    message_id: Token
+    message: Content
+    settings: RunSettings
+
+
+class RunStarted(Stored):
+    """A run has an owner for the first time; the commit that holds it is the claim."""
+
+    type: Literal["run.started"] = "run.started"
+    message_id: Token
+    message: Content
+    settings: RunSettings
+
+
+class IterationStarted(Stored):
+    """The model is asked for the n-th time with results."""
+
+    type: Literal["iteration.started"] = "iteration.started"
+    n: int
+    max: int
+
+
+class MessageCompleted(Stored):
+    """A whole message: the model's reply, or a user's that steers an open run."""
+
+    type: Literal["message.completed"] = "message.completed"
+    message_id: Token
+    role: Literal["user", "assistant"]
+    content: Content | None
+    finish_reason: FinishReason | None = None
+    protocol: ToolProtocol = "native"
+    provider: str = ""
+    provider_state: JsonObject | None = None
+    usage: Usage = Usage()
+
+
+class ProtocolRetry(Stored):
+    """The model wrote a call that cannot be read and is asked again."""
+
+    type: Literal["protocol.retry"] = "protocol.retry"
+    attempt: int
+    max: int
+    error: str
+    """The rule that was broken and its position."""
+    message_id: Token
+    reply: Text
+    """What the model wrote."""
+    correction: Text
+    """What it was told."""
+    usage: Usage = Usage()
+
+
+class ToolCallRequested(Stored):
+    """The model asked for a call."""
+
+    type: Literal["tool_call.requested"] = "tool_call.requested"
+    call: ToolCall
+
+
+class Preview(Stored):
+    """What a person is shown of a call beside its exact arguments."""
+
+    kind: Literal["command", "diff", "url", "text"]
+    command: str | None = None
+    url: str | None = None
+    path: str | None = None
+    old: str | None = None
+    new: str | None = None
+    text: str | None = None
+
+
+class ApprovalItem(Stored):
+    """One call of an approval."""
+
+    tool_call_id: Token
+    name: str
+    arguments: JsonObject
+    digest: str
+    editable: bool = True
+    preview: Preview
+
+
+class ApprovalRequested(Stored):
+    """Calls of one iteration wait for a person."""
+
+    type: Literal["approval.requested"] = "approval.requested"
+    approval_id: Token
+    expires_at: Timestamp
+    items: tuple[ApprovalItem, ...]
+
+
+class ItemDecision(Stored):
+    """What was decided of one call."""
+
+    tool_call_id: Token
+    decision: Literal["approve", "reject"]
+    arguments: JsonObject | None = None
+    """Edited arguments; None for the requested ones."""
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+ApprovalOutcome = Literal["approved", "rejected", "mixed", "expired", "cancelled", "superseded"]
+"""
+approved    every call may run
+rejected    none may
+mixed       some may
+expired     nobody answered in time
+cancelled   the run was cancelled first
+superseded  the user went on with another message
+"""
+
+Remember = Literal["run", "conversation"]
+
+
+class ApprovalResolved(Stored):
+    """The one decision, as the stream of approvals holds it."""
+
+    type: Literal["approval.resolved"] = "approval.resolved"
+    approval_id: Token
+    outcome: ApprovalOutcome
+    by: str
+    """The approver's identity, or `system`."""
+    decisions: tuple[ItemDecision, ...] = ()
+    remember: Remember | None = None
+
+
+class ToolCallCompleted(Stored):
+    """The one result of a call."""
+
+    type: Literal["tool_call.completed"] = "tool_call.completed"
+    result: ToolResult
+
+
+class WorkspaceChanged(Stored):
+    """Files that a call changed."""
+
+    type: Literal["workspace.changed"] = "workspace.changed"
+    paths: tuple[JsonObject, ...]
+
+
+class WorkspaceRestored(Stored):
+    """The workspace was rebuilt from a snapshot on another runner."""
+
+    type: Literal["workspace.restored"] = "workspace.restored"
+    snapshot_ts: Timestamp | None
+    lost_calls: tuple[str, ...]
+    """Ids of the calls whose changes may be missing."""
+
+
+class CancelRequested(Stored):
+    """Somebody wants the run to end."""
+
+    type: Literal["run.cancel_requested"] = "run.cancel_requested"
+    reason: str | None = None
+    by: str
+
+
+class TrackedCall(Stored):
+    """One execution in the outcome of a run."""
+
+    tool: str
+    params: JsonObject
+    result: JsonObject
+    iteration: int
+
+
+class RunFinished(Stored):
+    """The one terminal event of a run."""
+
+    type: Literal["run.finished"] = "run.finished"
+    status: Outcome
+    content: str
+    service: str
+    model: str
+    iterations: int
+    tool_calls: tuple[TrackedCall, ...] = ()
+    max_iterations_reached: bool = False
+    usage: Usage = Usage()
+    error: RunError | None = None
+
+
+class WorkflowProgress(Stored):
+    """How far a workflow is."""
+
+    type: Literal["workflow.progress"] = "workflow.progress"
+    step: int
+    total: int
+    message: str
+
+
+class WorkflowLinked(Stored):
+    """A workflow was started in this conversation; its events are in a log of its own."""
+
+    type: Literal["workflow.linked"] = "workflow.linked"
+    workflow: str
+    workflow_run_id: Token
+    workflow_conversation_id: Token
+
+
+class InputRequested(Stored):
+    """A workflow asks the user for a value."""
+
+    type: Literal["input.requested"] = "input.requested"
+    request_id: Token
+    message: str
+    schema_: JsonObject = Field(alias="schema")
+
+
+class InputResolved(Stored):
+    """The value that was given."""
+
+    type: Literal["input.resolved"] = "input.resolved"
+    request_id: Token
+    value: JsonValue
+    by: str
+
+
+class ConversationUpdated(Stored):
+    """Title or status changed; status `deleted` is the tombstone."""
+
+    type: Literal["conversation.updated"] = "conversation.updated"
+    title: str | None = None
+    status: str | None = None
+
+
+EventBody = Annotated[
+    RunQueued
+    | RunStarted
+    | IterationStarted
+    | MessageCompleted
+    | ProtocolRetry
+    | ToolCallRequested
+    | ApprovalRequested
+    | ApprovalResolved
+    | ToolCallCompleted
+    | WorkspaceChanged
+    | WorkspaceRestored
+    | CancelRequested
+    | RunFinished
+    | WorkflowProgress
+    | WorkflowLinked
+    | InputRequested
+    | InputResolved
+    | ConversationUpdated,
+    Field(discriminator="type"),
+]
+
+
+class Event(Stored):
+    """One fact of a conversation."""
+
+    v: Literal[1] = 1
+    seq: int = Field(ge=1)
+    """Its number in the conversation, 1..n without gaps."""
+    ts: Timestamp
+    run_id: Token | None = None
+    iteration: int | None = None
+    data: EventBody
+
+
+class Owner(Stored):
+    """Who drives the open run."""
+
+    agent: Token
+    owner_epoch: int = Field(ge=1)
+    """Raised by one with each claim; whoever meets a higher one stops."""
+    work_seq: int = Field(ge=0)
+    """Stream sequence of the work message it holds. That message's redelivery is a takeover."""
+
+
+class Commit(Stored):
+    """One append to a log, written as one JetStream message."""
+
+    v: Literal[1] = 1
+    id: Token
+    """Unique; after a lost ack the last stored commit's id tells whether this one was stored."""
+    log_epoch: Token
+    """Changes when a log was restored from a backup."""
+    first_seq: int = Field(ge=1)
+    """Number of its first event; the next free one when it has none."""
+    owner: Owner | None
+    """Who owns the open run from here on; None when nobody does."""
+    claim: bool = False
+    """True when `owner` begins with this commit."""
+    events: tuple[Event, ...] = ()
+
+    @property
+    def last_seq(self) -> int:
+        """Number of its last event; `first_seq - 1` when it has none."""
+        return self.first_seq + len(self.events) - 1

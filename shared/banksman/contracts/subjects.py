@@ -1,0 +1,136 @@
+"""Every subject, built by a function. No dotted literal stands anywhere else.
+
+Tokens: tenant, conversation, attempt (`call-number`), approval, runner (or tool server). All are checked
+before they become tokens, so no id can widen a subject.
+"""
+
+from __future__ import annotations
+
+from banksman.contracts.ids import check_token
+
+ANY = "*"
+"""Matches one token; allowed wherever a subject is subscribed."""
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part if part == ANY else check_token(part, "subject token") for part in parts)
+
+
+def conversation(tenant: str, conversation_id: str) -> str:
+    """The log of one conversation (stream EVENTS)."""
+    return _join("conversation", tenant, conversation_id)
+
+
+def live(tenant: str, conversation_id: str) -> str:
+    """Where the server republishes each stored commit."""
+    return _join("live", tenant, conversation_id)
+
+
+def delta(tenant: str, conversation_id: str) -> str:
+    """Token deltas; core, lossy by design."""
+    return _join("delta", tenant, conversation_id)
+
+
+def run_work(tenant: str, conversation_id: str) -> str:
+    """Start and resume of runs (stream RUNS, durable `agents`)."""
+    return _join("run", "work", tenant, conversation_id)
+
+
+def run_signal(tenant: str, conversation_id: str) -> str:
+    """Cancel, steer, rename and delete (stream RUNS, durable `signals`)."""
+    return _join("run", "signal", tenant, conversation_id)
+
+
+def cancel_nudge(tenant: str, conversation_id: str) -> str:
+    """Wakes an owner at once; core. The signal itself is in RUNS."""
+    return _join("cancel", tenant, conversation_id)
+
+
+def approval_request(tenant: str, approval_id: str) -> str:
+    """One open question to a person (stream APPROVALS)."""
+    return _join("approval", "request", tenant, approval_id)
+
+
+def approval_reply(tenant: str, approval_id: str) -> str:
+    """Its one answer (stream APPROVALS)."""
+    return _join("approval", "reply", tenant, approval_id)
+
+
+def tool_started(tenant: str, attempt: str) -> str:
+    """The one start of an attempt (stream RESULTS)."""
+    return _join("tool", "started", tenant, attempt)
+
+
+def tool_result(tenant: str, attempt: str) -> str:
+    """The one result of an attempt (stream RESULTS)."""
+    return _join("tool", "result", tenant, attempt)
+
+
+def stored(subject: str) -> str:
+    """Where the server republishes what RESULTS accepted."""
+    return f"stored.{subject}"
+
+
+def stored_results(tenant: str = ANY) -> tuple[str, str]:
+    """What an owner listens on: starts and results that the stream accepted."""
+    return stored(_join("tool", "started", tenant, ANY)), stored(_join("tool", "result", tenant, ANY))
+
+
+def tool_call(runner: str, tenant: str, conversation_id: str) -> str:
+    """A call for one runner or tool server; core request."""
+    return _join("tool", "call", runner, tenant, conversation_id)
+
+
+def tool_cancel(runner: str, tenant: str, attempt: str) -> str:
+    """Ends a started attempt; core request."""
+    return _join("tool", "cancel", runner, tenant, attempt)
+
+
+def tool_progress(tenant: str, conversation_id: str) -> str:
+    """Running output of calls; core, lossy by design."""
+    return _join("tool", "progress", tenant, conversation_id)
+
+
+def files(runner: str, tenant: str, conversation_id: str) -> str:
+    """File requests of clients to a workspace; core request."""
+    return _join("file", runner, tenant, conversation_id)
+
+
+def workflow_run(name: str, tenant: str, conversation_id: str) -> str:
+    """Starts of one workflow (stream WORKFLOWS)."""
+    return _join("workflow", "run", name, tenant, conversation_id)
+
+
+def timer_set(kind: str, tenant: str, timer_id: str) -> str:
+    """A scheduled message; purging the subject cancels it (stream TIMERS)."""
+    return _join("timer", "set", kind, tenant, timer_id)
+
+
+def timer_fired(kind: str, tenant: str, timer_id: str) -> str:
+    """Where a timer's message appears when it is due (stream TIMERS, durable `timers`)."""
+    return _join("timer", "fired", kind, tenant, timer_id)
+
+
+def dead(stream: str, reason: str) -> str:
+    """Poison from `stream`, by reason (stream DEAD)."""
+    return _join("dead", stream, reason)
+
+
+def api(tenant: str, *action: str) -> str:
+    """The door for services without HTTP, served by any gateway."""
+    return _join("api", tenant, *action)
+
+
+def registry(kind: str, action: str) -> str:
+    """Registration of tools and workflows: `tool.register`, `workflow.register` …; core request."""
+    return _join(kind, action)
+
+
+def workflow_api(action: str) -> str:
+    """Requests to the workflows service: list, get, start."""
+    return _join("workflows", action)
+
+
+def all_of(*head: str) -> str:
+    """A filter for everything below a head of fixed tokens."""
+    return f"{_join(*head)}.>"
