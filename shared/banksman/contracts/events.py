@@ -104,6 +104,8 @@ class ToolCallRequested(Stored):
 
     type: Literal["tool_call.requested"] = "tool_call.requested"
     call: ToolCall
+    arguments_error: str | None = None
+    """Why the model's arguments could not be read; None when they could."""
 
 
 class Preview(Stored):
@@ -321,6 +323,7 @@ class Commit(Stored):
     """One append to a log, written as one JetStream message."""
 
     v: Literal[1] = 1
+    ts: Timestamp
     id: Token
     """Unique; after a lost ack the last stored commit's id tells whether this one was stored."""
     log_epoch: Token
