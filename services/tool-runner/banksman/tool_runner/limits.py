@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+
+from pydantic import BaseModel, ConfigDict, Field
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class _Limits(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def _default_concurrency() -> int:
+    return max(2, 2 * (os.cpu_count() or 1))
+
+
+class SandboxLimits(_Limits):
+    """What one command may use. At a limit of the kernel the command's own system call fails; at a limit of
+    ours the whole process tree is killed and the outcome names the reason."""
+
+    timeout_s: float = Field(default=60.0, gt=0, le=600)
+    """Wall clock of a command that asks for no other."""
+    max_timeout_s: float = Field(default=600.0, gt=0, le=3600)
+    """The most a command may ask for."""
+    data_bytes: int = Field(default=GIB, ge=16 * MIB)
+    """RLIMIT_DATA of each process. Address space is not limited: V8, the JVM and Go reserve far more of it
+    than they use."""
+    memory_bytes: int = Field(default=GIB, ge=16 * MIB)
+    """Proportional set size of all processes of the call together; the call is killed above it."""
+    max_processes: int = Field(default=64, ge=2)
+    """RLIMIT_NPROC, counted in the user namespace of the call."""
+    file_size_bytes: int = Field(default=64 * MIB, ge=1)
+    """RLIMIT_FSIZE: the largest file a process may write."""
+    cpu_s: int = Field(default=60, ge=1)
+    """RLIMIT_CPU of each process; a longer time-out raises it to the same value."""
+    max_open_files: int = Field(default=256, ge=16)
+    tmp_bytes: int = Field(default=64 * MIB, ge=1)
+    """Size of the call's own `/tmp`."""
+    home_bytes: int = Field(default=MIB, ge=1)
+    """Size of the call's own `/home`."""
+    shm_bytes: int = Field(default=16 * MIB, ge=1)
+    """Size of the call's own `/dev/shm`."""
+    max_command_bytes: int = Field(default=96 * KIB, ge=1, le=128 * KIB - 1)
+    """Length of a command in UTF-8. The kernel refuses one argument of 128 KiB (MAX_ARG_STRLEN)."""
+    max_output_bytes: int = Field(default=256 * MIB, ge=1)
+    """Standard output and error together; the call is killed above it."""
+    max_stored_output_bytes: int = Field(default=12 * MIB, ge=0, le=16 * MIB)
+    """How much of an output too long for the model is kept whole; the rest is counted only."""
+    max_concurrent_calls: int = Field(default_factory=_default_concurrency, ge=1)
+    """Commands at a time; more wait. Above twice the cores only the latency grows."""
+    watchdog_interval_s: float = Field(default=0.25, gt=0)
+    """Between two looks at the memory of a running call."""
+    kill_wait_s: float = Field(default=2.0, gt=0)
+    """How long the end of a killed process tree is awaited before the sweep is left to finish it."""
+
+
+class WorkspaceLimits(_Limits):
+    """What one workspace may hold. Above it writes are refused, and a command that grows it is killed."""
+
+    max_bytes: int = Field(default=GIB, ge=1)
+    """Disk blocks in bytes; a hole in a sparse file costs nothing, a hard link counts once."""
+    max_entries: int = Field(default=100_000, ge=1)
+    """Files, directories and links."""
+    max_depth: int = Field(default=128, ge=1)
+    """Levels of directories; a deeper tree counts as too large."""
+    scan_share: float = Field(default=0.1, gt=0, le=1)
+    """The share of the time that may go into measuring one workspace."""
+
+
+class FetchLimits(_Limits):
+    """What one fetch may use."""
+
+    timeout_s: float = Field(default=30.0, gt=0, le=300)
+    """From the first look-up to the last byte, redirects included."""
+    max_redirects: int = Field(default=5, ge=0)
+    max_received_bytes: int = Field(default=2 * MIB, ge=1)
+    """Body as received; the rest is not read."""
+    max_body_bytes: int = Field(default=2 * MIB, ge=1)
+    """Body after decompression; the rest is not inflated."""
+
+
+class RunnerLimits(_Limits):
+    """All limits of a runner."""
+
+    max_output_chars: int = Field(default=10_000, ge=200)
+    """Characters of output that one result may show a model: standard output and error together, one page of
+    a file, or the body of a response."""
+    sandbox: SandboxLimits = SandboxLimits()
+    workspace: WorkspaceLimits = WorkspaceLimits()
+    fetch: FetchLimits = FetchLimits()

@@ -1,0 +1,1 @@
+"""Process isolation round one command."""

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+Stream = Literal["stdout", "stderr"]
+
+MAX_UTF8_BYTES = 4
+HEAD_SHARE = 0.6
+_SPOOL_IN_MEMORY_BYTES = 64 * 1024
+
+
+class HeadTail:
+    """The first and the last bytes of a stream, and the count of all of them."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._head_bytes = int(max_chars * HEAD_SHARE) * MAX_UTF8_BYTES
+        self._tail_bytes = max_chars * MAX_UTF8_BYTES - self._head_bytes
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.total_bytes = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream."""
+        self.total_bytes += len(chunk)
+        room = self._head_bytes - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:][-self._tail_bytes :]
+        del self._tail[: -self._tail_bytes]
+
+    @property
+    def dropped(self) -> bool:
+        """True when bytes between head and tail are gone."""
+        return self.total_bytes > len(self._head) + len(self._tail)
+
+    def text(self) -> str:
+        """All of it, when nothing was dropped."""
+        return (self._head + self._tail).decode("utf-8", "replace")
+
+    def clip(self, max_chars: int) -> str:
+        """At most `max_chars` characters: head, a line that says what is missing, tail."""
+        marker = f"\n[... cut: {self.total_bytes} bytes in all ...]\n"
+        room = max(0, max_chars - len(marker))
+        head_chars = int(room * HEAD_SHARE)
+        head, tail = self._edges()
+        tail_chars = room - head_chars
+        return (head[:head_chars] + marker + (tail[-tail_chars:] if tail_chars else ""))[:max_chars]
+
+    def _edges(self) -> tuple[str, str]:
+        if not self.dropped:
+            return self.text(), self.text()
+        return _decode_head(self._head), _decode_tail(self._tail)
+
+
+def _decode_head(data: bytearray) -> str:
+    """Decode, without the character that the cut may have split at the end."""
+    end = len(data)
+    for back in range(1, min(MAX_UTF8_BYTES, end) + 1):
+        byte = data[end - back]
+        if byte & 0xC0 != 0x80:
+            width = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            end -= back if width > back else 0
+            break
+    return data[:end].decode("utf-8", "replace")
+
+
+def _decode_tail(data: bytearray) -> str:
+    """Decode, without the character that the cut may have split at the start."""
+    start = 0
+    while start < min(MAX_UTF8_BYTES - 1, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:].decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOutput:
+    """What a model is shown of a command's output."""
+
+    stdout: str
+    stderr: str
+    truncated: bool
+    """True when `stdout` or `stderr` lacks something."""
+
+
+class CapturedOutput:
+    """Both streams of a command: their ends in memory, and all of it, up to a bound, on disk."""
+
+    def __init__(self, max_chars: int, max_stored_bytes: int) -> None:
+        self._max_chars = max_chars
+        self._room = max_stored_bytes
+        self._spool = tempfile.SpooledTemporaryFile[bytes](max_size=_SPOOL_IN_MEMORY_BYTES)
+        self.stdout = HeadTail(max_chars)
+        self.stderr = HeadTail(max_chars)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of both streams, kept or not."""
+        return self.stdout.total_bytes + self.stderr.total_bytes
+
+    def add(self, stream: Stream, chunk: bytes) -> None:
+        """Take the next bytes of one of the two streams."""
+        match stream:
+            case "stdout":
+                self.stdout.add(chunk)
+            case "stderr":
+                self.stderr.add(chunk)
+            case _:
+                assert_never(stream)
+        kept = chunk[: self._room]
+        self._room -= len(kept)
+        self._spool.write(kept)
+
+    def shown(self) -> ShownOutput:
+        """Both streams in at most `max_chars` characters together; a short one leaves its room to the other."""
+        out_chars, err_chars = self._size(self.stdout), self._size(self.stderr)
+        if out_chars + err_chars <= self._max_chars:
+            return ShownOutput(self.stdout.text(), self.stderr.text(), truncated=False)
+        err_share = min(err_chars, max(self._max_chars // 2, self._max_chars - out_chars))
+        out_share = min(out_chars, self._max_chars - err_share)
+        return ShownOutput(_show(self.stdout, out_share), _show(self.stderr, err_share), truncated=True)
+
+    def whole(self) -> bytes:
+        """Both streams in the order of their arrival, at most `max_stored_bytes` of them."""
+        self._spool.seek(0)
+        return self._spool.read()
+
+    def close(self) -> None:
+        """Drop what is on disk."""
+        self._spool.close()
+
+    def _size(self, stream: HeadTail) -> int:
+        return self._max_chars + 1 if stream.dropped else len(stream.text())
+
+
+def _show(stream: HeadTail, share: int) -> str:
+    fits = not stream.dropped and len(stream.text()) <= share
+    return stream.text() if fits else stream.clip(share)

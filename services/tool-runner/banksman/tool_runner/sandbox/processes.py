@@ -1,0 +1,119 @@
+"""The process tree below the runner: whom the kernel hands to it, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+_PROC = Path("/proc")
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Make the kernel hand orphaned descendants to this process instead of to init.
+
+    Raises:
+        OSError: when the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
+
+
+def children(pid: int) -> Iterator[int]:
+    """The direct children of a process; of one that is gone, none."""
+    with contextlib.suppress(OSError):
+        for task in (_PROC / str(pid) / "task").iterdir():
+            with contextlib.suppress(OSError):
+                yield from map(int, (task / "children").read_text().split())
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """A process and everything below it, as far as it can be seen at once."""
+    pending = [pid]
+    while pending:
+        current = pending.pop()
+        yield current
+        pending.extend(children(current))
+
+
+def orphans() -> list[int]:
+    """Children of this process that a sandbox left behind.
+
+    A call's own bwrap lives in our pid namespace; whoever is our child and lives in a deeper one was handed to
+    us when its bwrap died. Children that others in this process started are never among them.
+    """
+    own_depth = _namespace_depth(os.getpid())
+    return [pid for pid in children(os.getpid()) if _namespace_depth(pid) > own_depth]
+
+
+def _namespace_depth(pid: int) -> int:
+    """The number of pid namespaces, seen from ours, in which a process has a number; 0 when it is gone."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text()
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            return len(line.split()) - 1
+    return 0
+
+
+def memory_bytes(pid: int) -> int:
+    """Proportional set size of a process and its descendants; what may not be read counts as 0."""
+    return sum(_pss_bytes(each) for each in descendants(pid))
+
+
+def _pss_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+async def wait_exit(pidfd: int) -> None:
+    """Return when the process behind a pidfd has ended; it still has to be reaped."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(pidfd)
+
+
+async def bury_orphans() -> int:
+    """Kill and reap every orphan; returns their number once all are gone.
+
+    The kernel kills a pid namespace with its first process, and ends that one last: when an orphan is reaped,
+    nothing that ran below it is left.
+    """
+    buried = 0
+    while pids := orphans():
+        for pid in pids:
+            buried += await _bury(pid)
+    return buried
+
+
+async def _bury(pid: int) -> int:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return 0
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        await wait_exit(pidfd)
+        # Another call that ended at the same time may have reaped it.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+        return 1
+    finally:
+        os.close(pidfd)
