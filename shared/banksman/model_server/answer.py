@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass
+
+from banksman.model_server.chat import Call, ChatRequest, Dialect, estimated_tokens
+from banksman.model_server.json_values import dumps
+from banksman.model_server.script import Reply, ToolCall, Usage
+
+_WORDS = re.compile(r"\s*\S+\s?|\s+")
+_CALL_ID_PREFIX: dict[Dialect, str] = {"openai": "call_", "anthropic": "toolu_"}
+_ARGUMENT_FRAGMENT_CHARS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply with every choice made, ready to be written in either wire format."""
+
+    text_chunks: tuple[str, ...]
+    reasoning_chunks: tuple[str, ...]
+    calls: tuple[Call, ...]
+    finish_reason: str
+    usage: Usage | None
+    """None: the response reports no usage."""
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self.text_chunks)
+
+    @property
+    def reasoning(self) -> str:
+        """The whole reasoning."""
+        return "".join(self.reasoning_chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """The server-sent events of one response."""
+
+    content: list[bytes]
+    closing: list[bytes]
+    """From the event with the finish reason on."""
+
+
+def answer_of(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None = None) -> Answer:
+    """Settle call ids, finish reason and usage of a reply.
+
+    Args:
+        reply: What the script or the demo says.
+        chat: The request it answers.
+        derived_ids_of: The script whose name call ids are derived from; None makes random ids.
+    """
+    calls = tuple(
+        Call(call.id or _call_id(chat, index, derived_ids_of), call.name, _argument_text(call))
+        for index, call in enumerate(reply.tool_calls)
+    )
+    return Answer(
+        text_chunks=_chunks(reply.text, reply.chunk_chars),
+        reasoning_chunks=_chunks(reply.reasoning, reply.chunk_chars),
+        calls=calls,
+        finish_reason=reply.finish_reason or ("tool_calls" if calls else "stop"),
+        usage=_usage(reply, calls, chat),
+    )
+
+
+def argument_fragments(arguments: str) -> list[str]:
+    """The arguments of a call in the pieces in which a stream carries them."""
+    step = _ARGUMENT_FRAGMENT_CHARS
+    return [arguments[start : start + step] for start in range(0, len(arguments), step)]
+
+
+def _chunks(text: str, chunk_chars: int | None) -> tuple[str, ...]:
+    if chunk_chars is None:
+        return tuple(_WORDS.findall(text))
+    return tuple(text[start : start + chunk_chars] for start in range(0, len(text), chunk_chars))
+
+
+def _argument_text(call: ToolCall) -> str:
+    return call.arguments if isinstance(call.arguments, str) else dumps(call.arguments)
+
+
+def _call_id(chat: ChatRequest, index: int, derived_ids_of: str | None) -> str:
+    prefix = _CALL_ID_PREFIX[chat.dialect]
+    if derived_ids_of is None:
+        return prefix + uuid.uuid4().hex[:24]
+    origin = dumps([derived_ids_of, chat.conversation, chat.position, index])
+    return prefix + hashlib.sha256(origin.encode()).hexdigest()[:24]
+
+
+def _usage(reply: Reply, calls: tuple[Call, ...], chat: ChatRequest) -> Usage | None:
+    match reply.usage:
+        case "missing":
+            return None
+        case "estimated":
+            spoken = len(reply.text) + len(reply.reasoning)
+            called = sum(len(call.name) + len(call.arguments) for call in calls)
+            return Usage(input_tokens=chat.input_tokens, output_tokens=estimated_tokens(spoken + called))
+        case Usage() as stated:
+            return stated

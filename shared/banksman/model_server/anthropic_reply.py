@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import uuid
+
+from banksman.model_server.answer import Answer, EventStream, argument_fragments
+from banksman.model_server.chat import Call, ChatRequest
+from banksman.model_server.json_values import Json, dumps, loads_object
+from banksman.model_server.script import Usage
+
+_STOP_REASONS = {
+    "stop": "end_turn",
+    "tool_calls": "tool_use",
+    "length": "max_tokens",
+    "content_filter": "refusal",
+}
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_SIGNATURE = "c2NyaXB0ZWQ="
+_EPOCH = "1970-01-01T00:00:00Z"
+
+
+def message(answer: Answer, chat: ChatRequest) -> bytes:
+    """The body of a response that is not streamed."""
+    content: list[Json] = []
+    if answer.reasoning:
+        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": _SIGNATURE})
+    if answer.text:
+        content.append({"type": "text", "text": answer.text})
+    content += [_tool_use(call, _input(call)) for call in answer.calls]
+    body = _head(chat) | {"content": content, "stop_reason": _stop_reason(answer)}
+    if answer.usage is not None:
+        body["usage"] = _usage(answer.usage, answer.usage.output_tokens)
+    return dumps(body).encode()
+
+
+def events(answer: Answer, chat: ChatRequest) -> EventStream:
+    """The events of a streamed response."""
+    start = _head(chat)
+    if answer.usage is not None:
+        start["usage"] = _usage(answer.usage, min(1, answer.usage.output_tokens))
+    stream = [_event("message_start", {"message": start}), _event("ping", {})]
+    for index, (block, deltas) in enumerate(_blocks(answer)):
+        stream.append(_event("content_block_start", {"index": index, "content_block": block}))
+        stream += [_event("content_block_delta", {"index": index, "delta": delta}) for delta in deltas]
+        stream.append(_event("content_block_stop", {"index": index}))
+    end: Json = {"delta": {"stop_reason": _stop_reason(answer), "stop_sequence": None}}
+    if answer.usage is not None:
+        end["usage"] = {"output_tokens": answer.usage.output_tokens}
+    return EventStream(stream, [_event("message_delta", end), _event("message_stop", {})])
+
+
+def error_body(message: str, status: int, request_id: str, *, error_type: str | None = None) -> bytes:
+    """The vendor's error object; the type defaults to the one that belongs to the status."""
+    kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    error = {"type": kind, "message": message}
+    return dumps({"type": "error", "error": error, "request_id": request_id}).encode()
+
+
+def error_event(message: str, error_type: str | None, request_id: str) -> bytes:
+    """The event that tells a fault in the middle of a stream."""
+    return b"event: error\ndata: " + error_body(message, 500, request_id, error_type=error_type) + b"\n\n"
+
+
+def model_object(name: str) -> Json:
+    """One entry of `/v1/models`."""
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": _EPOCH,
+        "lifecycle": "active",
+    }
+
+
+def models_page(names: list[str]) -> Json:
+    """The body of `/v1/models`."""
+    return {
+        "data": [model_object(name) for name in names],
+        "has_more": False,
+        "first_id": names[0] if names else None,
+        "last_id": names[-1] if names else None,
+    }
+
+
+def _head(chat: ChatRequest) -> Json:
+    return {
+        "id": f"msg_{uuid.uuid4().hex[:24]}",
+        "type": "message",
+        "role": "assistant",
+        "model": chat.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _event(kind: str, data: Json) -> bytes:
+    return f"event: {kind}\ndata: {dumps({'type': kind} | data)}\n\n".encode()
+
+
+def _stop_reason(answer: Answer) -> str:
+    return _STOP_REASONS.get(answer.finish_reason, answer.finish_reason)
+
+
+def _tool_use(call: Call, arguments: object) -> Json:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+
+def _input(call: Call) -> object:
+    arguments = loads_object(call.arguments)
+    return call.arguments if arguments is None else arguments
+
+
+def _blocks(answer: Answer) -> list[tuple[Json, list[Json]]]:
+    blocks: list[tuple[Json, list[Json]]] = []
+    if answer.reasoning_chunks:
+        thinking: list[Json] = [
+            {"type": "thinking_delta", "thinking": chunk} for chunk in answer.reasoning_chunks
+        ]
+        signature: Json = {"type": "signature_delta", "signature": _SIGNATURE}
+        blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [*thinking, signature]))
+    if answer.text_chunks:
+        text: list[Json] = [{"type": "text_delta", "text": chunk} for chunk in answer.text_chunks]
+        blocks.append(({"type": "text", "text": ""}, text))
+    for call in answer.calls:
+        fragments = ["", *argument_fragments(call.arguments)]
+        deltas: list[Json] = [{"type": "input_json_delta", "partial_json": piece} for piece in fragments]
+        blocks.append((_tool_use(call, {}), deltas))
+    return blocks
+
+
+def _usage(usage: Usage, output_tokens: int) -> Json:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": output_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "service_tier": "standard",
+    }

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import assert_never
+
+from aiohttp import web
+
+from banksman.model_server.answer import Answer
+from banksman.model_server.chat import ChatRequest
+from banksman.model_server.json_values import loads_object
+from banksman.model_server.script import (
+    ConnectionCut,
+    EarlyEnd,
+    Fault,
+    HalfJson,
+    HttpError,
+    RawReply,
+    Reply,
+    Silence,
+    StreamError,
+)
+from banksman.model_server.wire import Wire
+
+_STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+
+class Gates:
+    """Named gates that hold replies back; an opened gate stays open."""
+
+    def __init__(self) -> None:
+        self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def open(self, name: str) -> None:
+        """Let every reply pass that waits here now or later."""
+        self._gates[name].set()
+
+    async def passed(self, name: str) -> None:
+        """Wait until the gate is open; the client's connection bounds the wait."""
+        await self._gates[name].wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Sends one reply over one connection, at the reply's pace and with its fault."""
+
+    request: web.Request
+    wire: Wire
+    request_id: str
+    gates: Gates
+
+    async def send(self, reply: Reply, answer: Answer, chat: ChatRequest) -> web.StreamResponse:
+        """Answer the request."""
+        await self._wait_before_headers(reply)
+        match reply.fault:
+            case HttpError() as fault:
+                return self._error_status(fault)
+            case ConnectionCut(after_events=0):
+                return self._cut()
+            case _ if chat.stream:
+                return await self._stream(reply, answer, chat)
+            case _:
+                return await self._whole(reply.fault, self.wire.body(answer, chat))
+
+    async def send_raw(self, reply: RawReply) -> web.StreamResponse:
+        """Answer with the pieces of a body written by hand."""
+        response = web.StreamResponse(
+            status=reply.status, headers={"content-type": reply.content_type} | self._id() | reply.headers
+        )
+        await response.prepare(self.request)
+        await _write(
+            response, [chunk.encode() for chunk in reply.raw_chunks], reply.chunk_delay_s, one_write=False
+        )
+        await response.write_eof()
+        return response
+
+    async def _wait_before_headers(self, reply: Reply) -> None:
+        if reply.first_delay_s:
+            await asyncio.sleep(reply.first_delay_s)
+        if reply.gate is not None and reply.gate.after_events == 0:
+            await self.gates.passed(reply.gate.name)
+
+    async def _stream(self, reply: Reply, answer: Answer, chat: ChatRequest) -> web.StreamResponse:
+        stream = self.wire.events(answer, chat)
+        events = stream.content + stream.closing
+        response = web.StreamResponse(headers=_STREAM_HEADERS | self._id())
+        await response.prepare(self.request)
+        match reply.fault:
+            case None:
+                await self._write(response, reply, events)
+            case EarlyEnd():
+                await self._write(response, reply, stream.content)
+            case fault:
+                await self._write(response, reply, events[: _events_before(fault)])
+                rest = events[_events_before(fault) :]
+                await self._break(response, fault, rest[0] if rest else b"")
+        if self.request.transport is not None and not self.request.transport.is_closing():
+            await response.write_eof()
+        return response
+
+    async def _write(self, response: web.StreamResponse, reply: Reply, events: list[bytes]) -> None:
+        gate = reply.gate
+        if gate is not None and gate.after_events > 0:
+            await _write(response, events[: gate.after_events], reply.chunk_delay_s)
+            await self.gates.passed(gate.name)
+            events = events[gate.after_events :]
+        await _write(response, events, reply.chunk_delay_s)
+
+    async def _break(self, response: web.StreamResponse, fault: Fault, next_event: bytes) -> None:
+        match fault:
+            case ConnectionCut():
+                self._cut()
+            case StreamError():
+                await response.write(self.wire.stream_error(fault, self.request_id))
+            case HalfJson():
+                await response.write(next_event[: len(next_event) // 2])
+            case Silence():
+                await asyncio.sleep(fault.duration_s)
+                self._cut()
+            case HttpError() | EarlyEnd():
+                pass
+            case _:
+                assert_never(fault)
+
+    async def _whole(self, fault: Fault | None, body: bytes) -> web.StreamResponse:
+        match fault:
+            case None | EarlyEnd():
+                return self._json(200, body)
+            case HttpError():
+                return self._error_status(fault)
+            case StreamError():
+                error = HttpError(status=500, message=fault.message, error_type=fault.error_type)
+                return self._error_status(error)
+            case HalfJson():
+                return self._json(200, body[: len(body) // 2])
+            case ConnectionCut():
+                return await self._half_body(body)
+            case Silence():
+                await asyncio.sleep(fault.duration_s)
+                return self._cut()
+            case _:
+                assert_never(fault)
+
+    async def _half_body(self, body: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "application/json"} | self._id())
+        response.content_length = len(body)
+        await response.prepare(self.request)
+        await response.write(body[: len(body) // 2])
+        self._cut()
+        return response
+
+    def _error_status(self, fault: HttpError) -> web.Response:
+        body = fault.body.encode() if fault.body is not None else self.wire.http_error(fault, self.request_id)
+        is_json = fault.body is None or loads_object(fault.body) is not None
+        response = self._json(fault.status, body)
+        response.content_type = "application/json" if is_json else "text/plain"
+        if fault.retry_after_s is not None:
+            response.headers["retry-after"] = f"{fault.retry_after_s:g}"
+        return response
+
+    def _json(self, status: int, body: bytes) -> web.Response:
+        return web.Response(
+            status=status, body=body, headers={"content-type": "application/json"} | self._id()
+        )
+
+    def _cut(self) -> web.Response:
+        """Reset the connection; the response is only what the handler must return."""
+        if self.request.transport is not None:
+            self.request.transport.abort()
+        return web.Response()
+
+    def _id(self) -> dict[str, str]:
+        return {self.wire.request_id_header: self.request_id}
+
+
+def _events_before(fault: Fault) -> int:
+    return 0 if isinstance(fault, HttpError | EarlyEnd) else fault.after_events
+
+
+async def _write(
+    response: web.StreamResponse, pieces: list[bytes], delay_s: float, *, one_write: bool = True
+) -> None:
+    if not delay_s and one_write:
+        pieces = [b"".join(pieces)] if pieces else []
+    for piece in pieces:
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        await response.write(piece)

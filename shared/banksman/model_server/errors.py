@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Literal
+
+ErrorType = Literal["invalid_request_error", "not_found_error"]
+"""What a vendor calls the family of a refusal.
+
+- `invalid_request_error`: the request breaks a rule of the wire format
+- `not_found_error`: the model or the path does not exist
+"""
+
+
+class RequestRefused(Exception):
+    """A request that gets an error of its vendor's shape instead of a reply."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        error_type: ErrorType = "invalid_request_error",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status
+        self.error_type: ErrorType = error_type
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether the client broke the wire format, rather than named something that does not exist."""
+        return self.status == 400
+
+
+def model_not_found(model: str) -> RequestRefused:
+    """The refusal for a model that is neither the demo nor a loaded script."""
+    return RequestRefused(
+        f"The model `{model}` does not exist. This server has `demo` and the scripts listed at /v1/models.",
+        code="model_not_found",
+        status=404,
+        error_type="not_found_error",
+    )

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from banksman.model_server.chat import ChatRequest
+from banksman.model_server.demo import demo_reply
+from banksman.model_server.errors import RequestRefused, model_not_found
+from banksman.model_server.script import RawReply, Reply, Script
+
+DEMO_MODEL = "demo"
+_SCRIPTED_PREFIX = "scripted/"
+
+
+def scripted_model(name: str) -> str:
+    """The model name under which the script of this name plays."""
+    return _SCRIPTED_PREFIX + name
+
+
+def script_name(model: str) -> str | None:
+    """The script that a model name stands for, or None when it names no script."""
+    return model.removeprefix(_SCRIPTED_PREFIX) if model.startswith(_SCRIPTED_PREFIX) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenReply:
+    """What a model says to one request."""
+
+    reply: Reply | RawReply
+    derived_ids_of: str | None = None
+    """The script whose name call ids derive from; None: random ids."""
+
+
+class Models:
+    """The models that a server offers: the demo and the loaded scripts."""
+
+    def __init__(self, demo_chunk_delay_s: float) -> None:
+        self._demo_chunk_delay_s = demo_chunk_delay_s
+        self._scripts: dict[str, Script] = {}
+        self._played: Counter[str] = Counter()
+        self._faulted: Counter[tuple[str, str, int]] = Counter()
+
+    def load(self, name: str, script: Script) -> str:
+        """Add or replace a script, its counters at zero, and return its model's name."""
+        self.unload(name)
+        self._scripts[name] = script
+        return scripted_model(name)
+
+    def unload(self, name: str) -> None:
+        """Forget a script; one that is not there is no error."""
+        self._scripts.pop(name, None)
+        self._played.pop(name, None)
+        for key in [key for key in self._faulted if key[0] == name]:
+            del self._faulted[key]
+
+    def names(self) -> list[str]:
+        """The model names, the demo first."""
+        return [DEMO_MODEL, *map(scripted_model, self._scripts)]
+
+    def reply(self, chat: ChatRequest) -> ChosenReply:
+        """Choose what the request's model says.
+
+        Raises:
+            RequestRefused: There is no such model, or its script has no more replies.
+        """
+        if chat.model == DEMO_MODEL:
+            return ChosenReply(demo_reply(chat, chunk_delay_s=self._demo_chunk_delay_s))
+        name = script_name(chat.model)
+        script = self._scripts.get(name) if name is not None else None
+        if name is None or script is None:
+            raise model_not_found(chat.model)
+        return self._scripted(name, script, chat)
+
+    def _scripted(self, name: str, script: Script, chat: ChatRequest) -> ChosenReply:
+        index = chat.position if script.by == "position" else self._played[name]
+        self._played[name] += 1
+        reply = _reply_at(name, script, index)
+        if isinstance(reply, Reply) and reply.fault is not None and reply.fault.times is not None:
+            key = (name, chat.conversation, index if script.by == "position" else 0)
+            self._faulted[key] += 1
+            if self._faulted[key] > reply.fault.times:
+                reply = reply.model_copy(update={"fault": None})
+        return ChosenReply(reply, name if script.call_ids == "derived" else None)
+
+
+def _reply_at(name: str, script: Script, index: int) -> Reply | RawReply:
+    if index < len(script.replies):
+        return script.replies[index]
+    match script.at_end:
+        case "repeat":
+            return script.replies[-1]
+        case "loop":
+            return script.replies[index % len(script.replies)]
+        case "refuse":
+            raise RequestRefused(
+                f"The script `{name}` has {len(script.replies)} replies; number {index + 1} was asked for.",
+                param="messages",
+                code="script_exhausted",
+            )

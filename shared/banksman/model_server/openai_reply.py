@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import time
+import uuid
+
+from banksman.model_server.answer import Answer, EventStream, argument_fragments
+from banksman.model_server.chat import ChatRequest, estimated_tokens
+from banksman.model_server.json_values import Json, dumps
+from banksman.model_server.script import Usage
+
+_DONE = b"data: [DONE]\n\n"
+
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+def completion(answer: Answer, chat: ChatRequest) -> bytes:
+    """The body of a response that is not streamed."""
+    message: Json = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
+    body = _head("chat.completion", chat) | {"choices": [choice]}
+    if answer.usage is not None:
+        body["usage"] = _usage(answer.usage, answer)
+    return dumps(body).encode()
+
+
+def chunks(answer: Answer, chat: ChatRequest) -> EventStream:
+    """The events of a streamed response."""
+    head = dumps(_head("chat.completion.chunk", chat))[:-1]
+    tail = ',"usage":null}\n\n' if chat.include_usage else "}\n\n"
+
+    def event(delta: str, finish_reason: str = "null") -> bytes:
+        choice = f'{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":{finish_reason}}}'
+        return f'data: {head},"choices":[{choice}]{tail}'.encode()
+
+    events = [event('{"role":"assistant","content":""}')]
+    events += [event(f'{{"reasoning_content":{dumps(chunk)}}}') for chunk in answer.reasoning_chunks]
+    events += [event(f'{{"content":{dumps(chunk)}}}') for chunk in answer.text_chunks]
+    for index in range(len(answer.calls)):
+        events += [event(dumps({"tool_calls": [delta]})) for delta in _call_deltas(answer, index)]
+    closing = [event("{}", dumps(answer.finish_reason))]
+    if chat.include_usage and answer.usage is not None:
+        usage = dumps(_usage(answer.usage, answer))
+        closing.append(f'data: {head},"choices":[],"usage":{usage}}}\n\n'.encode())
+    return EventStream(events, [*closing, _DONE])
+
+
+def error_body(
+    message: str,
+    status: int,
+    *,
+    error_type: str | None = None,
+    param: str | None = None,
+    code: str | None = None,
+) -> bytes:
+    """The vendor's error object; type and code default to those that belong to the status."""
+    default_type = "server_error" if status >= 500 else "invalid_request_error"
+    error = {
+        "message": message,
+        "type": error_type or _ERROR_TYPES.get(status, default_type),
+        "param": param,
+        "code": code or _ERROR_CODES.get(status),
+    }
+    return dumps({"error": error}).encode()
+
+
+def error_event(message: str, error_type: str | None) -> bytes:
+    """The event that tells a fault in the middle of a stream; no `[DONE]` follows it."""
+    return b"data: " + error_body(message, 500, error_type=error_type) + b"\n\n"
+
+
+def model_object(name: str) -> Json:
+    """One entry of `/v1/models`."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "banksman"}
+
+
+def models_page(names: list[str]) -> Json:
+    """The body of `/v1/models`."""
+    return {"object": "list", "data": [model_object(name) for name in names]}
+
+
+def _head(kind: str, chat: ChatRequest) -> Json:
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": chat.model,
+        "system_fingerprint": None,
+    }
+
+
+def _call_deltas(answer: Answer, index: int) -> list[Json]:
+    call = answer.calls[index]
+    first: Json = {
+        "index": index,
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": ""},
+    }
+    fragments = argument_fragments(call.arguments)
+    return [first, *({"index": index, "function": {"arguments": fragment}} for fragment in fragments)]
+
+
+def _usage(usage: Usage, answer: Answer) -> Json:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": estimated_tokens(len(answer.reasoning))},
+    }

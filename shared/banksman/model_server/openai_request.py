@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from typing import Any
+
+from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
+from banksman.model_server.errors import RequestRefused
+from banksman.model_server.json_values import Json, as_list, as_object, dumps
+from banksman.model_server.tool_schema import TOOL_NAME, schema_fault
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file"})
+
+
+def parse_chat_completion(body: Json) -> ChatRequest:
+    """Read the body of `POST /v1/chat/completions`, as strictly as the vendor does.
+
+    Raises:
+        RequestRefused: A rule of the format or of the history is broken.
+    """
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise RequestRefused("you must provide a model parameter", param="model")
+    _check_options(body)
+    tools = _tools(body)
+    history = _History()
+    for index, message in enumerate(_messages(body)):
+        history.read(index, message)
+    history.close()
+    options = as_object(body.get("stream_options")) or {}
+    return ChatRequest(
+        dialect="openai",
+        model=model,
+        items=tuple(history.items),
+        system="\n\n".join(history.system),
+        tools=tools,
+        parallel_calls=body.get("parallel_tool_calls") is not False,
+        stream=body.get("stream") is True,
+        include_usage=options.get("include_usage") is True,
+        input_chars=history.chars + (len(dumps(body["tools"])) if tools else 0),
+    )
+
+
+def _messages(body: Json) -> list[Any]:
+    messages = as_list(body.get("messages"))
+    if messages is None:
+        raise RequestRefused("Missing required parameter: 'messages'.", param="messages")
+    if not messages:
+        raise RequestRefused(
+            "Invalid 'messages': empty array. Expected an array with minimum length 1.",
+            param="messages",
+            code="empty_array",
+        )
+    return messages
+
+
+def _check_options(body: Json) -> None:
+    if body.get("stream_options") is not None and body.get("stream") is not True:
+        raise RequestRefused(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
+        )
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit = body.get(name)
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise RequestRefused(
+                f"Invalid '{name}': expected an integer of at least 1, but got {limit!r} instead.",
+                param=name,
+                code="integer_below_min_value",
+            )
+    if body.get("n") not in (None, 1):
+        raise RequestRefused("Invalid 'n': this server makes one choice.", param="n")
+    for name in ("tool_choice", "parallel_tool_calls"):
+        if body.get(name) is not None and body.get("tools") is None:
+            raise RequestRefused(f"'{name}' is only allowed when 'tools' are specified.", param=name)
+
+
+def _tools(body: Json) -> dict[str, Json]:
+    stated = body.get("tools")
+    if stated is None:
+        return {}
+    tools = as_list(stated)
+    if not tools:
+        raise RequestRefused(
+            "Invalid 'tools': expected an array with minimum length 1.", param="tools", code="empty_array"
+        )
+    return dict(_tool(index, tool) for index, tool in enumerate(tools))
+
+
+def _tool(index: int, value: object) -> tuple[str, Json]:
+    tool = as_object(value) or {}
+    function = as_object(tool.get("function"))
+    if tool.get("type") != "function" or function is None:
+        raise RequestRefused(
+            f"Invalid 'tools[{index}]': expected an object of type 'function'.", param=f"tools[{index}]"
+        )
+    name = function.get("name")
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+        raise RequestRefused(
+            f"Invalid 'tools[{index}].function.name': string does not match pattern. Expected a string that "
+            "matches the pattern '^[a-zA-Z0-9_-]+$' with maximum length 64.",
+            param=f"tools[{index}].function.name",
+            code="invalid_value",
+        )
+    schema = function.get("parameters", {"type": "object", "properties": {}})
+    fault = schema_fault(as_object(schema) or {})
+    if fault is not None:
+        raise RequestRefused(
+            f"Invalid schema for function '{name}': {fault}.",
+            param=f"tools[{index}].function.parameters",
+            code="invalid_function_parameters",
+        )
+    return name, schema
+
+
+class _History:
+    """Reads the messages in order and knows which tool calls still wait for their result."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.system: list[str] = []
+        self.chars = 0
+        self._asked_at = 0
+        self._asked: frozenset[str] = frozenset()
+        self._waiting: list[str] = []
+
+    def read(self, index: int, value: object) -> None:
+        message = as_object(value)
+        where = f"messages[{index}]"
+        if message is None:
+            raise RequestRefused(f"Invalid type for '{where}': expected an object.", param=where)
+        role = message.get("role")
+        if role == "tool":
+            self._read_result(where, message)
+            return
+        self.close()
+        self._asked = frozenset()
+        match role:
+            case "system" | "developer":
+                self.system.append(self._text(where, message.get("content")))
+            case "user":
+                self.items.append(UserText(self._text(where, message.get("content"))))
+            case "assistant":
+                self._read_reply(index, where, message)
+            case _:
+                raise RequestRefused(
+                    f"Invalid value: {role!r}. Supported values are: "
+                    + ", ".join(f"'{known}'" for known in _ROLES)
+                    + ".",
+                    param=f"{where}.role",
+                    code="invalid_value",
+                )
+
+    def close(self) -> None:
+        """Refuse the history when a call of the last reply has no result."""
+        if self._waiting:
+            raise RequestRefused(
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                "'tool_call_id'. The following tool_call_ids did not have response messages: "
+                + ", ".join(self._waiting),
+                param=f"messages.[{self._asked_at}].role",
+            )
+
+    def _read_reply(self, index: int, where: str, message: Json) -> None:
+        calls = self._calls(where, message)
+        content = message.get("content")
+        text = "" if content is None and (calls or message.get("refusal")) else self._text(where, content)
+        self.items.append(AssistantTurn(text, calls))
+        self._asked_at = index
+        self._waiting = [call.id for call in calls]
+        self._asked = frozenset(self._waiting)
+        if len(self._asked) != len(calls):
+            raise RequestRefused(
+                f"Duplicate value for 'tool_call_id' in '{where}.tool_calls'.", param=f"{where}.tool_calls"
+            )
+
+    def _calls(self, where: str, message: Json) -> tuple[Call, ...]:
+        stated = message.get("tool_calls")
+        if stated is None:
+            return ()
+        calls = as_list(stated)
+        if not calls:
+            raise RequestRefused(
+                f"Invalid '{where}.tool_calls': empty array. Expected an array with minimum length 1.",
+                param=f"{where}.tool_calls",
+                code="empty_array",
+            )
+        return tuple(self._call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls))
+
+    def _call(self, where: str, value: object) -> Call:
+        call = as_object(value) or {}
+        function = as_object(call.get("function")) or {}
+        call_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
+        if call.get("type") != "function":
+            raise RequestRefused(
+                f"Invalid value for '{where}.type': expected 'function'.", param=f"{where}.type"
+            )
+        if not isinstance(call_id, str) or not call_id:
+            raise RequestRefused(f"Missing required parameter: '{where}.id'.", param=f"{where}.id")
+        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+            raise RequestRefused(
+                f"Invalid '{where}.function.name': string does not match pattern.",
+                param=f"{where}.function.name",
+                code="invalid_value",
+            )
+        if not isinstance(arguments, str):
+            raise RequestRefused(
+                f"Invalid type for '{where}.function.arguments': expected a string, but got "
+                f"{_type_name(arguments)} instead.",
+                param=f"{where}.function.arguments",
+                code="invalid_type",
+            )
+        self.chars += len(name) + len(arguments)
+        return Call(call_id, name, arguments)
+
+    def _read_result(self, where: str, message: Json) -> None:
+        call_id = message.get("tool_call_id")
+        if not isinstance(call_id, str):
+            raise RequestRefused(
+                f"Missing required parameter: '{where}.tool_call_id'.", param=f"{where}.tool_call_id"
+            )
+        if not self._asked:
+            raise RequestRefused(
+                "Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
+                "'tool_calls'.",
+                param=f"{where}.role",
+            )
+        if call_id not in self._waiting:
+            reason = (
+                "has a result already" if call_id in self._asked else "is not in the preceding 'tool_calls'"
+            )
+            raise RequestRefused(
+                f"Invalid parameter: 'tool_call_id' {call_id!r} {reason}.", param=f"{where}.tool_call_id"
+            )
+        self._waiting.remove(call_id)
+        self.items.append(ToolOutput(call_id, self._text(where, message.get("content"))))
+
+    def _text(self, where: str, content: object) -> str:
+        text = content if isinstance(content, str) else _joined_parts(where, content)
+        self.chars += len(text)
+        return text
+
+
+def _joined_parts(where: str, content: object) -> str:
+    parts = as_list(content)
+    if parts is None:
+        raise RequestRefused(
+            f"Invalid value for 'content': expected a string, got {_type_name(content)}.",
+            param=f"{where}.content",
+        )
+    if not parts:
+        raise RequestRefused(
+            f"Invalid '{where}.content': empty array.", param=f"{where}.content", code="empty_array"
+        )
+    return "\n".join(_part_text(f"{where}.content[{index}]", part) for index, part in enumerate(parts))
+
+
+def _part_text(where: str, value: object) -> str:
+    part = as_object(value) or {}
+    kind = part.get("type")
+    if kind in _NON_TEXT_PARTS:
+        return ""
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if kind not in ("text", "refusal") or not isinstance(text, str):
+        raise RequestRefused(
+            f"Invalid value: {kind!r}. Supported values are: 'text', 'image_url', 'input_audio', 'refusal', "
+            "and 'file', each with its own field.",
+            param=f"{where}.type",
+            code="invalid_value",
+        )
+    return text
+
+
+def _type_name(value: object) -> str:
+    return "null" if value is None else type(value).__name__

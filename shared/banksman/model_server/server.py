@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, Self
+
+from aiohttp import web
+
+from banksman.model_server.app import ModelService
+from banksman.model_server.models import Models
+from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, Violation
+from banksman.model_server.script import RawReply, Reply, Script
+
+_SHUTDOWN_S = 0.5
+"""How long open responses may take to end when the server stops; then they are cut."""
+
+
+class ModelServer:
+    """A running model server and, for tests, the way to its scripts and its recorded requests."""
+
+    def __init__(self, url: str, models: Models, service: ModelService) -> None:
+        self.url = url
+        """`http://host:port`, the base URL for the Anthropic SDK."""
+        self.openai_url = f"{url}/v1"
+        """The base URL for the OpenAI SDK."""
+        self._models = models
+        self._service = service
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        recording: bool = True,
+        chunk_delay_s: float = 0.0,
+        scripts: Mapping[str, Script] | None = None,
+    ) -> AsyncGenerator[Self]:
+        """Serve in the running event loop until the context ends.
+
+        Args:
+            host: The address to listen on.
+            port: The port to listen on; 0 takes a free one.
+            recording: Whether requests are kept and the routes of tests exist.
+            chunk_delay_s: Pause before each chunk that the demo model streams.
+            scripts: Scripts to load, by name.
+
+        Raises:
+            OSError: The address is in use.
+        """
+        models = Models(chunk_delay_s)
+        for name, script in (scripts or {}).items():
+            models.load(name, script)
+        service = ModelService(models, Recorder() if recording else None)
+        runner = web.AppRunner(
+            service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port)
+            await site.start()
+            yield cls(f"http://{host}:{site.port}", models, service)
+        finally:
+            await runner.cleanup()
+
+    def play(
+        self,
+        name: str,
+        replies: Sequence[Reply | RawReply] | Script,
+        *,
+        by: Literal["position", "count"] = "position",
+        at_end: Literal["refuse", "repeat", "loop"] = "refuse",
+        call_ids: Literal["random", "derived"] = "random",
+    ) -> str:
+        """Load a script and return the name of its model, `scripted/<name>`.
+
+        Args:
+            name: Letters, digits, `.`, `_` and `-`, at most 64.
+            replies: The replies in order, or a whole script, whose own options then count.
+            by: See `Script.by`.
+            at_end: See `Script.at_end`.
+            call_ids: See `Script.call_ids`.
+        """
+        if not isinstance(replies, Script):
+            replies = Script(replies=tuple(replies), by=by, at_end=at_end, call_ids=call_ids)
+        return self._models.load(name, replies)
+
+    def requests(self, script: str | None = None) -> list[RecordedRequest]:
+        """The recorded requests, oldest first; those of one script when it is named."""
+        return self._recorder.requests(script)
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Every request that broke a rule of its vendor's format, a script's end included."""
+        return self._service.violations.all()
+
+    def open_gate(self, name: str) -> None:
+        """Let the replies pass that wait at this gate, now and later."""
+        self._service.gates.open(name)
+
+    async def wait_for_requests(
+        self, script: str, count: int = 1, *, outcome: Outcome | None = None, timeout_s: float = 5.0
+    ) -> list[RecordedRequest]:
+        """Wait until a script has been asked this many times, with this outcome when one is given.
+
+        Raises:
+            TimeoutError: There were fewer within `timeout_s` seconds.
+        """
+
+        def matching() -> list[RecordedRequest]:
+            requests = self._recorder.requests(script)
+            return [request for request in requests if outcome is None or request.outcome == outcome]
+
+        async with asyncio.timeout(timeout_s):
+            await self._recorder.wait_until(lambda: len(matching()) >= count)
+        return matching()
+
+    @property
+    def _recorder(self) -> Recorder:
+        if self._service.recorder is None:
+            raise RuntimeError("The model server was started with recording=False.")
+        return self._service.recorder
+
+
+def serve(
+    host: str,
+    port: int,
+    *,
+    recording: bool,
+    chunk_delay_s: float,
+    scripts: Mapping[str, Script] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; prints one line when ready.
+
+    Raises:
+        OSError: The address is in use.
+    """
+    asyncio.run(_serve(host, port, recording, chunk_delay_s, scripts or {}))
+
+
+async def _serve(
+    host: str, port: int, recording: bool, chunk_delay_s: float, scripts: Mapping[str, Script]
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with ModelServer.running(
+        host=host, port=port, recording=recording, chunk_delay_s=chunk_delay_s, scripts=scripts
+    ) as server:
+        sys.stdout.write(f"model server ready at {server.url}\n")
+        sys.stdout.flush()
+        await stop.wait()

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from banksman.model_server import anthropic_reply, openai_reply
+from banksman.model_server.answer import Answer, EventStream
+from banksman.model_server.anthropic_request import parse_message
+from banksman.model_server.chat import ChatRequest, Dialect
+from banksman.model_server.errors import RequestRefused
+from banksman.model_server.json_values import Json
+from banksman.model_server.openai_request import parse_chat_completion
+from banksman.model_server.script import HttpError, StreamError
+
+
+class Wire(Protocol):
+    """One vendor's wire format."""
+
+    dialect: Dialect
+    request_id_header: str
+
+    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
+        """Read a request; raises RequestRefused when it breaks a rule."""
+        ...
+
+    def body(self, answer: Answer, chat: ChatRequest) -> bytes:
+        """A response that is not streamed."""
+        ...
+
+    def events(self, answer: Answer, chat: ChatRequest) -> EventStream:
+        """A streamed response."""
+        ...
+
+    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
+        """The body for a refused request."""
+        ...
+
+    def http_error(self, fault: HttpError, request_id: str) -> bytes:
+        """The body of a scripted error status."""
+        ...
+
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
+        """The event of a scripted fault in the middle of a stream."""
+        ...
+
+
+class OpenAIWire:
+    """Chat completions."""
+
+    dialect: Dialect = "openai"
+    request_id_header = "x-request-id"
+
+    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:  # noqa: D102 (see Wire)
+        return parse_chat_completion(body)
+
+    def body(self, answer: Answer, chat: ChatRequest) -> bytes:  # noqa: D102
+        return openai_reply.completion(answer, chat)
+
+    def events(self, answer: Answer, chat: ChatRequest) -> EventStream:  # noqa: D102
+        return openai_reply.chunks(answer, chat)
+
+    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:  # noqa: D102
+        return openai_reply.error_body(
+            refused.message,
+            refused.status,
+            error_type="invalid_request_error",
+            param=refused.param,
+            code=refused.code,
+        )
+
+    def http_error(self, fault: HttpError, request_id: str) -> bytes:  # noqa: D102
+        return openai_reply.error_body(
+            fault.message, fault.status, error_type=fault.error_type, code=fault.code
+        )
+
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes:  # noqa: D102
+        return openai_reply.error_event(fault.message, fault.error_type)
+
+
+class AnthropicWire:
+    """Messages."""
+
+    dialect: Dialect = "anthropic"
+    request_id_header = "request-id"
+
+    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:  # noqa: D102
+        if "anthropic-version" not in headers:
+            raise RequestRefused("anthropic-version: header is required")
+        return parse_message(body)
+
+    def body(self, answer: Answer, chat: ChatRequest) -> bytes:  # noqa: D102
+        return anthropic_reply.message(answer, chat)
+
+    def events(self, answer: Answer, chat: ChatRequest) -> EventStream:  # noqa: D102
+        return anthropic_reply.events(answer, chat)
+
+    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:  # noqa: D102
+        return anthropic_reply.error_body(
+            refused.message, refused.status, request_id, error_type=refused.error_type
+        )
+
+    def http_error(self, fault: HttpError, request_id: str) -> bytes:  # noqa: D102
+        return anthropic_reply.error_body(
+            fault.message, fault.status, request_id, error_type=fault.error_type
+        )
+
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes:  # noqa: D102
+        return anthropic_reply.error_event(fault.message, fault.error_type, request_id)

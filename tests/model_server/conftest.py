@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from anthropic import AsyncAnthropic
+from anthropic import DefaultAioHttpClient as AnthropicHttpClient
+from openai import AsyncOpenAI
+from openai import DefaultAioHttpClient as OpenAIHttpClient
+
+from banksman.model_server import ModelServer
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[ModelServer]:
+    async with ModelServer.running() as running:
+        yield running
+
+
+@pytest.fixture
+async def openai(server: ModelServer) -> AsyncGenerator[AsyncOpenAI]:
+    async with AsyncOpenAI(
+        base_url=server.openai_url, api_key="any", max_retries=0, timeout=5, http_client=OpenAIHttpClient()
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+async def anthropic(server: ModelServer) -> AsyncGenerator[AsyncAnthropic]:
+    async with AsyncAnthropic(
+        base_url=server.url, api_key="any", max_retries=0, timeout=5, http_client=AnthropicHttpClient()
+    ) as client:
+        yield client

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic as sdk
+import httpx
+import pytest
+from anthropic import AsyncAnthropic
+
+from banksman.model_server import ModelServer, Reply, ToolCall, Usage
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+TOOLS: Any = [
+    {
+        "name": "bash",
+        "description": "Run a command.",
+        "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}},
+    }
+]
+
+
+async def test_a_text_reply_arrives_whole(server: ModelServer, anthropic: AsyncAnthropic):
+    model = server.play("greeting", [Reply(text="Good morning, world.")])
+    message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
+    assert [block.to_dict() for block in message.content] == [
+        {"type": "text", "text": "Good morning, world."}
+    ]
+    assert message.stop_reason == "end_turn"
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (2, 5)
+    assert message._request_id is not None
+
+
+async def test_the_sdk_assembles_a_stream_of_reasoning_text_and_parallel_calls(
+    server: ModelServer, anthropic: AsyncAnthropic
+):
+    calls = (
+        ToolCall(name="bash", arguments={"command": "echo a long enough command", "timeout_s": 3}),
+        ToolCall(name="bash", id="toolu_mine"),
+    )
+    model = server.play("all", [Reply(reasoning="Let me see.", text="I will look.", tool_calls=calls)])
+    async with anthropic.messages.stream(model=model, messages=HELLO, max_tokens=100, tools=TOOLS) as stream:
+        kinds = [event.type async for event in stream]
+        message = await stream.get_final_message()
+    assert kinds[0] == "message_start"
+    assert kinds[-1] == "message_stop"
+    thinking, text, first, second = message.content
+    assert thinking.type == "thinking"
+    assert thinking.thinking == "Let me see."
+    assert text.type == "text"
+    assert text.text == "I will look."
+    assert first.type == "tool_use"
+    assert second.type == "tool_use"
+    assert first.input == {"command": "echo a long enough command", "timeout_s": 3}
+    assert (second.id, second.input) == ("toolu_mine", {})
+    assert message.stop_reason == "tool_use"
+    assert message.usage.output_tokens > 1
+
+
+async def test_usage_and_finish_reason_can_be_stated(server: ModelServer, anthropic: AsyncAnthropic):
+    usage = Usage(input_tokens=9, output_tokens=0, cached_tokens=4)
+    model = server.play("odd", [Reply(text="a", usage=usage, finish_reason="astonished")], at_end="repeat")
+    message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
+    assert message.stop_reason == "astonished"
+    assert (message.usage.input_tokens, message.usage.output_tokens) == (9, 0)
+    assert message.usage.cache_read_input_tokens == 4
+    model = server.play("cut", [Reply(text="a", finish_reason="length")])
+    message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
+    assert message.stop_reason == "max_tokens"
+
+
+async def test_tokens_are_counted_like_they_are_reported(server: ModelServer, anthropic: AsyncAnthropic):
+    model = server.play("count", [Reply(text="a")])
+    request: Any = {"model": model, "messages": HELLO, "system": "x" * 400, "tools": TOOLS}
+    count = await anthropic.messages.count_tokens(**request)
+    message = await anthropic.messages.create(**request, max_tokens=100)
+    assert count.input_tokens == message.usage.input_tokens
+    assert count.input_tokens > 100
+
+
+async def test_the_models_are_listed_and_read(server: ModelServer, anthropic: AsyncAnthropic):
+    model = server.play("listed", [Reply(text="a")])
+    assert [entry.id async for entry in anthropic.models.list()] == ["demo", model]
+    assert (await anthropic.models.retrieve(model)).type == "model"
+
+
+async def test_an_unknown_model_is_a_404(server: ModelServer, anthropic: AsyncAnthropic):
+    with pytest.raises(sdk.NotFoundError) as caught:
+        await anthropic.messages.create(model="claude-nothing", messages=HELLO, max_tokens=100)
+    assert "claude-nothing" in str(caught.value)
+    assert server.violations == []
+
+
+async def test_a_request_names_its_api_version(server: ModelServer):
+    async with httpx.AsyncClient() as client:
+        response = await client.post(
+            f"{server.url}/v1/messages", json={"model": "demo", "messages": HELLO, "max_tokens": 1}
+        )
+    assert response.status_code == 400
+    assert response.json()["type"] == "error"
+    assert "anthropic-version" in response.json()["error"]["message"]
