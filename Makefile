@@ -1,10 +1,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down logs demo doctor reset test lint format lock
+.PHONY: help up down logs demo doctor reset test lint format lock compose
 
 BIN := .venv/bin
-SOURCES := shared services tests tools benchmarks examples
+COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,3 +36,6 @@ format:  ## Rewrite the sources in the house style
 lock:  ## Renew requirements/*.txt from pyproject.toml (ARGS=--upgrade)
 	@tools/setup.sh dev
 	@tools/lock.sh $(ARGS)
+
+compose:  ## Build and start everything in containers (BUILD_CA, BUILD_PIP_CONF: files for the build)
+	docker compose $(COMPOSE_FILES) up --build --wait

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -147,7 +146,7 @@ def _requirements(extras: set[str]) -> Iterator[Requirement]:
         for requirement in map(Requirement, PROJECT["project"]["optional-dependencies"][extra]):
             if requirement.name == PROJECT["project"]["name"]:
                 yield from _requirements(requirement.extras)
-            elif requirement.marker is None or requirement.marker.evaluate(dict(default_environment())):
+            elif requirement.marker is None or requirement.marker.evaluate():
                 yield requirement
 
 
