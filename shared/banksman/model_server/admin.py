@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import asdict, dataclass
 
 from aiohttp import web
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from banksman.model_server.delivery import Gates
 from banksman.model_server.json_values import Json
@@ -12,8 +13,15 @@ from banksman.model_server.models import Models
 from banksman.model_server.recorder import RecordedRequest, Recorder, Violations
 from banksman.model_server.script import Script, ScriptName
 
-_MAX_WAIT_S = 60.0
 _NAME: TypeAdapter[str] = TypeAdapter(ScriptName)
+
+
+class _RequestsQuery(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    script: str | None = None
+    at_least: int = 0
+    wait_s: float = Field(default=0.0, ge=0, le=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,7 @@ class _Admin:
             name = _NAME.validate_python(request.match_info["name"])
             script = Script.model_validate_json(await request.read())
         except ValidationError as invalid:
-            return web.Response(status=400, text=invalid.json(), content_type="application/json")
+            return _invalid(invalid)
         return web.json_response({"model": self.models.load(name, script)})
 
     async def delete_script(self, request: web.Request) -> web.Response:
@@ -37,15 +45,16 @@ class _Admin:
 
     async def get_requests(self, request: web.Request) -> web.Response:
         """The recorded requests; `at_least` and `wait_s` wait until there are that many."""
-        script = request.query.get("script")
-        at_least = int(request.query.get("at_least", "0"))
-        wait_s = min(float(request.query.get("wait_s", "0")), _MAX_WAIT_S)
         try:
-            async with asyncio.timeout(wait_s):
-                await self.recorder.wait_until(lambda: len(self.recorder.requests(script)) >= at_least)
-        except TimeoutError:
-            pass
-        return web.json_response([_view(recorded) for recorded in self.recorder.requests(script)])
+            query = _RequestsQuery.model_validate(dict(request.query))
+        except ValidationError as invalid:
+            return _invalid(invalid)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(query.wait_s):
+                await self.recorder.wait_until(
+                    lambda: len(self.recorder.requests(query.script)) >= query.at_least
+                )
+        return web.json_response([_view(recorded) for recorded in self.recorder.requests(query.script)])
 
     async def delete_requests(self, _request: web.Request) -> web.Response:
         self.recorder.clear()
@@ -75,6 +84,10 @@ def add_admin_routes(
     app.router.add_get("/violations", admin.get_violations)
     app.router.add_delete("/violations", admin.delete_violations)
     app.router.add_put("/gates/{name}", admin.open_gate)
+
+
+def _invalid(invalid: ValidationError) -> web.Response:
+    return web.Response(status=400, text=invalid.json(include_url=False), content_type="application/json")
 
 
 def _view(recorded: RecordedRequest) -> Json:
