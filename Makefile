@@ -1,10 +1,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down logs demo doctor reset test lint format lock compose
 
 BIN := .venv/bin
+CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
+.PHONY: help up test lint format lock compose $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,14 +19,23 @@ test:  ## Run the whole test suite, set-up included (ARGS="tests/bus -k fence")
 	@tools/node_tests.sh
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint:  ## Check style, types, imports, spelling and the tree
+lint:  ## Check style, types, imports, spelling and the tree; every check runs, whatever the first one finds
 	@tools/setup.sh dev
+	@$(MAKE) --no-print-directory --keep-going $(CHECKS)
+
+ruff:
 	$(BIN)/ruff check
+ruff-format:
 	$(BIN)/ruff format --check
+pyright:
 	$(BIN)/pyright
+lint-imports:
 	$(BIN)/lint-imports --no-logo
+codespell:
 	$(BIN)/codespell
+check-tree:
 	$(BIN)/python tools/check_tree.py
+node-syntax:
 	tools/node_syntax.sh
 
 format:  ## Rewrite the sources in the house style

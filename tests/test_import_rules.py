@@ -37,7 +37,7 @@ UNLAWFUL = [
     ),
     ("shared/banksman/bus/log.py", "from banksman import runs", "Services stand on runs"),
     ("shared/banksman/runtime/ready.py", "from banksman import agent", "Services stand on runs"),
-    ("shared/banksman/contracts/wire.py", "import nats", "Contracts do no I/O"),
+    ("shared/banksman/contracts/wire.py", "import httpx", "Contracts do no I/O"),
     ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),
     ("services/agent/banksman/agent/loop.py", "import nats", "NATS and FastStream only"),
     (
