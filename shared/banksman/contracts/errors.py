@@ -143,6 +143,8 @@ class Unavailable(Refused):
     """The broker, a runner or an upstream cannot be reached."""
 
     code = ErrorCode.UNAVAILABLE
+    no_responders: bool = False
+    """True when nobody serves what was asked for, so that nothing was done."""
 
 
 class Fault(BanksmanError):

@@ -1,0 +1,337 @@
+"""One connection to NATS, and what a service may know of its health."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from nats.aio.client import Client, Server
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+from nats.errors import Error as NatsError
+from nats.errors import SlowConsumerError
+from nats.js import JetStreamContext
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from banksman.bus.client import jetstream
+from banksman.bus.client import subscribe as nats_subscribe
+from banksman.bus.messages import Message
+from banksman.bus.replies import Replies
+from banksman.contracts.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+PUBLISHES_IN_FLIGHT = 16
+"""Durable publishes a process has under way. A server that syncs each write has no group commit: more only
+wait longer."""
+
+_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
+
+
+class NatsSettings(BaseModel):
+    """How to reach NATS and as whom."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    url: str | tuple[str, ...] = "nats://127.0.0.1:4222"
+    """One server or several of a cluster: `nats://`, `tls://`."""
+    nkey_seed_file: Path | None = None
+    """File with the user's seed (`SU…`); None connects without a user."""
+    nkey_seed: SecretStr | None = None
+    """The seed itself, when there is no file."""
+    tls_ca_file: Path | None = None
+    """Certificates that the server's is checked against; None for the system's."""
+    tls_cert_file: Path | None = None
+    """The client's own certificate, where the server asks for one."""
+    tls_key_file: Path | None = None
+    tls_hostname: str | None = None
+    """The name in the server's certificate, when it is not the one in `url`."""
+    connect_timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds until the first connection must stand; later ones are tried for ever."""
+    monitoring_url: str | None = None
+    """Where the server tells of itself over HTTP; lets `verify` see how it syncs."""
+
+    @property
+    def urls(self) -> list[str]:
+        """All servers."""
+        return [self.url] if isinstance(self.url, str) else list(self.url)
+
+
+@dataclass(slots=True)
+class BusStats:
+    """What went wrong on a connection since it was made."""
+
+    reconnects: int = 0
+    errors: int = 0
+    slow_consumer: int = 0
+    """Times that messages were dropped because a subscription's queue was full."""
+    forbidden: int = 0
+    """Publishes and subscriptions that the server refused."""
+
+
+class Subscription:
+    """Interest in a subject."""
+
+    def __init__(self, inner: NatsSubscription) -> None:
+        self._inner = inner
+
+    @property
+    def subject(self) -> str:
+        """What was subscribed."""
+        return self._inner.subject
+
+    async def unsubscribe(self) -> None:
+        """End the interest; what waits in the queue is dropped. Safe to call twice and when disconnected."""
+        with contextlib.suppress(NatsError):
+            await self._inner.unsubscribe()
+
+
+class Bus:
+    """One nats-py connection, its JetStream context and its inbox.
+
+    It reconnects for ever. `closed` is set when it can do so no more (the server refused the user, or
+    `close` was called): a service that finds it set ends.
+    """
+
+    def __init__(self, nc: Client, settings: NatsSettings, name: str) -> None:
+        self.nc = nc
+        self.settings = settings
+        self.name = name
+        self.js: JetStreamContext = jetstream(nc)
+        self.stats = BusStats()
+        self.closed = asyncio.Event()
+        self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
+        self.replies = Replies(nc)
+        self._connected = asyncio.Event()
+        self._on_reconnect: list[Callable[[], None]] = []
+        self._on_slow_consumer: list[Callable[[str], None]] = []
+
+    @classmethod
+    async def connect(cls, settings: NatsSettings, *, name: str, inbox_prefix: str = "_INBOX") -> Self:
+        """Connect as the user of `settings`.
+
+        Args:
+            settings: Servers and identity.
+            name: What the server shows in its monitoring.
+            inbox_prefix: Head of the subjects that answers come to; each user has the right to its own only.
+
+        Raises:
+            Unavailable: no server accepted the user within `connect_timeout_s`.
+        """
+        bus = cls(Client(), settings, name)
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                await bus.nc.connect(inbox_prefix=inbox_prefix, **bus._options())
+                await bus.replies.open()
+        except TimeoutError as error:
+            reason = bus.nc.last_error or "no answer"
+            await bus.nc.close()
+            servers = ", ".join(settings.urls)
+            raise Unavailable(f"NATS at {servers}: no connection as {name!r}: {reason}") from error
+        bus._connected.set()
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        """Whether a server is reachable, as far as is known."""
+        return self._connected.is_set() and self.nc.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that one message may have, headers included."""
+        return self.nc.max_payload
+
+    async def ready(self, timeout_s: float = 2.0) -> None:
+        """Make a round trip to the server.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+                await self.nc.rtt(timeout=max(1, round(timeout_s)))
+        except (TimeoutError, NatsError, OSError) as error:
+            raise Unavailable(f"NATS did not answer within {timeout_s:g} s") from error
+
+    async def wait_connected(self) -> None:
+        """Wait until a server is reachable; the caller sets the deadline.
+
+        Raises:
+            Unavailable: the connection is closed for good.
+        """
+        await self._connected.wait()
+        if self.closed.is_set():
+            raise Unavailable("the connection to NATS is closed")
+
+    async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Send a message that may be lost.
+
+        Raises:
+            Unavailable: the connection is closed, or has been down until its buffer was full.
+        """
+        try:
+            await self.nc.publish(subject, payload, headers=dict(headers) if headers else None)
+        except NatsError as error:
+            raise Unavailable(f"{subject}: {error}") from error
+
+    async def request(
+        self, subject: str, payload: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Ask whoever serves `subject`.
+
+        Raises:
+            Unavailable: no answer came in time, or nobody serves it: then `no_responders` is True, and
+                nothing was done.
+            Forbidden: this user may not publish there.
+        """
+        answer = await self.replies.ask(subject, payload, headers=headers, timeout_s=timeout_s)
+        return answer.data
+
+    async def subscribe(
+        self,
+        subject: str,
+        callback: Callable[[Message], Awaitable[None]],
+        queue: str | None = None,
+        *,
+        pending_messages: int = 65_536,
+        pending_bytes: int = 32 * 1024 * 1024,
+    ) -> Subscription:
+        """Call `callback` for each message, one after the other.
+
+        Args:
+            subject: May hold wildcards.
+            callback: What it raises is logged and counted.
+            queue: Of those in one queue, one gets each message.
+            pending_messages: Messages that may wait; further ones are dropped and `on_slow_consumer` is told.
+            pending_bytes: Bytes that may wait, likewise.
+        """
+
+        async def received(msg: Msg) -> None:
+            await callback(Message(msg.subject, msg.data, msg.reply, msg.headers or {}))
+
+        inner = await nats_subscribe(
+            self.nc,
+            subject,
+            received,
+            queue=queue or "",
+            pending_messages=pending_messages,
+            pending_bytes=pending_bytes,
+        )
+        return Subscription(inner)
+
+    def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` (which must not block) after each reconnect; returns what removes it."""
+        self._on_reconnect.append(callback)
+        return lambda: self._on_reconnect.remove(callback)
+
+    def on_slow_consumer(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Call `callback` with a subscribed subject whose messages were dropped; returns what removes it."""
+        self._on_slow_consumer.append(callback)
+        return lambda: self._on_slow_consumer.remove(callback)
+
+    async def drain(self, timeout_s: float = 5.0) -> None:
+        """Stop receiving, let callbacks finish, send what is buffered, and close."""
+        with contextlib.suppress(NatsError, OSError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.nc.drain()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close at once."""
+        await self.nc.close()
+        await self._closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _options(self) -> dict[str, Any]:
+        settings = self.settings
+        seed = settings.nkey_seed.get_secret_value() if settings.nkey_seed else None
+        return {
+            "servers": settings.urls,
+            "name": self.name,
+            "nkeys_seed": str(settings.nkey_seed_file) if settings.nkey_seed_file and not seed else None,
+            "nkeys_seed_str": seed,
+            "tls": self._tls(),
+            "tls_hostname": settings.tls_hostname,
+            "connect_timeout": 2,
+            "ping_interval": 5,
+            "max_outstanding_pings": 2,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.5,
+            "reconnect_to_server_handler": _next_server,
+            "error_cb": self._failed,
+            "disconnected_cb": self._disconnected,
+            "reconnected_cb": self._reconnected,
+            "closed_cb": self._closed,
+        }
+
+    def _tls(self) -> ssl.SSLContext | None:
+        settings = self.settings
+        if not settings.tls_ca_file and not any(url.startswith("tls:") for url in settings.urls):
+            return None
+        context = ssl.create_default_context(
+            cafile=str(settings.tls_ca_file) if settings.tls_ca_file else None
+        )
+        if settings.tls_cert_file:
+            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+        return context
+
+    async def _failed(self, error: Exception) -> None:
+        match error:
+            case SlowConsumerError():
+                self.stats.slow_consumer += 1
+                subject = error.sub.subject if error.sub else error.subject
+                logger.warning("messages dropped: the queue of %s is full", subject)
+                for callback in tuple(self._on_slow_consumer):
+                    callback(subject)
+            case _ if "permissions violation" in str(error).lower():
+                self.stats.forbidden += 1
+                logger.error("%s: %s", self.name, error)
+                if denied := _DENIED_PUBLISH.search(str(error)):
+                    self.replies.forbidden(denied[1])
+            case NatsError() | OSError() | TimeoutError():
+                self.stats.errors += 1
+                logger.warning("%s: %s", self.name, error or type(error).__name__)
+            case _:
+                self.stats.errors += 1
+                logger.error("%s: a subscription's callback failed", self.name, exc_info=error)
+
+    async def _disconnected(self) -> None:
+        self._connected.clear()
+        logger.warning("%s: connection to NATS lost", self.name)
+
+    async def _reconnected(self) -> None:
+        self.stats.reconnects += 1
+        self._connected.set()
+        logger.info("%s: connected to NATS again", self.name)
+        self.replies.reconnected()
+        for callback in tuple(self._on_reconnect):
+            callback()
+
+    async def _closed(self) -> None:
+        self.closed.set()
+        self._connected.set()  # wakes whoever waits for a connection; it then meets `closed`
+        self.replies.close()
+
+
+def _next_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
+    """Pick any server; wait longer once all were tried, never in step with other clients."""
+    chosen = random.choice(servers)
+    patience = 0.5 if chosen.reconnects else 0.05
+    return chosen, patience + random.uniform(0, patience)

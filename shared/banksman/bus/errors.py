@@ -1,0 +1,98 @@
+"""What the broker can answer, in addition to `banksman.contracts.errors`.
+
+CallerMistake
+└── MessageTooLarge       more bytes than a message may have
+Refused
+├── Unavailable
+│   ├── NoResponders      nobody serves the subject: nothing was done
+│   ├── TimedOut          no answer in time: it may have been done
+│   └── ConnectionLost    the connection broke and stands again: it may have been done
+└── Overloaded            a stream's or the server's storage is full
+Fault
+├── PublishRefused        the server refused a durable publish for another reason
+└── LogBroken             a stored commit is missing from a log
+Signals of compare-and-set, for the caller to handle
+├── SlotTaken             a write-once subject holds a message already
+└── WrongLastSequence     another message was stored on the subject first
+"""
+
+from __future__ import annotations
+
+from banksman.contracts.errors import CallerMistake, ErrorCode, Fault, Signal, Unavailable
+
+
+class MessageTooLarge(CallerMistake):
+    """More bytes than a message may have."""
+
+    code = ErrorCode.TOO_LARGE
+
+    def __init__(self, subject: str, size: int, limit: int) -> None:
+        self.subject = subject
+        self.size = size
+        self.limit = limit
+        super().__init__(f"{subject}: {size} bytes, at most {limit} fit one message")
+
+
+class NoResponders(Unavailable):
+    """Nobody serves the subject; nothing was done."""
+
+    no_responders = True
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        super().__init__(f"{subject}: nobody answers there")
+
+
+class TimedOut(Unavailable):
+    """No answer in time; what was asked may have been done."""
+
+    def __init__(self, subject: str, timeout_s: float) -> None:
+        self.subject = subject
+        self.timeout_s = timeout_s
+        super().__init__(f"{subject}: no answer within {timeout_s:g} s")
+
+
+class ConnectionLost(Unavailable):
+    """The connection broke and stands again; what was asked may have been done."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        super().__init__(f"{subject}: the connection was lost before the answer came")
+
+
+class PublishRefused(Fault):
+    """The server refused a durable publish."""
+
+    def __init__(self, subject: str, err_code: int, description: str) -> None:
+        self.subject = subject
+        self.err_code = err_code
+        self.description = description
+        super().__init__(f"{subject}: {description} ({err_code})")
+
+
+class LogBroken(Fault):
+    """A stored commit is missing from a log: its successor names it, and the stream does not have it."""
+
+    def __init__(self, subject: str, expected: int, found: int) -> None:
+        self.subject = subject
+        self.expected = expected
+        self.found = found
+        super().__init__(f"{subject}: the commit after {expected} names {found} as the one before it")
+
+
+class SlotTaken(Signal):
+    """A write-once subject holds a message already."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        super().__init__(f"{subject} is taken")
+
+
+class WrongLastSequence(Signal):
+    """Another message was stored on the subject first."""
+
+    def __init__(self, subject: str, found: int) -> None:
+        self.subject = subject
+        self.found = found
+        """Stream sequence of the subject's last message; 0 when it has none."""
+        super().__init__(f"{subject}: the last message is {found}")
