@@ -40,6 +40,8 @@ from banksman.contracts.events import (
 from banksman.contracts.messages import AssistantMessage, Content, Message, ToolMessage, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
 
+NO_USAGE = Usage()
+
 Gate = Literal["free", "waiting", "approved", "rejected", "withdrawn"]
 """
 free       nobody needs to be asked
@@ -106,7 +108,7 @@ class Run:
     steering: tuple[UserMessage, ...] = ()
     """Messages of the user that the model has not been given yet."""
     tracked: tuple[TrackedCall, ...] = ()
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     parked_at: datetime | None = None
     waited_s: float = 0.0
     """Seconds it was parked; they do not count against its time."""
@@ -375,7 +377,9 @@ def _with_result(history: tuple[Message, ...], name: str, result: ToolResult) ->
     order = [call.id for call in reply.calls] if isinstance(reply, AssistantMessage) else []
     results = [message for message in history[start:] if isinstance(message, ToolMessage)]
     results.append(ToolMessage(name=name, result=result))
-    results.sort(key=lambda m: order.index(m.result.tool_call_id) if m.result.tool_call_id in order else len(order))
+    results.sort(
+        key=lambda m: order.index(m.result.tool_call_id) if m.result.tool_call_id in order else len(order)
+    )
     return (*history[:start], *results)
 
 

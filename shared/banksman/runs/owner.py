@@ -1,0 +1,156 @@
+"""The owner of an open run: claims it, commits to its log, and stops when a higher claim is met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from banksman.contracts.errors import Fenced
+from banksman.contracts.events import ApprovalRequested, EventBody, Owner
+from banksman.contracts.work import ApprovalRequest, RunWork
+from banksman.runs.delivery import AskAgain, Claim, Enqueue, Nothing, meaning
+from banksman.runs.ports import Ports
+from banksman.runs.record import Draft
+from banksman.runs.state import Conversation, Run
+
+Build = Callable[[Conversation], Iterable[EventBody]]
+"""Says what to record, given the state it will be appended to. May be asked again after a conflict."""
+
+
+@dataclass
+class Ownership:
+    """A claimed run. Every commit is appended by compare-and-set under this claim."""
+
+    ports: Ports
+    state: Conversation
+    owner: Owner
+    took_over: bool = False
+    """True when another owner was driving the run: it may have asked somebody for the open calls."""
+
+    @property
+    def run(self) -> Run:
+        """The open run. Only to be read while `holds`."""
+        if self.state.run is None:
+            raise RuntimeError(f"{self.state.conversation_id}: no run is open")
+        return self.state.run
+
+    @property
+    def holds(self) -> bool:
+        """True while a run is open and this claim owns it; False once it ended or was parked."""
+        return self.state.run is not None and self.state.owner == self.owner
+
+    async def commit(self, build: Build) -> None:
+        """Record what `build` says and all that follows from it.
+
+        Raises:
+            Fenced: a higher claim owns the run.
+        """
+        while True:
+            self._check_fence()
+            draft = Draft(self.state, self.ports.clock.now())
+            run_id = self.run.run_id
+            draft.add(run_id, build(self.state))
+            draft.follow(start_next=True)
+            if not draft.events and self.holds:
+                return
+            owner = None if draft.rests else self.owner
+            commit = draft.commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
+            stored = await self.ports.log.append(self.state, commit)
+            if stored is not None:
+                self.state = stored
+                break
+            await self.refresh()
+        if any(isinstance(event.data, ApprovalRequested) for event in commit.events):
+            await ask(self.ports, self.state)
+
+    async def refresh(self) -> None:
+        """Fold in what others appended.
+
+        Raises:
+            Fenced: a higher claim owns the run.
+        """
+        self.state = await self.ports.log.read(self.state.tenant, self.state.conversation_id)
+        self._check_fence()
+
+    def _check_fence(self) -> None:
+        if self.state.owner_epoch != self.owner.owner_epoch:
+            raise Fenced(self.state.conversation_id, self.owner.owner_epoch, self.state.owner_epoch)
+
+
+async def accept(ports: Ports, work: RunWork, work_seq: int) -> Ownership | None:
+    """Do what a delivered work message asks for, up to the claim. Safe to run on every redelivery.
+
+    Returns:
+        The claimed run; None when there is nothing to drive and the message is to be acked.
+    """
+    while True:
+        state = await ports.log.read(work.tenant, work.conversation_id)
+        match meaning(state, work, work_seq):
+            case Nothing():
+                return None
+            case AskAgain():
+                await ask(ports, state)
+                return None
+            case Enqueue(run_id, bodies):
+                await append(ports, state, run_id, bodies)
+            case Claim(run_id, bodies):
+                owned = await _claim(ports, state, run_id, bodies, work_seq)
+                if owned is not None:
+                    return owned if owned.holds else None
+
+
+async def _claim(
+    ports: Ports, state: Conversation, run_id: str, bodies: Iterable[EventBody], work_seq: int
+) -> Ownership | None:
+    owner = Owner(agent=ports.agent, owner_epoch=state.owner_epoch + 1, work_seq=work_seq)
+    draft = Draft(state, ports.clock.now())
+    draft.add(run_id, bodies)
+    draft.follow(start_next=True)
+    log_epoch = state.log_epoch or ports.clock.new_id("l")
+    if draft.rests:
+        commit = draft.commit(ports.clock.new_id("e"), log_epoch, None)
+    else:
+        commit = draft.commit(ports.clock.new_id("e"), log_epoch, owner, claim=True)
+    stored = await ports.log.append(state, commit)
+    if stored is None:
+        return None
+    if stored.run is not None and stored.run.waits:
+        await ask(ports, stored)
+    return Ownership(ports, stored, owner, took_over=state.owner is not None)
+
+
+async def append(
+    ports: Ports, state: Conversation, run_id: str | None, bodies: Iterable[EventBody]
+) -> Conversation | None:
+    """Record events without owning the run. The owner, if there is one, meets the commit and goes on from it.
+
+    Returns:
+        The new state; None when another commit came first.
+    """
+    draft = Draft(state, ports.clock.now())
+    draft.add(run_id, bodies)
+    open_run = draft.state.run
+    if state.owner is None and open_run is not None and open_run.cancel is not None:
+        draft.follow(start_next=False)
+    if not draft.events:
+        return state
+    log_epoch = state.log_epoch or ports.clock.new_id("l")
+    return await ports.log.append(state, draft.commit(ports.clock.new_id("e"), log_epoch, state.owner))
+
+
+async def ask(ports: Ports, state: Conversation) -> None:
+    """Store the open question of a run. Done once by the server, however often it is repeated here."""
+    run = state.run
+    if run is None or run.approval is None or not run.waits:
+        return
+    question = run.approval.request
+    await ports.approvals.ask(
+        ApprovalRequest(
+            tenant=state.tenant,
+            conversation_id=state.conversation_id,
+            run_id=run.run_id,
+            approval_id=question.approval_id,
+            expires_at=question.expires_at,
+            items=question.items,
+        )
+    )

@@ -1,0 +1,99 @@
+"""The runner's side of a call: admit it once, start it at most once, store its one result."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
+from banksman.contracts.tools import ToolResult
+
+REMEMBERED_ATTEMPTS = 100_000
+"""Ended attempts a runner keeps the ids of, so that a request that arrives late is not run again."""
+
+
+class RunnerSlots(Protocol):
+    """The slots as a runner may use them: it writes, and reads only by writing."""
+
+    async def start(self, tenant: str, started: CallStarted) -> bool:
+        """Store the start. True only when this process stored it, just now."""
+        ...
+
+    async def finish(self, tenant: str, finished: CallFinished) -> None:
+        """Store the result unless one is stored; keeps trying while the broker is away."""
+        ...
+
+
+Execute = Callable[[CallRequest], Awaitable[ToolResult]]
+
+
+@dataclass
+class CallDesk:
+    """What one runner process knows of the calls it was sent."""
+
+    runner: str
+    runner_epoch: int
+    slots: RunnerSlots
+    capacity: int
+    """Calls admitted at a time, running and waiting; above it the answer is `busy`."""
+    now: Callable[[], datetime]
+    may_start: Callable[[], bool]
+    """False when the lease was not renewed in time: nothing starts any more."""
+    active: set[str] = field(default_factory=set[str])
+    """Attempts admitted and not ended."""
+    ended: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
+
+    def admit(self, request: CallRequest) -> tuple[CallAnswer, bool]:
+        """Answer a request.
+
+        Returns:
+            The answer, and whether the caller must now `perform` the call (once for each attempt).
+        """
+        if request.runner_epoch != self.runner_epoch:
+            return CallAnswer(answer="wrong_epoch"), False
+        if request.attempt in self.ended:
+            return CallAnswer(answer="done"), False
+        if request.attempt in self.active:
+            return CallAnswer(answer="accepted"), False
+        if request.digest != request.call.digest:
+            return CallAnswer(answer="refused", reason="The call is not the one that was approved."), False
+        if not self.may_start() or len(self.active) >= self.capacity:
+            return CallAnswer(answer="busy"), False
+        self.active.add(request.attempt)
+        return CallAnswer(answer="accepted"), True
+
+    async def perform(self, request: CallRequest, execute: Execute) -> None:
+        """Run an admitted call when its turn has come.
+
+        An idempotent call starts without a record. Any other starts only when this process stored its start:
+        a start that is void, another's, or of an earlier process means that it must not run here.
+        """
+        try:
+            if not self.may_start() or not (request.call.idempotent or await self._start(request)):
+                return
+            result = await execute(request)
+            await self.slots.finish(
+                request.tenant,
+                CallFinished(conversation_id=request.conversation_id, attempt=request.attempt, result=result),
+            )
+        finally:
+            self._end(request.attempt)
+
+    async def _start(self, request: CallRequest) -> bool:
+        started = CallStarted(
+            conversation_id=request.conversation_id,
+            attempt=request.attempt,
+            runner=self.runner,
+            runner_epoch=self.runner_epoch,
+            ts=self.now(),
+        )
+        return await self.slots.start(request.tenant, started)
+
+    def _end(self, attempt: str) -> None:
+        self.active.discard(attempt)
+        self.ended[attempt] = None
+        if len(self.ended) > REMEMBERED_ATTEMPTS:
+            self.ended.popitem(last=False)
