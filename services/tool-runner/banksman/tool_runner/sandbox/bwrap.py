@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from banksman.tool_runner.concurrency import beside
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox import processes
@@ -143,19 +144,18 @@ class BwrapSandbox:
                 extra_groups=extra_groups,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise SandboxUnavailable(f"cannot start {self._bwrap} as user {self._identity.uid}: {error}") from error
+            raise SandboxUnavailable(
+                f"cannot start {self._bwrap} as user {self._identity.uid}: {error}"
+            ) from error
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop) -> None:
         """Return when the command has ended or has to be ended."""
-        async with asyncio.TaskGroup() as group:
-            memory = group.create_task(self._watch_memory(call.pid, stop))
+        async with beside(self._watch_memory(call.pid, stop)):
             try:
                 async with asyncio.timeout(timeout_s):
                     await stop.wait()
             except TimeoutError:
                 stop.request("timeout")
-            finally:
-                memory.cancel()
 
     async def _watch_memory(self, pid: int, stop: Stop) -> None:
         while True:

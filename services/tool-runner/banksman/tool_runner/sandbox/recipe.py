@@ -18,7 +18,9 @@ ENVIRONMENT = {
 _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
-def bwrap_options(command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int) -> list[str]:
+def bwrap_options(
+    command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
+) -> list[str]:
     """The options of one bwrap call, as they are written to `--args`."""
     return [
         *_NAMESPACES,

@@ -74,9 +74,7 @@ def build_filter() -> bytes:
     return _exported(rules)
 
 
-def _deny(
-    rules: pyseccomp.SyscallFilter, action: int, name: str, *conditions: pyseccomp.Arg
-) -> None:
+def _deny(rules: pyseccomp.SyscallFilter, action: int, name: str, *conditions: pyseccomp.Arg) -> None:
     # A call that this architecture or this libseccomp does not know has no number to be called by.
     if pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) < 0:
         return

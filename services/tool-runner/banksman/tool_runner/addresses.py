@@ -1,0 +1,71 @@
+"""Which addresses a fetch may reach: public unicast, judged also by the IPv4 address that an IPv6 one carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+Address = IPv4Address | IPv6Address
+
+# https://www.iana.org/assignments/iana-ipv4-special-registry
+_REFUSED_V4 = tuple(
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
+        "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        # Azure's metadata and DNS service answers on a public address.
+        "168.63.129.16/32",
+    )
+)  # fmt: skip
+
+_GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")
+# https://www.iana.org/assignments/iana-ipv6-special-registry
+_REFUSED_V6 = tuple(
+    IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "3fff::/20", "2620:4f:8000::/48")
+)
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+
+_CARRIERS = (
+    IPv6Network("::ffff:0:0/96"),  # mapped
+    IPv6Network("::ffff:0:0:0/96"),  # translated
+    IPv6Network("64:ff9b::/96"),  # NAT64
+    IPv6Network("::/96"),  # compatible
+)
+_SIX_TO_FOUR = IPv6Network("2002::/16")
+_TEREDO = IPv6Network("2001::/32")
+_ISATAP_INTERFACES = (0x00005EFE, 0x02005EFE)
+_LOW_32_BITS = 0xFFFFFFFF
+
+
+def is_public(address: Address) -> bool:
+    """True when the address is public unicast, and so is each IPv4 address that it carries."""
+    match address:
+        case IPv4Address():
+            return not any(address in network for network in _REFUSED_V4)
+        case IPv6Address():
+            return _is_public_v6(address)
+
+
+def _is_public_v6(address: IPv6Address) -> bool:
+    carried = tuple(_carried(address))
+    if not all(is_public(each) for each in carried):
+        return False
+    if any(address in network for network in _CARRIERS):
+        return True
+    if address in _LOCAL_NAT64 or address not in _GLOBAL_UNICAST_V6:
+        return False
+    return address in _SIX_TO_FOUR or not any(address in network for network in _REFUSED_V6)
+
+
+def _carried(address: IPv6Address) -> Iterator[IPv4Address]:
+    """The IPv4 addresses that packets to an IPv6 address can end at."""
+    number = int(address)
+    if any(address in network for network in _CARRIERS):
+        yield IPv4Address(number & _LOW_32_BITS)
+    if address in _SIX_TO_FOUR:
+        yield IPv4Address((number >> 80) & _LOW_32_BITS)
+    if address in _TEREDO:
+        yield IPv4Address(number & _LOW_32_BITS ^ _LOW_32_BITS)
+    if (number >> 32) & _LOW_32_BITS in _ISATAP_INTERFACES:
+        yield IPv4Address(number & _LOW_32_BITS)

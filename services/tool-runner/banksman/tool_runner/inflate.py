@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zlib import _Decompress
+
+_STEP_BYTES = 64 * 1024
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+class UnsupportedEncoding(Exception):
+    """A `Content-Encoding` other than identity, gzip or deflate, or more than one."""
+
+
+class Inflater:
+    """Collects a response body, inflating at most `max_bytes` of it: a small bomb stays small."""
+
+    def __init__(self, content_encoding: str, max_bytes: int) -> None:
+        """Choose by the header.
+
+        Raises:
+            UnsupportedEncoding: when it names anything but one known encoding.
+        """
+        self._max_bytes = max_bytes
+        self._body = bytearray()
+        self._over = False
+        self._begun = False
+        self._encoding = content_encoding.strip().lower()
+        match self._encoding:
+            case "" | "identity":
+                self._inflate = None
+            case "gzip" | "x-gzip":
+                self._inflate = zlib.decompressobj(_GZIP_WINDOW)
+            case "deflate":
+                self._inflate = zlib.decompressobj()
+            case _:
+                raise UnsupportedEncoding(f"content encoding {content_encoding[:80]!r} is not supported")
+
+    @property
+    def body(self) -> bytes:
+        """What has been collected, at most `max_bytes`."""
+        return bytes(self._body)
+
+    @property
+    def full(self) -> bool:
+        """True when there was more than `max_bytes`."""
+        return self._over
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes as received; what is beyond the limit is not inflated.
+
+        Raises:
+            ValueError: when they are not what the header says.
+        """
+        inflate = self._chosen(chunk)
+        if inflate is None:
+            self._keep(chunk)
+            return
+        pending = chunk
+        try:
+            while pending and not self._over:
+                self._keep(inflate.decompress(pending, _STEP_BYTES))
+                pending = inflate.unconsumed_tail
+        except zlib.error as error:
+            raise ValueError(f"the body is not valid {self._encoding}: {error}") from error
+
+    def _chosen(self, chunk: bytes) -> _Decompress | None:
+        if self._encoding == "deflate" and not self._begun and chunk and chunk[0] & 0x0F != zlib.DEFLATED:
+            # Some servers send raw deflate, without the zlib header that RFC 9110 asks for.
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._begun = self._begun or bool(chunk)
+        return self._inflate
+
+    def _keep(self, data: bytes) -> None:
+        room = self._max_bytes - len(self._body)
+        self._body += data[:room]
+        self._over = self._over or len(data) > room

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from banksman.contracts.errors import Conflict
+from banksman.contracts.ids import check_token, new_id
+
+_FILE = ".runner.json"
+_LOCK = ".runner.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerIdentity:
+    """Who serves the workspaces of one directory; held by one process at a time."""
+
+    runner: str
+    """Stored with the workspaces: a restarted runner is the same one."""
+    epoch: int
+    """One higher at each start, from 1."""
+    lock_fd: int
+    """Open for as long as the process holds the directory."""
+
+
+def claim(root: Path) -> RunnerIdentity:
+    """Take the directory for this process and begin its next epoch, on disk before this returns.
+
+    Raises:
+        Conflict: when another process holds it.
+        OSError: when it cannot be written.
+    """
+    lock_fd = _lock(root)
+    runner, epoch = _read(root / _FILE)
+    _write(root, runner, epoch + 1)
+    return RunnerIdentity(runner, epoch + 1, lock_fd)
+
+
+def _lock(root: Path) -> int:
+    fd = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise Conflict(
+            f"workspaces in {root} are served by another runner: two never share a directory"
+        ) from error
+    return fd
+
+
+def _read(path: Path) -> tuple[str, int]:
+    if not path.exists():
+        return new_id("r"), 0
+    stored = cast(dict[str, object], json.loads(path.read_text(encoding="utf-8")))
+    epoch = stored.get("epoch")
+    if not isinstance(epoch, int):
+        raise Conflict(f"{path}: epoch: a number (got {epoch!r})")
+    return check_token(str(stored.get("runner", "")), "runner"), epoch
+
+
+def _write(root: Path, runner: str, epoch: int) -> None:
+    temporary = root / f"{_FILE}.new"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump({"runner": runner, "epoch": epoch}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(root / _FILE)
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

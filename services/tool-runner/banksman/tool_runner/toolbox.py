@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.egress import Egress
+from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.sandbox.base import Sandbox, Stop
+from banksman.tool_runner.tools.base import OnProgress, Tool, ToolOutcome, ToolRun, failure
+from banksman.tool_runner.tools.bash import Bash
+from banksman.tool_runner.tools.read_file import ReadFile
+from banksman.tool_runner.tools.web_fetch import WebFetch
+from banksman.tool_runner.tools.write_file import WriteFile
+from banksman.tool_runner.workspace import Workspace
+
+log = logging.getLogger(__name__)
+
+OnStart = Callable[[], Awaitable[None]]
+"""Awaited when the call has its turn, before its first effect; when it raises, nothing is executed."""
+
+
+class ToolBox:
+    """Tools by name. One bad call never takes another one with it: every end is a `ToolOutcome`."""
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools = {tool.definition.name: tool for tool in tools}
+        self._validators = {
+            name: Draft202012Validator(tool.definition.input_schema) for name, tool in self._tools.items()
+        }
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What models are told, in the order of construction."""
+        return tuple(tool.definition for tool in self._tools.values())
+
+    async def run(
+        self,
+        name: str,
+        workspace: Workspace,
+        arguments: JsonObject,
+        *,
+        timeout_s: float | None = None,
+        on_output: OnProgress | None = None,
+        on_start: OnStart | None = None,
+        stop: Stop | None = None,
+    ) -> ToolOutcome:
+        """Execute one call when its turn in the workspace has come.
+
+        `timeout_s` (default: the definition's) counts from that turn. `stop` ends a call that waits or runs.
+        Cancelling the caller also ends the call, and its processes.
+
+        Raises:
+            Exception: only what `on_start` raises; then nothing was executed.
+        """
+        tool = self._tools.get(name)
+        if tool is None:
+            known = ", ".join(self._tools)
+            return failure("unknown_tool", f"there is no tool {name[:80]!r}; there are {known}")
+        if problem := self._problem(name, arguments):
+            return failure("invalid_arguments", problem)
+        limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
+        run = ToolRun(workspace, limit_s, stop or Stop(), on_output)
+        if not tool.exclusive:
+            return await self._execute(tool, arguments, run, on_start)
+        async with workspace.exclusive():
+            return await self._execute(tool, arguments, run, on_start)
+
+    async def _execute(
+        self, tool: Tool, arguments: JsonObject, run: ToolRun, on_start: OnStart | None
+    ) -> ToolOutcome:
+        if run.stop.reason is not None:
+            return failure("cancelled", "the call was cancelled before it started")
+        if on_start is not None:
+            await on_start()
+        started = time.monotonic()
+        outcome = await _guarded(tool, arguments, run)
+        return dataclasses.replace(outcome, duration_ms=round((time.monotonic() - started) * 1000))
+
+    def _problem(self, name: str, arguments: JsonObject) -> str | None:
+        error = best_match(self._validators[name].iter_errors(arguments))
+        return None if error is None else _described(error)
+
+
+async def _guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+    """A fault of ours in one tool is that call's result; its details stay in the log."""
+    try:
+        return await tool.run(arguments, run)
+    except Exception as error:
+        log.exception("tool %s failed", tool.definition.name)
+        return failure("tool_error", f"{tool.definition.name} failed: {type(error).__name__}")
+
+
+def _described(error: ValidationError) -> str:
+    """Name the parameter and the reason."""
+    parameter = ".".join(str(part) for part in error.absolute_path)
+    return f"{parameter}: {error.message[:500]}" if parameter else error.message[:500]
+
+
+def workspace_tools(sandbox: Sandbox, egress: Egress, limits: RunnerLimits) -> ToolBox:
+    """The four tools of a runner."""
+    return ToolBox((Bash(sandbox, limits), ReadFile(limits), WriteFile(limits), WebFetch(egress, limits)))

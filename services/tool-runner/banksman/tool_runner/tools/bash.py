@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import asyncio
+import codecs
+from typing import assert_never
+
+from banksman.contracts.tools import ErrorKind, ToolDefinition
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.concurrency import beside
+from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.sandbox.base import (
+    KilledReason,
+    OnOutput,
+    Sandbox,
+    SandboxCommand,
+    SandboxOutcome,
+    SandboxUnavailable,
+    Stop,
+)
+from banksman.tool_runner.sandbox.output import Stream
+from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
+from banksman.tool_runner.tools.pages import keep_whole
+from banksman.tool_runner.workspace import Workspace
+
+MAX_PROGRESS_CHARS = 100_000
+"""Characters of one call that are reported while it runs; the result has its own bound."""
+
+
+class Bash:
+    """Runs a command in the sandbox of the conversation's workspace."""
+
+    exclusive = True
+
+    def __init__(self, sandbox: Sandbox, limits: RunnerLimits) -> None:
+        self._sandbox = sandbox
+        self._limits = limits
+        self.definition = _definition(limits)
+
+    async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+        """Run `command`; a non-zero exit code is a result, not an error of the tool."""
+        script = str(arguments["command"])
+        if refusal := self._refusal(script):
+            return failure("invalid_arguments", refusal)
+        timeout_s = min(_asked_timeout(arguments, self._limits), run.timeout_s)
+        command = SandboxCommand(script, run.workspace.directory, timeout_s)
+        on_output = _decoded(run.on_progress) if run.on_progress else None
+        try:
+            outcome = await self._run_within_quota(command, run, on_output)
+        except SandboxUnavailable as error:
+            return failure("unavailable", f"the sandbox could not be started: {error}")
+        return await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
+
+    def _refusal(self, script: str) -> str | None:
+        limit = self._limits.sandbox.max_command_bytes
+        if "\0" in script:
+            return "command: text without NUL is expected"
+        if not script.isprintable() and any("\ud800" <= char <= "\udfff" for char in script):
+            return "command: valid Unicode is expected"
+        if (size := len(script.encode())) > limit:
+            return f"command: at most {limit} bytes are expected (got {size}); write a script with write_file"
+        return None
+
+    async def _run_within_quota(
+        self, command: SandboxCommand, run: ToolRun, on_output: OnOutput | None
+    ) -> SandboxOutcome:
+        async with beside(self._watch_quota(run.workspace, run.stop)):
+            return await self._sandbox.run(command, on_output=on_output, stop=run.stop)
+
+    async def _watch_quota(self, workspace: Workspace, stop: Stop) -> None:
+        """Stop a call that makes a workspace too large; one that is too large already may only shrink."""
+        allowed_bytes = max(workspace.limits.max_bytes, workspace.meter.usage.disk_bytes)
+        allowed_entries = max(workspace.limits.max_entries, workspace.meter.usage.entries)
+        bounds = workspace.limits.model_copy(
+            update={"max_bytes": allowed_bytes, "max_entries": allowed_entries}
+        )
+        while True:
+            if workspace.meter.due and (await workspace.meter.renew()).excess(bounds):
+                stop.request("workspace_limit")
+            await asyncio.sleep(self._limits.sandbox.watchdog_interval_s)
+
+    def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> ToolOutcome:
+        shown = outcome.output.shown()
+        whole = outcome.output.whole() if shown.truncated else None
+        outcome.output.close()
+        value: JsonObject = {
+            "success": outcome.exit_code == 0,
+            "exit_code": outcome.exit_code,
+            "stdout": shown.stdout,
+            "stderr": shown.stderr,
+            "truncated": shown.truncated,
+            "total_bytes": outcome.output.total_bytes,
+            "timed_out": outcome.killed_reason == "timeout",
+            "killed_reason": outcome.killed_reason,
+        }
+        if whole is not None and (path := keep_whole(workspace, whole)):
+            value["full_output_path"] = path
+        error_kind = None
+        if outcome.killed_reason is not None:
+            error_kind, error = self._killed(outcome.killed_reason, timeout_s, workspace)
+            value |= {"error": error, "error_kind": error_kind}
+        return ToolOutcome(
+            value=value,
+            is_error=error_kind is not None,
+            error_kind=error_kind,
+            exit_code=outcome.exit_code,
+            truncated=shown.truncated,
+            output=whole,
+        )
+
+    def _killed(self, reason: KilledReason, timeout_s: float, workspace: Workspace) -> tuple[ErrorKind, str]:
+        limits = self._limits.sandbox
+        match reason:
+            case "timeout":
+                return "timeout", f"the command was killed after its time-out of {timeout_s:g} s"
+            case "cancelled":
+                return "cancelled", "the command was cancelled"
+            case "output_limit":
+                return (
+                    "output_limit",
+                    f"the command was killed: it wrote more than {limits.max_output_bytes} bytes",
+                )
+            case "memory_limit":
+                return (
+                    "tool_error",
+                    f"the command was killed: it used more than {limits.memory_bytes} bytes of memory",
+                )
+            case "workspace_limit":
+                excess = workspace.meter.excess() or "the workspace grew beyond its limit"
+                return "tool_error", f"the command was killed: {excess}; delete files first"
+            case _:
+                assert_never(reason)
+
+
+def _asked_timeout(arguments: JsonObject, limits: RunnerLimits) -> float:
+    asked = arguments.get("timeout_s")
+    wanted = float(asked) if isinstance(asked, int | float) else limits.sandbox.timeout_s
+    return min(wanted, limits.sandbox.max_timeout_s)
+
+
+def _decoded(on_progress: OnProgress) -> OnOutput:
+    """Report bytes as text: no character is split, and a flood ends at a bound."""
+    decoders: dict[Stream, codecs.IncrementalDecoder] = {
+        "stdout": codecs.getincrementaldecoder("utf-8")("replace"),
+        "stderr": codecs.getincrementaldecoder("utf-8")("replace"),
+    }
+    room = MAX_PROGRESS_CHARS
+
+    def report(stream: Stream, chunk: bytes) -> None:
+        nonlocal room
+        if room > 0 and (text := decoders[stream].decode(chunk)[:room]):
+            room -= len(text)
+            on_progress(stream, text)
+
+    return report
+
+
+def _definition(limits: RunnerLimits) -> ToolDefinition:
+    sandbox = limits.sandbox
+    return ToolDefinition(
+        name="bash",
+        description=(
+            "Run a command with bash in the workspace of this conversation. Each call starts a new shell in "
+            "/workspace: files stay, variables, the current directory and background processes do not. There is "
+            "no network (use web_fetch) and no standard input. Returns stdout, stderr and exit_code; output "
+            f"beyond {limits.max_output_chars} characters is cut in the middle and kept whole in the file "
+            "full_output_path, which read_file can page through."
+        ),
+        input_schema={
+            "type": "object",
+            "properties": {
+                "command": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "The command, as after `bash -c`; may have several lines.",
+                },
+                "timeout_s": {
+                    "type": "number",
+                    "exclusiveMinimum": 0,
+                    "maximum": sandbox.max_timeout_s,
+                    "description": (
+                        f"Seconds after which the command is killed. Default {sandbox.timeout_s:g}, "
+                        f"at most {sandbox.max_timeout_s:g}."
+                    ),
+                },
+            },
+            "required": ["command"],
+            "additionalProperties": False,
+        },
+        requires_approval=True,
+        category="workspace",
+        idempotent=False,
+        timeout_s=sandbox.max_timeout_s,
+        priority=40,
+    )

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import asyncio
+
+from banksman.contracts.tools import PathChange, ToolDefinition
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.files import PathRefused, relative, write_whole
+from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
+
+
+class WriteFile:
+    """Creates or replaces one file of the workspace."""
+
+    exclusive = True
+
+    def __init__(self, limits: RunnerLimits) -> None:
+        self._max_bytes = limits.sandbox.file_size_bytes
+        self.definition = _definition()
+
+    async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+        """Write `content` to `path`, making the directories above it."""
+        meter = run.workspace.meter
+        if meter.due:
+            await meter.renew()
+        if excess := meter.excess():
+            return failure("tool_error", f"nothing was written: {excess}; delete files first")
+        return await asyncio.to_thread(self._write, run, str(arguments["path"]), str(arguments["content"]))
+
+    def _write(self, run: ToolRun, path: str, content: str) -> ToolOutcome:
+        try:
+            data = content.encode("utf-8")
+        except UnicodeEncodeError:
+            return failure("invalid_arguments", "content: valid Unicode is expected", path=path)
+        if len(data) > self._max_bytes:
+            error = f"content: at most {self._max_bytes} bytes are expected (got {len(data)})"
+            return failure("invalid_arguments", error, path=path)
+        try:
+            created = write_whole(run.workspace.directory, path, data, run.workspace.identity)
+        except PathRefused as refused:
+            return failure("tool_error", str(refused), path=path)
+        name = relative(path)
+        verb = "Created" if created else "Replaced"
+        value: JsonObject = {
+            "success": True,
+            "path": name,
+            "bytes": len(data),
+            "created": created,
+            "message": f"{verb} {name} ({len(data)} bytes).",
+        }
+        change = PathChange(path=name, change="created" if created else "modified")
+        return ToolOutcome(value=value, changed=(change,))
+
+
+def _definition() -> ToolDefinition:
+    return ToolDefinition(
+        name="write_file",
+        description=(
+            "Create a text file in the workspace, or replace one that exists. Directories on the way are made. "
+            "Returns path, bytes and whether the file was created."
+        ),
+        input_schema={
+            "type": "object",
+            "properties": {
+                "path": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "Path relative to the workspace, for example reports/summary.md.",
+                },
+                "content": {"type": "string", "description": "The whole new content of the file."},
+            },
+            "required": ["path", "content"],
+            "additionalProperties": False,
+        },
+        requires_approval=True,
+        category="workspace",
+        idempotent=False,
+        timeout_s=30.0,
+        priority=20,
+    )
