@@ -36,7 +36,7 @@ _IMPORT_MAP = re.compile(rb'<script type="importmap">(.*?)</script>', re.DOTALL)
 
 @dataclass(frozen=True)
 class Asset:
-    """One file of the page: its body, its strong ETag and its media type."""
+    """One file of the page: its body, its ETag (weak: both encodings share it) and its media type."""
 
     body: bytes
     etag: str
@@ -127,7 +127,7 @@ def _walk(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:
 
 def _asset(path: str, body: bytes) -> Asset:
     suffix = "." + path.rpartition(".")[2]
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
     return Asset(body, etag, MEDIA_TYPES.get(suffix, "text/plain; charset=utf-8"))
 
 

@@ -1,0 +1,47 @@
+/** The page's frame: what is shown round the open conversation. */
+
+import { useEffect } from 'preact/hooks';
+
+import { Composer } from './composer.mjs';
+import { FilePanel } from './files.mjs';
+import { Header } from './header.mjs';
+import { Login } from './login.mjs';
+import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
+import { Sidebar } from './sidebar.mjs';
+import { Timeline } from './timeline.mjs';
+import { html, useStore } from './ui.mjs';
+import { WorkflowDialog } from './workflows.mjs';
+
+export function App() {
+  const store = useStore();
+  const { phase } = store.connection.value;
+  useDocumentTitle(store);
+  if (phase === 'unauthorized') return html`<${Login} />`;
+  return html`<div class=${`app ${store.sidebar.value ? 'sidebar-open' : ''}`}>
+    <a class="skip" href="#composer" onClick=${focusComposer}>Skip to the message box</a>
+    <${Sidebar} />
+    <div class="scrim" onClick=${() => (store.sidebar.value = false)} />
+    <main class="main">
+      <${Header} />
+      <${ConnectionBanner} />
+      <${Notices} />
+      <${Timeline} />
+      <${Composer} />
+    </main>
+    ${store.panel.value === 'files' && store.currentId.value && html`<${FilePanel} key=${store.currentId.value} />`}
+    ${store.workflowsOpen.value && html`<${WorkflowDialog} />`}
+    <${Toasts} />
+  </div>`;
+}
+
+function focusComposer(event) {
+  event.preventDefault();
+  document.getElementById('composer')?.focus();
+}
+
+function useDocumentTitle(store) {
+  const title = store.current.value?.title;
+  useEffect(() => {
+    document.title = title ? `${title} · Banksman` : 'Banksman';
+  }, [title]);
+}

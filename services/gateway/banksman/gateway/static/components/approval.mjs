@@ -1,0 +1,332 @@
+/** The approval card: what waits, exactly as it would run, and one decision over all of it. */
+
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+
+import { firstViolation } from '../forms.mjs';
+import { lineRows } from '../linediff.mjs';
+import { formatDuration } from '../text.mjs';
+import { toolIcon } from './icons.mjs';
+import { Exact, Icon, html, memo, useStore } from './ui.mjs';
+
+const OUTCOME_WORDS = {
+  approved: 'Approved',
+  rejected: 'Rejected',
+  mixed: 'Partly approved',
+  expired: 'Expired',
+  cancelled: 'Cancelled with the run',
+  superseded: 'Superseded by a newer message',
+};
+
+/** Keys must not decide while the user was just typing elsewhere. */
+const QUIET_BEFORE_FOCUS_MS = 1200;
+let lastKeyAt = 0;
+addEventListener('keydown', () => (lastKeyAt = Date.now()), true);
+
+export const ApprovalCard = memo(function ApprovalCard({ approval }) {
+  return approval.resolved ? html`<${Resolved} approval=${approval} />` : html`<${Pending} approval=${approval} />`;
+});
+
+function Resolved({ approval }) {
+  const { outcome, by, decisions = [], remember } = approval.resolved;
+  const byCall = new Map(decisions.map((decision) => [decision.tool_call_id, decision]));
+  return html`<section class=${`approval resolved ${outcome}`} aria-label="Approval, decided">
+    <p class="approval-outcome">
+      <${Icon} name=${outcome === 'approved' ? 'check' : outcome === 'mixed' ? 'shield' : 'close'} size=${16} />
+      <strong>${OUTCOME_WORDS[outcome] ?? outcome}</strong>
+      ${by && html`<span>by ${by}</span>`}
+      ${remember && html`<span>, remembered for this ${remember}</span>`}
+    </p>
+    <ul class="approval-trace">
+      ${approval.items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}
+    </ul>
+  </section>`;
+}
+
+function Trace({ item, decision }) {
+  const shown = decision?.arguments ?? item.arguments;
+  return html`<li class=${decision?.decision ?? ''}>
+    <span class="tool-name">${item.name}</span> <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>
+    ${decision?.arguments && html`<em>edited</em>`}
+    ${decision?.reason && html`<q>${decision.reason}</q>`}
+  </li>`;
+}
+
+function Pending({ approval }) {
+  const store = useStore();
+  const card = useRef(null);
+  const [choices, setChoices] = useState({});
+  const [edits, setEdits] = useState({});
+  const [remember, setRemember] = useState('');
+  const [reason, setReason] = useState(null);
+  const [sending, setSending] = useState(false);
+  const [error, setError] = useState(null);
+  const items = approval.items;
+  const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
+  const count = (decision) => items.filter((item) => choices[item.tool_call_id] === decision).length;
+  const chosen = count('approve') + count('reject');
+
+  const submit = async (decisionOf) => {
+    if (sending || invalid) return;
+    setSending(true);
+    setError(null);
+    try {
+      await store.decide(approval.id, replyFor(items, decisionOf, { edits, reason, remember }));
+    } catch (failure) {
+      setError(failure.message);
+      setSending(false);
+    }
+  };
+  const approveAll = () => submit(() => 'approve');
+  const rejectAll = () => submit(() => 'reject');
+  const toggleEdit = (item) => setEdits(toggled(edits, item));
+  const editFocused = () => {
+    const id = document.activeElement?.closest?.('[data-call]')?.dataset.call;
+    toggleEdit(items.find((item) => item.tool_call_id === id && item.editable !== false) ?? items.find((item) => item.editable !== false) ?? items[0]);
+  };
+  useCardFocus(card);
+  useCardKeys(card, { a: approveAll, r: rejectAll, e: editFocused });
+
+  return html`<section
+    class="approval pending"
+    role="alertdialog"
+    aria-label=${titleOf(items)}
+    tabindex="-1"
+    ref=${card}
+    data-approval=${approval.id}
+    onKeyDown=${(event) => trapFocus(event, card.current)}
+  >
+    <header class="approval-head">
+      <${Icon} name="shield" size=${18} />
+      <h3>${titleOf(items)}</h3>
+      <${Expiry} at=${approval.expiresAt} />
+    </header>
+    <ol class="approval-items">
+      ${items.map(
+        (item) => html`<${Item}
+          key=${item.tool_call_id}
+          item=${item}
+          single=${items.length === 1}
+          choice=${choices[item.tool_call_id]}
+          onChoice=${(choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
+          edit=${edits[item.tool_call_id]}
+          onToggleEdit=${() => toggleEdit(item)}
+          onEdit=${(text) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, text) })}
+        />`,
+      )}
+    </ol>
+    ${reason !== null &&
+    html`<label class="approval-reason">
+      <span>Reason, told to the agent</span>
+      <input type="text" maxlength="2000" value=${reason} onInput=${(event) => setReason(event.target.value)} />
+    </label>`}
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <footer class="approval-actions">
+      ${chosen > 0 && items.length > 1
+        ? html`<button
+            type="button"
+            class="button primary"
+            disabled=${sending || invalid || chosen < items.length}
+            onClick=${() => submit((item) => choices[item.tool_call_id])}
+          >
+            ${chosen < items.length ? `${items.length - chosen} undecided` : `Submit: ${count('approve')} approved, ${count('reject')} rejected`}
+          </button>`
+        : html`<button type="button" class="button primary" disabled=${sending || invalid} onClick=${approveAll}>
+              ${items.length > 1 ? `Approve all ${items.length}` : 'Approve'} <kbd>A</kbd>
+            </button>
+            <button type="button" class="button" disabled=${sending} onClick=${rejectAll}>
+              ${items.length > 1 ? 'Reject all' : 'Reject'} <kbd>R</kbd>
+            </button>`}
+      ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>Add a reason</button>`}
+      <label class="approval-remember">
+        <span>Ask again</span>
+        <select value=${remember} onChange=${(event) => setRemember(event.target.value)}>
+          <option value="">every time</option>
+          <option value="run">not in this run</option>
+          <option value="conversation">not in this conversation</option>
+        </select>
+      </label>
+    </footer>
+  </section>`;
+}
+
+function titleOf(items) {
+  return items.length === 1 ? `Allow ${items[0].name}?` : `${items.length} calls wait: approve all?`;
+}
+
+/** The shortest reply that says it all: `all` when nothing is edited or explained. */
+function replyFor(items, decisionOf, { edits, reason, remember }) {
+  const decisions = items.map((item) => decisionFor(item, decisionOf(item), edits[item.tool_call_id], reason));
+  const plain = decisions.every((d) => d.decision === decisions[0].decision && !d.arguments && !d.reason);
+  const body = plain ? { all: decisions[0].decision } : { decisions };
+  return remember ? { ...body, remember } : body;
+}
+
+function decisionFor(item, decision, edit, reason) {
+  const base = { tool_call_id: item.tool_call_id, decision };
+  if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;
+  return reason ? { ...base, reason } : base;
+}
+
+function toggled(edits, item) {
+  if (item.editable === false) return edits;
+  const { [item.tool_call_id]: open, ...rest } = edits;
+  return open ? rest : { ...rest, [item.tool_call_id]: readEdit(item, JSON.stringify(item.arguments, null, 2)) };
+}
+
+/** Edited arguments: their value, or what is wrong with them. */
+function readEdit(item, text) {
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    return { text, problem: `Not valid JSON: ${error.message}` };
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return { text, problem: 'Arguments must be a JSON object.' };
+  const problem = firstViolation(value, item.input_schema ?? schemaLike(item.arguments));
+  return { text, value, problem, changed: JSON.stringify(value) !== JSON.stringify(item.arguments) };
+}
+
+/** Without the tool's schema, an argument keeps the type it had; the gateway checks the rest. */
+function schemaLike(original) {
+  const typed = Object.entries(original).map(([key, value]) => [key, typeOf(value)]);
+  return { type: 'object', properties: Object.fromEntries(typed) };
+}
+
+function typeOf(value) {
+  if (value === null) return {};
+  return { type: Array.isArray(value) ? 'array' : typeof value };
+}
+
+function Item({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
+  const shown = edit?.value && !edit.problem ? edit.value : item.arguments;
+  const id = item.tool_call_id;
+  return html`<li class=${`approval-item ${choice ?? ''}`} data-call=${id}>
+    <div class="approval-item-head">
+      <${Icon} name=${toolIcon(item.name)} size=${16} />
+      <span class="tool-name">${item.name}</span>
+      ${edit?.changed && html`<span class="badge">edited</span>`}
+      ${!single &&
+      html`<span class="choice" role="group" aria-label=${`Decide ${item.name}`}>
+        <button type="button" aria-pressed=${choice === 'approve'} onClick=${() => onChoice('approve')}>Approve</button>
+        <button type="button" aria-pressed=${choice === 'reject'} onClick=${() => onChoice('reject')}>Reject</button>
+      </span>`}
+      ${item.editable !== false &&
+      html`<button type="button" class="link edit" aria-expanded=${Boolean(edit)} onClick=${onToggleEdit}>
+        ${edit ? 'Undo edit' : 'Edit'} ${!edit && html`<kbd>E</kbd>`}
+      </button>`}
+    </div>
+    <${Preview} item=${item} shown=${shown} />
+    ${edit ? html`<${Editor} id=${id} edit=${edit} onEdit=${onEdit} />` : html`<${ExactArguments} item=${item} />`}
+  </li>`;
+}
+
+function Editor({ id, edit, onEdit }) {
+  const area = useRef(null);
+  useEffect(() => area.current.focus(), []);
+  return html`<div class="approval-editor">
+    <label for=${`edit-${id}`}>Arguments (JSON)</label>
+    <textarea
+      id=${`edit-${id}`}
+      ref=${area}
+      spellcheck=${false}
+      rows=${Math.min(16, edit.text.split('\n').length + 1)}
+      value=${edit.text}
+      aria-invalid=${Boolean(edit.problem)}
+      aria-describedby=${`edit-${id}-problem`}
+      onInput=${(event) => onEdit(event.target.value)}
+    />
+    <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ''}</p>
+  </div>`;
+}
+
+function ExactArguments({ item }) {
+  const text = JSON.stringify(item.arguments, null, 2);
+  return html`<details class="exact" open=${item.preview?.kind === 'text' || !item.preview}>
+    <summary>Exact arguments <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span></summary>
+    <pre tabindex="0"><${Exact} text=${text} /></pre>
+  </details>`;
+}
+
+function Preview({ item, shown }) {
+  const preview = item.preview ?? {};
+  switch (preview.kind) {
+    case 'command':
+      return html`<pre class="preview command" tabindex="0"><${Exact} text=${String(shown.command ?? preview.command ?? '')} /></pre>`;
+    case 'url':
+      return html`<p class="preview url"><${Exact} text=${String(shown.url ?? preview.url ?? '')} /></p>`;
+    case 'diff':
+      return html`<${Diff} path=${String(shown.path ?? preview.path ?? '')} before=${preview.old ?? null} after=${String(shown.content ?? preview.new ?? '')} />`;
+    default:
+      return preview.text ? html`<pre class="preview" tabindex="0"><${Exact} text=${preview.text} /></pre>` : null;
+  }
+}
+
+const SIGNS = { added: '+', removed: '−', same: ' ', skipped: '⋯' };
+
+function Diff({ path, before, after }) {
+  const { rows, added, removed } = useMemo(() => lineRows(before, after), [before, after]);
+  return html`<div class="diff">
+    <p class="diff-head">
+      <code><${Exact} text=${path} /></code>
+      <span>${before === null ? 'new file' : 'changed'}</span>
+      <span class="added">+${added}</span> <span class="removed">−${removed}</span>
+    </p>
+    <pre tabindex="0">${rows.map(
+      (row) => html`<span class=${`row ${row.kind}`}><span class="sign">${SIGNS[row.kind]}</span><${Exact} text=${row.text} /></span>`,
+    )}</pre>
+  </div>`;
+}
+
+function Expiry({ at }) {
+  if (!at) return null;
+  const left = Date.parse(at) - Date.now();
+  const days = Math.floor(left / 86_400_000);
+  const words = left <= 0 ? 'expired' : days >= 1 ? `expires in ${days} day${days === 1 ? '' : 's'}` : `expires in ${formatDuration(left)}`;
+  return html`<span class="expiry" title=${new Date(at).toLocaleString()}>${words}</span>`;
+}
+
+/** Take the focus when nobody is typing, so that the keys work at once. */
+function useCardFocus(card) {
+  useEffect(() => {
+    const active = document.activeElement;
+    const composing = active?.matches?.('input, textarea, select') && active.value !== '';
+    const elsewhere = active?.closest?.('dialog, .approval');
+    const quiet = Date.now() - lastKeyAt > QUIET_BEFORE_FOCUS_MS;
+    if (!composing && !elsewhere && quiet) card.current.focus({ preventScroll: true });
+  }, []);
+}
+
+/** A, R and E work in the card, and anywhere when nothing has the focus. */
+function useCardKeys(card, actions) {
+  const latest = useRef(actions);
+  latest.current = actions;
+  useEffect(() => {
+    const onKey = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target.matches?.('input, textarea, select')) return;
+      const inside = card.current.contains(document.activeElement);
+      const nowhere = document.activeElement === document.body && document.querySelector('.approval.pending') === card.current;
+      const action = latest.current[event.key.toLowerCase()];
+      if (!action || !(inside || nowhere)) return;
+      event.preventDefault();
+      action();
+    };
+    addEventListener('keydown', onKey);
+    return () => removeEventListener('keydown', onKey);
+  }, []);
+}
+
+/** Tab stays in the card; Escape leaves it for the composer. */
+function trapFocus(event, card) {
+  if (event.key === 'Escape') {
+    document.querySelector('.composer textarea')?.focus();
+    return;
+  }
+  if (event.key !== 'Tab') return;
+  const stops = [...card.querySelectorAll('button:not(:disabled), input, select, textarea, summary, [tabindex="0"]')].filter((stop) => stop.offsetParent);
+  const first = stops[0];
+  const last = stops.at(-1);
+  const leaving = event.shiftKey ? [first, card].includes(document.activeElement) : document.activeElement === last;
+  if (!leaving) return;
+  event.preventDefault();
+  (event.shiftKey ? last : first)?.focus();
+}

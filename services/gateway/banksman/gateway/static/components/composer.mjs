@@ -1,0 +1,90 @@
+/** Where a message is written: Enter sends, Shift+Enter breaks the line. */
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { openRun, pendingApprovals } from '../events.mjs';
+import { Icon, IconButton, html, useStore } from './ui.mjs';
+
+export function Composer() {
+  const store = useStore();
+  const area = useRef(null);
+  const [mode, setMode] = useState('queue');
+  const text = store.draft.value;
+  const conversation = store.current.value;
+  const open = conversation ? openRun(conversation) : null;
+  useGrow(area, text);
+  useEffect(() => {
+    if (matchMedia('(pointer: fine)').matches) area.current.focus();
+  }, [store.currentId.value]);
+
+  const send = () => {
+    if (!text.trim()) return;
+    store.send(text.trim(), open ? { mode } : {});
+    store.draft.value = '';
+  };
+  const onKeyDown = (event) => {
+    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    send();
+  };
+  return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
+    <${ApprovalHint} conversation=${conversation} />
+    <div class="composer-box">
+      <textarea
+        id="composer"
+        ref=${area}
+        rows="1"
+        placeholder=${open ? placeholderFor(mode) : 'Write a message'}
+        aria-label="Message"
+        value=${text}
+        onInput=${(event) => (store.draft.value = event.target.value)}
+        onKeyDown=${onKeyDown}
+      />
+      <div class="composer-row">
+        <button type="button" class="toggle" onClick=${() => (store.workflowsOpen.value = true)}>
+          <${Icon} name="workflow" size=${16} /><span>Workflows</span>
+        </button>
+        ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
+        <span class="composer-hint" aria-hidden="true"><kbd>Enter</kbd> sends</span>
+        ${open && !text.trim()
+          ? html`<${IconButton} name="stop" label="Stop the run" class="icon-button send" disabled=${open.cancelling} onClick=${() => store.cancel(open.id)} />`
+          : html`<button class="icon-button send" aria-label="Send" title="Send" disabled=${!text.trim()}><${Icon} name="send" size=${18} /></button>`}
+      </div>
+    </div>
+  </form>`;
+}
+
+function placeholderFor(mode) {
+  return mode === 'steer' ? 'Steer the agent: it reads this before its next step' : 'Write the next message: it waits its turn';
+}
+
+/** While a run is open a message either waits for its end or is handed to it. */
+function ModeChoice({ mode, onMode }) {
+  const option = (value, label, title) => html`<button type="button" aria-pressed=${mode === value} title=${title} onClick=${() => onMode(value)}>${label}</button>`;
+  return html`<span class="choice" role="group" aria-label="While the agent works">
+    ${option('queue', 'Queue', 'Send after this run has ended')}
+    ${option('steer', 'Steer', 'Hand it to the running agent')}
+  </span>`;
+}
+
+function ApprovalHint({ conversation }) {
+  const waiting = conversation ? pendingApprovals(conversation) : [];
+  if (!waiting.length) return null;
+  const show = () => {
+    const card = document.querySelector('.approval.pending');
+    card?.scrollIntoView({ block: 'center', behavior: 'smooth' });
+    card?.focus({ preventScroll: true });
+  };
+  return html`<button type="button" class="approval-hint" onClick=${show}>
+    <${Icon} name="shield" size=${16} />
+    <span>${waiting.length === 1 ? 'An approval waits for you' : `${waiting.length} approvals wait for you`}</span>
+    <strong>Review</strong>
+  </button>`;
+}
+
+function useGrow(area, text) {
+  useEffect(() => {
+    area.current.style.height = 'auto';
+    area.current.style.height = `${area.current.scrollHeight}px`;
+  }, [text]);
+}

@@ -1,0 +1,77 @@
+/** Markdown, code and diagrams. */
+
+import { signal } from '@preact/signals';
+import hljs from 'highlight.js';
+import { useEffect, useMemo, useState } from 'preact/hooks';
+
+import { draw } from '../diagrams.mjs';
+import { blocksOf } from '../markdown.mjs';
+import { sanitise } from '../sanitise.mjs';
+import { CopyButton, html, memo } from './ui.mjs';
+
+const MAX_HIGHLIGHT_CHARACTERS = 50_000;
+
+const darkQuery = matchMedia('(prefers-color-scheme: dark)');
+const dark = signal(darkQuery.matches);
+darkQuery.addEventListener('change', () => (dark.value = darkQuery.matches));
+
+/** A message's Markdown; `streaming` leaves an open fence undrawn. */
+export const Markdown = memo(function Markdown({ text, streaming = false }) {
+  const blocks = useMemo(() => blocksOf(text), [text]);
+  return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`}>
+    ${blocks.map((block, at) => html`<${Block} key=${at} ...${block} />`)}
+  </div>`;
+});
+
+const Block = memo(function Block({ kind, html: markup, language, source, closed }) {
+  if (kind === 'html') return html`<${Prose} markup=${markup} />`;
+  if (language === 'mermaid' && closed) return html`<${Diagram} source=${source} />`;
+  return html`<${Code} language=${language} source=${source} />`;
+});
+
+const Prose = memo(function Prose({ markup }) {
+  const clean = useMemo(() => sanitise(markup), [markup]);
+  return html`<div class="prose" dangerouslySetInnerHTML=${{ __html: clean }} />`;
+});
+
+/** A code block with its language, highlighted where the language is known, and a copy button. */
+export const Code = memo(function Code({ language, source, label }) {
+  const markup = useMemo(() => highlighted(language, source), [language, source]);
+  return html`<figure class="code">
+    <figcaption><span>${label ?? (language || 'text')}</span><${CopyButton} text=${source} label="Copy code" /></figcaption>
+    <pre tabindex="0">${markup === null
+      ? html`<code>${source}</code>`
+      : html`<code class="hljs" dangerouslySetInnerHTML=${{ __html: markup }} />`}</pre>
+  </figure>`;
+});
+
+function highlighted(language, source) {
+  if (!hljs.getLanguage(language) || source.length > MAX_HIGHLIGHT_CHARACTERS) return null;
+  return sanitise(hljs.highlight(source, { language, ignoreIllegals: true }).value);
+}
+
+const Diagram = memo(function Diagram({ source }) {
+  const [picture, setPicture] = useState(null);
+  const [error, setError] = useState(null);
+  const isDark = dark.value;
+  useEffect(() => {
+    let current = true;
+    draw(source, isDark).then(
+      (drawn) => current && (setPicture(drawn), setError(null)),
+      (failure) => current && setError(failure.message),
+    );
+    return () => (current = false);
+  }, [source, isDark]);
+  if (error !== null) {
+    return html`<div class="diagram-error">
+      <p role="note">This diagram could not be drawn.</p>
+      <pre class="diagram-message">${error}</pre>
+      <${Code} language="mermaid" source=${source} />
+    </div>`;
+  }
+  if (picture === null) return html`<div class="diagram pending" role="status">Drawing the diagram…</div>`;
+  return html`<figure class="diagram">
+    <img src=${picture.url} width=${picture.width} height=${picture.height} alt=${`Diagram: ${source}`} />
+    <figcaption><${CopyButton} text=${source} label="Copy the diagram's source" /></figcaption>
+  </figure>`;
+});

@@ -1,0 +1,45 @@
+/** Outlines on a 24-unit grid, drawn with a stroke. */
+
+const PATHS = {
+  plus: 'M12 5v14M5 12h14',
+  close: 'M6 6l12 12M18 6L6 18',
+  check: 'M5 12.5l4.5 4.5L19 7.5',
+  copy: 'M9 9h10v11H9zM5 15V4h10',
+  more: 'M12 5.5v.01M12 12v.01M12 18.5v.01',
+  menu: 'M4 7h16M4 12h16M4 17h16',
+  search: 'M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14zM20 20l-4-4',
+  folder: 'M3.5 18.5v-13h6l2 2.5h9v10.5z',
+  file: 'M6 3.5h8l4 4v13H6zM14 3.5v4h4',
+  workflow: 'M4 4h6v6H4zM14 14h6v6h-6zM10 7h4.5A2.5 2.5 0 0 1 17 9.5V14',
+  send: 'M12 19V5M6 11l6-6 6 6',
+  stop: 'M7.5 7.5h9v9h-9z',
+  details: 'M4 6h10M4 12h16M4 18h7',
+  chevron: 'M9 6l6 6-6 6',
+  down: 'M12 5v14M6 13l6 6 6-6',
+  terminal: 'M4 5h16v14H4zM7.5 9.5l3 2.5-3 2.5M12.5 15H16',
+  globe: 'M12 20.5a8.5 8.5 0 1 0 0-17 8.5 8.5 0 0 0 0 17zM3.5 12h17M12 3.5c5 5 5 12 0 17c-5-5-5-12 0-17',
+  pencil: 'M5 19l1-4L16.5 4.5l3 3L9 18zM14.5 6.5l3 3',
+  tool: 'M14.5 6.5a4 4 0 0 1 5-1.2L16.7 8l-.2 2 2 .2 2.3-2.4a4 4 0 0 1-5.5 4.7L8 20a2 2 0 0 1-3-3l7.3-7.2a4 4 0 0 1 2.2-3.3z',
+  shield: 'M12 3.5l7 2.5v5.5c0 4.5-3 7.5-7 9c-4-1.5-7-4.5-7-9V6z',
+  trash: 'M5 7h14M10 7V4.5h4V7M7 7l1 13h8l1-13M10.5 11v5.5M13.5 11v5.5',
+  download: 'M12 4v11M7 10.5l5 5 5-5M5 20h14',
+  upload: 'M12 16V5M7 9.5l5-5 5 5M5 20h14',
+  refresh: 'M19.5 12a7.5 7.5 0 1 1-2.2-5.3L19.5 9M19.5 4.5V9H15',
+  info: 'M12 20.5a8.5 8.5 0 1 0 0-17 8.5 8.5 0 0 0 0 17zM12 11v5M12 8v.01',
+  warning: 'M12 4.5l8.5 15h-17zM12 10v4.5M12 17v.01',
+  brain: 'M9 18h6M10 21h4M8.5 14.5a5.5 5.5 0 1 1 7 0c-.7.6-1 1.2-1 2h-5c0-.8-.3-1.4-1-2z',
+  back: 'M15 6l-6 6 6 6',
+  exit: 'M10 4.5H5v15h5M15 8l4 4-4 4M19 12H10',
+};
+
+/** @param {string} name @returns {string} the path's data */
+export function icon(name) {
+  return PATHS[name] ?? PATHS.tool;
+}
+
+const TOOL_ICONS = { bash: 'terminal', read_file: 'file', write_file: 'pencil', web_fetch: 'globe' };
+
+/** The icon that stands for a tool. */
+export function toolIcon(tool) {
+  return TOOL_ICONS[tool] ?? 'tool';
+}

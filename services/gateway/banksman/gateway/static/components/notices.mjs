@@ -1,0 +1,80 @@
+/** Lines that say how things are: the connection, what the server wants known, and passing errors. */
+
+import { useEffect, useState } from 'preact/hooks';
+
+import { Icon, IconButton, html, useStore } from './ui.mjs';
+
+const SHOW_CONNECTING_AFTER_MS = 1500;
+
+export function ConnectionBanner() {
+  const store = useStore();
+  const { phase, retryInS, reason, since } = store.connection.value;
+  const late = useLate(phase === 'connecting', SHOW_CONNECTING_AFTER_MS);
+  const left = useCountdown(phase === 'offline' ? since + retryInS * 1000 : null);
+  const again = (label) => html`<button type="button" class="link" onClick=${() => store.reconnect()}>${label}</button>`;
+  switch (phase) {
+    case 'connecting':
+      return late ? html`<div class="banner" role="status"><span class="spinner" />Connecting…</div>` : null;
+    case 'offline':
+      return html`<div class="banner warning" role="status">
+        <${Icon} name="warning" size=${16} />
+        <span>Disconnected. Your work goes on; reconnecting ${left > 0 ? `in ${left} s` : 'now'}…</span>${again('Reconnect now')}
+      </div>`;
+    case 'outdated':
+      return html`<div class="banner warning" role="alert">
+        <span>The server speaks a newer protocol than this page.</span>
+        <button type="button" class="link" onClick=${() => location.reload()}>Reload</button>
+      </div>`;
+    case 'stopped':
+      return html`<div class="banner warning" role="alert"><span>The connection ended: ${reason}.</span>${again('Connect again')}</div>`;
+    default:
+      return null;
+  }
+}
+
+function useLate(active, delayMs) {
+  const [late, setLate] = useState(false);
+  useEffect(() => {
+    setLate(false);
+    if (!active) return undefined;
+    const timer = setTimeout(() => setLate(true), delayMs);
+    return () => clearTimeout(timer);
+  }, [active]);
+  return late;
+}
+
+function useCountdown(until) {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    if (!until) return undefined;
+    const timer = setInterval(() => setNow(Date.now()), 500);
+    return () => clearInterval(timer);
+  }, [until]);
+  return until ? Math.max(0, Math.ceil((until - now) / 1000)) : 0;
+}
+
+/** What `welcome.notices` says: that tools are off, that the demo model answers. */
+export function Notices() {
+  const store = useStore();
+  const [hidden, setHidden] = useState('');
+  const notices = store.welcome.value?.notices ?? [];
+  const text = notices.join('\n');
+  if (!notices.length || hidden === text) return null;
+  return html`<div class="notice-bar" role="note">
+    <${Icon} name="info" size=${16} />
+    <div>${notices.map((notice) => html`<p>${notice}</p>`)}</div>
+    <${IconButton} name="close" label="Hide" size=${16} onClick=${() => setHidden(text)} />
+  </div>`;
+}
+
+export function Toasts() {
+  const store = useStore();
+  return html`<div class="toasts" role="alert">
+    ${store.toasts.value.map(
+      (toast) => html`<div class=${`toast ${toast.tone}`} key=${toast.key}>
+        <span>${toast.text}</span>
+        <${IconButton} name="close" label="Dismiss" size=${16} onClick=${() => store.dismiss(toast.key)} />
+      </div>`,
+    )}
+  </div>`;
+}

@@ -1,0 +1,134 @@
+/** The list of conversations: search, open, rename, delete. */
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { isBusy, pendingApprovals } from '../events.mjs';
+import { formatWhen } from '../text.mjs';
+import { Dialog, Icon, IconButton, Mark, Menu, html, useStore } from './ui.mjs';
+
+const SEARCH_DELAY_MS = 200;
+
+export function Sidebar() {
+  const store = useStore();
+  const { items, next, loading, error, query } = store.list.value;
+  return html`<nav class="sidebar" aria-label="Conversations">
+    <div class="sidebar-head">
+      <a class="brand" href="#/"><${Mark} size=${28} /><span>Banksman</span></a>
+      <${IconButton} name="close" label="Close the list" onClick=${() => (store.sidebar.value = false)} class="icon-button narrow-only" />
+    </div>
+    <button type="button" class="button new" onClick=${() => newConversation(store)}><${Icon} name="plus" size=${16} />New conversation</button>
+    <${Search} />
+    <ul class="conversations">
+      ${items.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
+    </ul>
+    ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.refreshList()}>Try again</button></p>`}
+    ${!error && !loading && !items.length && html`<p class="sidebar-note">${query ? 'Nothing found.' : 'No conversations yet.'}</p>`}
+    ${next && html`<button type="button" class="link more" onClick=${() => store.moreConversations()}>Show more</button>`}
+    <${Account} />
+  </nav>`;
+}
+
+function newConversation(store) {
+  store.open(null);
+  store.sidebar.value = false;
+  document.getElementById('composer')?.focus();
+}
+
+function Search() {
+  const store = useStore();
+  const timer = useRef(null);
+  const onInput = (event) => {
+    clearTimeout(timer.current);
+    const query = event.target.value.trim();
+    timer.current = setTimeout(() => store.search(query), SEARCH_DELAY_MS);
+  };
+  return html`<div class="search">
+    <${Icon} name="search" size=${15} />
+    <input type="search" placeholder="Search" aria-label="Search conversations" onInput=${onInput} />
+  </div>`;
+}
+
+function Item({ item }) {
+  const store = useStore();
+  const id = item.conversation_id;
+  const [dialog, setDialog] = useState(null);
+  const current = store.currentId.value === id;
+  const state = stateOf(store, item);
+  return html`<li class=${`conversation ${current ? 'current' : ''}`}>
+    <a href=${`#/c/${id}`} aria-current=${current ? 'page' : undefined}>
+      <span class="conversation-title">${item.title || 'Untitled'}</span>
+      <span class="conversation-meta">${state ? html`<span class=${`dot ${state}`} />${STATE_WORDS[state]}` : formatWhen(item.updated_at)}</span>
+    </a>
+    <${Menu}
+      label=${`Actions for ${item.title || 'conversation'}`}
+      items=${[
+        { label: 'Rename', icon: 'pencil', action: () => setDialog('rename') },
+        { label: 'Delete', icon: 'trash', danger: true, action: () => setDialog('delete') },
+      ]}
+    />
+    ${dialog === 'rename' && html`<${RenameDialog} id=${id} title=${item.title ?? ''} onClose=${() => setDialog(null)} />`}
+    ${dialog === 'delete' && html`<${DeleteDialog} id=${id} title=${item.title || 'this conversation'} onClose=${() => setDialog(null)} />`}
+  </li>`;
+}
+
+const STATE_WORDS = { working: 'Working', waiting: 'Needs you' };
+
+/** What a followed conversation shows wins over the list, which may be older. */
+function stateOf(store, item) {
+  const view = store.views.get(item.conversation_id)?.state.value;
+  if (view?.replayed && !view.error) {
+    if (pendingApprovals(view).length) return 'waiting';
+    return isBusy(view) ? 'working' : null;
+  }
+  if (item.status === 'awaiting_approval' || item.status === 'awaiting_input') return 'waiting';
+  return ['running', 'queued', 'cancelling'].includes(item.status) ? 'working' : null;
+}
+
+export function RenameDialog({ id, title, onClose }) {
+  const store = useStore();
+  const [value, setValue] = useState(title);
+  const input = useRef(null);
+  useEffect(() => input.current.select(), []);
+  const submit = (event) => {
+    event.preventDefault();
+    if (value.trim() && value.trim() !== title) store.rename(id, value.trim());
+    onClose();
+  };
+  return html`<${Dialog} title="Rename conversation" onClose=${onClose}>
+    <form class="dialog-body" onSubmit=${submit}>
+      <label class="form-field"><span>Title</span><input ref=${input} maxlength="200" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
+      <div class="dialog-actions">
+        <button type="button" class="button" onClick=${onClose}>Cancel</button>
+        <button class="button primary" disabled=${!value.trim()}>Rename</button>
+      </div>
+    </form>
+  <//>`;
+}
+
+export function DeleteDialog({ id, title, onClose }) {
+  const store = useStore();
+  const confirm = () => {
+    store.remove(id);
+    onClose();
+  };
+  return html`<${Dialog} title="Delete conversation" onClose=${onClose}>
+    <div class="dialog-body">
+      <p>Delete <strong>${title}</strong> with its history and workspace? This cannot be undone.</p>
+      <div class="dialog-actions">
+        <button type="button" class="button" onClick=${onClose}>Cancel</button>
+        <button type="button" class="button danger" onClick=${confirm}>Delete</button>
+      </div>
+    </div>
+  <//>`;
+}
+
+function Account() {
+  const store = useStore();
+  const welcome = store.welcome.value;
+  if (!welcome) return null;
+  return html`<footer class="account">
+    <span>${[welcome.user, welcome.tenant].filter(Boolean).join(' · ')}</span>
+    <span class="version">${welcome.server_version ? `v${welcome.server_version}` : ''}</span>
+    ${store.token && html`<${IconButton} name="exit" label="Sign out" size=${16} onClick=${() => store.logout()} />`}
+  </footer>`;
+}

@@ -1,0 +1,242 @@
+/** The conversation's log: what was said, done, asked and decided. */
+
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+
+import { activity } from '../events.mjs';
+import { formatCost, formatDuration, formatWhen, plural } from '../text.mjs';
+import { ApprovalCard } from './approval.mjs';
+import { Code, Markdown } from './content.mjs';
+import { InputCard, LinkedWorkflow } from './workflows.mjs';
+import { ToolCard, toolCounts } from './tools.mjs';
+import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
+
+const NEAR_END_PX = 80;
+
+const SUGGESTIONS = [
+  { title: 'Look round', text: 'Run `ls -la` and tell me what is there.' },
+  { title: 'Write a file', text: 'Write notes.md with three ideas for a weekend project.' },
+  { title: 'Draw a diagram', text: 'Draw a mermaid diagram of how a request travels from a browser to a database.' },
+];
+
+export function Timeline() {
+  const store = useStore();
+  const conversation = store.current.value;
+  const sent = store.outbox.value.filter((entry) => entry.conversationId === store.currentId.value);
+  const scroller = useRef(null);
+  const follow = useFollow(scroller, conversation?.id ?? null);
+  const streaming = conversation?.runs.some((run) => run.entries.some((entry) => entry.kind === 'message' && !entry.complete));
+  return html`<div class="scroller" ref=${scroller} onScroll=${follow.onScroll} tabindex="-1">
+    <div class="log" role="log" aria-live="polite" aria-label="Conversation" aria-busy=${Boolean(streaming)}>
+      ${!conversation && !sent.length && html`<${Welcome} />`}
+      ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
+      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> Reading the conversation…</p>`}
+      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">Nothing here yet.</p>`}
+      ${conversation?.runs.map((run) => html`<${Run} key=${run.id} run=${run} details=${store.details.value} />`)}
+      ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
+    </div>
+    ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />Latest</button>`}
+  </div>`;
+}
+
+/** Keep the end in view while the reader is there; leave the reader alone elsewhere. */
+function useFollow(scroller, id) {
+  const atEnd = useRef(true);
+  const [away, setAway] = useState(false);
+  const toEnd = () => {
+    atEnd.current = true;
+    scroller.current.scrollTop = scroller.current.scrollHeight;
+  };
+  const onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = scroller.current;
+    atEnd.current = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+    setAway(!atEnd.current);
+  };
+  useLayoutEffect(toEnd, [id]);
+  useEffect(() => {
+    const grown = new ResizeObserver(() => atEnd.current && toEnd());
+    grown.observe(scroller.current.firstElementChild);
+    grown.observe(scroller.current);
+    return () => grown.disconnect();
+  }, []);
+  return { away, toEnd, onScroll };
+}
+
+function Welcome() {
+  const store = useStore();
+  const fill = (text) => {
+    store.draft.value = text;
+    document.getElementById('composer')?.focus();
+  };
+  return html`<section class="welcome">
+    <${Mark} size=${56} />
+    <h2>What shall we lift?</h2>
+    <p>The agent works in a sandbox of its own. Whatever needs a signal waits for yours.</p>
+    <div class="suggestions">
+      ${SUGGESTIONS.map(
+        ({ title, text }) => html`<button type="button" onClick=${() => fill(text)}><strong>${title}</strong><span>${text.replaceAll('`', '')}</span></button>`,
+      )}
+      <button type="button" onClick=${() => (store.workflowsOpen.value = true)}><strong>Start a workflow</strong><span>Pick a prepared action and fill in its form.</span></button>
+    </div>
+  </section>`;
+}
+
+function Outgoing({ entry }) {
+  const store = useStore();
+  return html`<article class="turn user">
+    <div class=${`bubble ${entry.error ? 'failed' : 'sending'}`}>${entry.content}</div>
+    ${entry.error &&
+    html`<p class="send-error" role="alert">
+      Not sent: ${entry.error}
+      <button type="button" class="link" onClick=${() => store.resend(entry.key)}>Try again</button>
+      <button type="button" class="link" onClick=${() => store.discard(entry.key)}>Discard</button>
+    </p>`}
+  </article>`;
+}
+
+const Run = memo(function Run({ run, details }) {
+  const [expanded, setExpanded] = useState(false);
+  const shown = details || expanded;
+  return html`<section class="run" data-run=${run.id} data-status=${run.status}>
+    ${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.askedAt} queued=${run.status === 'queued'} />`}
+    <div class="run-body">
+      ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} runId=${run.id} onExpand=${() => setExpanded(!expanded)} />`)}
+      ${run.finished ? html`<${Outcome} run=${run} />` : html`<${Activity} run=${run} />`}
+    </div>
+  </section>`;
+});
+
+/** With details every entry is shown; without, neighbouring calls become one line. */
+function grouped(entries, shown) {
+  const visible = entries.filter((entry) => shown || !(entry.kind === 'reasoning' || (entry.kind === 'notice' && entry.detail)));
+  const list = [];
+  for (const entry of visible) {
+    const group = list.at(-1);
+    if (entry.kind === 'call' && group?.kind === 'calls') group.calls.push(entry);
+    else if (entry.kind === 'call') list.push({ kind: 'calls', id: entry.id, calls: [entry], shown });
+    else if (entry.kind === 'message' && !entry.text) continue;
+    else list.push(entry);
+  }
+  return list;
+}
+
+function Entry({ entry, runId, onExpand }) {
+  switch (entry.kind) {
+    case 'message':
+      return entry.role === 'user' ? html`<${UserMessage} text=${entry.text} />` : html`<${AssistantMessage} entry=${entry} />`;
+    case 'reasoning':
+      return html`<details class="reasoning"><summary><${Icon} name="brain" size=${15} />Reasoning</summary><p>${entry.text}</p></details>`;
+    case 'calls':
+      return html`<${Calls} group=${entry} runId=${runId} onExpand=${onExpand} />`;
+    case 'approval':
+      return html`<${ApprovalCard} approval=${entry} />`;
+    case 'input':
+      return html`<${InputCard} request=${entry} />`;
+    case 'workflow':
+      return html`<${LinkedWorkflow} link=${entry} Run=${Run} />`;
+    case 'changed':
+      return html`<${Changed} paths=${entry.paths} />`;
+    case 'notice':
+      return html`<p class=${`notice ${entry.tone}`} role="note"><${Icon} name="warning" size=${15} />${entry.text}</p>`;
+    default:
+      return null;
+  }
+}
+
+function UserMessage({ text, at, queued }) {
+  return html`<article class="turn user" aria-label="You">
+    <div class="bubble">${text}</div>
+    ${(queued || at) && html`<p class="turn-meta">${queued ? 'Queued' : formatWhen(at)}</p>`}
+  </article>`;
+}
+
+const AssistantMessage = memo(function AssistantMessage({ entry }) {
+  const isJson = entry.outcome === 'completed' && /^\s*[{[]/.test(entry.text) && parses(entry.text);
+  return html`<article class="turn assistant" aria-label="Agent" data-complete=${entry.complete}>
+    ${isJson ? html`<${Code} language="json" source=${entry.text} label="result" />` : html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />`}
+    ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label="Copy this message" /></div>`}
+  </article>`;
+});
+
+function parses(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function Calls({ group, runId, onExpand }) {
+  const { calls, shown } = group;
+  if (shown) {
+    return html`<div class="tools">
+      ${calls.map((call) => html`<${ToolCard} key=${call.id} call=${call} runId=${runId} />`)}
+    </div>`;
+  }
+  const failed = calls.filter((call) => call.result?.is_error).length;
+  const running = calls.some((call) => !call.result);
+  return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
+    ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
+    <span>${plural(calls.length, 'tool call')}: ${toolCounts(calls)}</span>
+    ${failed > 0 && html`<span class="status failed">${failed} failed</span>`}
+  </button>`;
+}
+
+const CHANGE_SIGNS = { created: '+', modified: '~', deleted: '−' };
+
+function Changed({ paths }) {
+  const store = useStore();
+  return html`<p class="changed">
+    <${Icon} name="file" size=${14} />
+    ${paths.map(
+      ({ path, change }) => html`<button type="button" class=${`chip ${change}`} title=${`${change}: ${path}`} onClick=${() => (store.panel.value = 'files')}>
+        <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
+      </button>`,
+    )}
+  </p>`;
+}
+
+function Activity({ run }) {
+  const store = useStore();
+  const elapsed = useElapsed(run.startedAt, run.status === 'running');
+  const waiting = run.entries.some((entry) => (entry.kind === 'approval' || entry.kind === 'input') && !entry.resolved);
+  return html`<div class=${`activity ${waiting ? 'waiting' : ''}`} role="status">
+    ${waiting ? html`<${Icon} name="shield" size=${16} />` : html`<span class="pulse" aria-hidden="true"><i /><i /><i /></span>`}
+    <span class="activity-text">${activity(run)}</span>
+    ${elapsed >= 3000 && !waiting && html`<span class="timing" aria-hidden="true">${formatDuration(elapsed)}</span>`}
+    <button type="button" class="button small stop" disabled=${run.cancelling} onClick=${() => store.cancel(run.id)}>
+      <${Icon} name="stop" size=${14} />${run.cancelling ? 'Stopping…' : 'Stop'}
+    </button>
+  </div>`;
+}
+
+const OUTCOME_TEXT = {
+  failed: 'The run failed',
+  cancelled: 'Stopped',
+  timed_out: 'The run reached its time limit',
+  rejected: 'Ended: a call was rejected',
+  max_iterations: 'Ended at the iteration limit',
+};
+
+function Outcome({ run }) {
+  const { status, error, usage } = run.finished;
+  const text = OUTCOME_TEXT[status];
+  return html`
+    ${text &&
+    html`<div class=${`outcome ${status}`} role="note">
+      <${Icon} name=${status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
+      <div><strong>${text}.</strong>${error?.message && html` <span>${error.message}</span> <code>${error.code}</code>`}</div>
+    </div>`}
+    <p class="usage">${usageParts(run, usage).map((part) => html`<span>${part}</span>`)}</p>
+  `;
+}
+
+function usageParts(run, usage) {
+  const took = run.startedAt && run.finishedAt ? formatDuration(Date.parse(run.finishedAt) - Date.parse(run.startedAt)) : '';
+  const cached = usage?.cached_tokens ? ` (${usage.cached_tokens.toLocaleString('en')} cached)` : '';
+  const tokens = usage && (usage.input_tokens || usage.output_tokens)
+    ? `${usage.input_tokens.toLocaleString('en')} in${cached} · ${usage.output_tokens.toLocaleString('en')} out`
+    : '';
+  const iterations = run.finished.iterations ? plural(run.finished.iterations, 'iteration') : '';
+  return [run.finished.model, iterations, tokens, formatCost(usage?.cost_usd), took].filter(Boolean);
+}

@@ -1,0 +1,171 @@
+/** What every component needs: the template tag, the store, memoisation and small controls. */
+
+import { Component, createContext, h } from 'preact';
+import { useContext, useEffect, useRef, useState } from 'preact/hooks';
+import htm from 'htm';
+
+import { reveal } from '../text.mjs';
+import { icon } from './icons.mjs';
+
+export const html = htm.bind(h);
+export const StoreContext = createContext(null);
+
+/** @returns {import('../store.mjs').Store} */
+export const useStore = () => useContext(StoreContext);
+
+/** Render again only when a property changed. */
+export function memo(render) {
+  return class Memo extends Component {
+    shouldComponentUpdate(next) {
+      const keys = new Set([...Object.keys(next), ...Object.keys(this.props)]);
+      return [...keys].some((key) => next[key] !== this.props[key]);
+    }
+
+    render(props) {
+      return h(render, props);
+    }
+  };
+}
+
+export function Icon({ name, size = 18 }) {
+  return html`<svg class="icon" width=${size} height=${size} viewBox="0 0 24 24" aria-hidden="true"><path d=${icon(name)} /></svg>`;
+}
+
+export function IconButton({ name, label, onClick, pressed, disabled, size, ...rest }) {
+  return html`<button
+    type="button"
+    class="icon-button"
+    aria-label=${label}
+    title=${label}
+    aria-pressed=${pressed}
+    disabled=${disabled}
+    onClick=${onClick}
+    ...${rest}
+  >
+    <${Icon} name=${name} size=${size} />
+  </button>`;
+}
+
+export function CopyButton({ text, label = 'Copy' }) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => {
+    await copyText(typeof text === 'function' ? text() : text);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 1500);
+  };
+  return html`<button type="button" class="copy" onClick=${copy} aria-label=${copied ? 'Copied' : label} title=${label}>
+    <${Icon} name=${copied ? 'check' : 'copy'} size=${15} /><span>${copied ? 'Copied' : 'Copy'}</span>
+  </button>`;
+}
+
+/** The clipboard API needs a secure context; on plain http the selection is copied instead. */
+async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement('textarea');
+  area.value = text;
+  area.className = 'visually-hidden';
+  document.body.append(area);
+  area.select();
+  document.execCommand('copy');
+  area.remove();
+}
+
+/** Text whose hidden characters are shown as marks, left to right whatever it holds. */
+export function Exact({ text }) {
+  return html`<bdo dir="ltr">${reveal(text).map((piece) =>
+    piece.hidden ? html`<span class="hidden-character" title="Invisible character">${piece.text}</span>` : piece.text,
+  )}</bdo>`;
+}
+
+/** A modal dialog on the platform's own element: it traps focus and returns it. */
+export function Dialog({ title, onClose, children, wide }) {
+  const ref = useRef(null);
+  useEffect(() => {
+    const dialog = ref.current;
+    dialog.showModal();
+    return () => dialog.close();
+  }, []);
+  const closeOnBackdrop = (event) => event.target === ref.current && onClose();
+  return html`<dialog
+    ref=${ref}
+    class=${`dialog ${wide ? 'wide' : ''}`}
+    aria-label=${title}
+    onCancel=${(event) => {
+      event.preventDefault();
+      onClose();
+    }}
+    onClick=${closeOnBackdrop}
+  >
+    <div class="dialog-frame">
+      <header class="dialog-head">
+        <h2>${title}</h2>
+        <${IconButton} name="close" label="Close" onClick=${onClose} />
+      </header>
+      ${children}
+    </div>
+  </dialog>`;
+}
+
+/** A button with a menu: arrows move, Escape closes, focus returns. */
+export function Menu({ label, items }) {
+  const [open, setOpen] = useState(false);
+  const root = useRef(null);
+  useEffect(() => {
+    if (!open) return undefined;
+    root.current.querySelector('[role=menuitem]')?.focus();
+    const outside = (event) => !root.current.contains(event.target) && setOpen(false);
+    addEventListener('pointerdown', outside);
+    return () => removeEventListener('pointerdown', outside);
+  }, [open]);
+  const close = () => {
+    setOpen(false);
+    root.current.querySelector('button').focus();
+  };
+  const onKeyDown = (event) => {
+    if (event.key === 'Escape') return close();
+    if (event.key !== 'ArrowDown' && event.key !== 'ArrowUp') return undefined;
+    event.preventDefault();
+    return moveFocus(root.current, event.key === 'ArrowDown' ? 1 : -1);
+  };
+  const onFocusOut = (event) => event.relatedTarget && !root.current.contains(event.relatedTarget) && setOpen(false);
+  return html`<div class="menu" ref=${root} onKeyDown=${open ? onKeyDown : undefined} onFocusOut=${onFocusOut}>
+    <${IconButton} name="more" label=${label} aria-haspopup="menu" aria-expanded=${open} onClick=${() => setOpen(!open)} />
+    ${open &&
+    html`<div class="menu-list" role="menu">
+      ${items.map(
+        (item) => html`<button
+          type="button"
+          role="menuitem"
+          class=${item.danger ? 'danger' : ''}
+          onClick=${() => {
+            setOpen(false);
+            item.action();
+          }}
+        >
+          <${Icon} name=${item.icon} size=${16} />${item.label}
+        </button>`,
+      )}
+    </div>`}
+  </div>`;
+}
+
+function moveFocus(root, step) {
+  const items = [...root.querySelectorAll('[role=menuitem]')];
+  const at = items.indexOf(document.activeElement);
+  items[(at + step + items.length) % items.length]?.focus();
+}
+
+export function Mark({ size = 28 }) {
+  return html`<img class="mark" src="static/favicon.svg" width=${size} height=${size} alt="" />`;
+}
+
+/** Milliseconds since `from`, counted while shown. */
+export function useElapsed(from, running) {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    if (!running) return undefined;
+    const timer = setInterval(() => setNow(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, [running]);
+  return from ? Math.max(0, now - Date.parse(from)) : 0;
+}

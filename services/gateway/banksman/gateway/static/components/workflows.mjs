@@ -1,0 +1,172 @@
+/** Workflows: picked by category, started from a form, followed like any run. */
+
+import { useEffect, useMemo, useState } from 'preact/hooks';
+
+import { fieldsOf, initialValues, readForm } from '../forms.mjs';
+import { Dialog, Icon, html, useStore } from './ui.mjs';
+
+export function WorkflowDialog() {
+  const store = useStore();
+  const [categories, setCategories] = useState(null);
+  const [error, setError] = useState(null);
+  const [query, setQuery] = useState('');
+  const [chosen, setChosen] = useState(null);
+  const close = () => (store.workflowsOpen.value = false);
+  useEffect(() => {
+    store.api.workflowCategories().then(
+      (answer) => setCategories(answer.categories),
+      (failure) => setError(failure.message),
+    );
+  }, []);
+  const found = useMemo(() => matching(categories ?? [], query), [categories, query]);
+  return html`<${Dialog} title="Workflows" onClose=${close} wide>
+    <div class=${`workflows ${chosen ? 'chosen' : ''}`}>
+      <div class="workflow-list">
+        <div class="search"><${Icon} name="search" size=${15} /><input type="search" placeholder="Find a workflow" aria-label="Find a workflow" value=${query} onInput=${(event) => setQuery(event.target.value)} /></div>
+        ${error && html`<p class="form-error" role="alert">${error}</p>`}
+        ${!categories && !error && html`<p class="empty"><span class="spinner" /> Loading…</p>`}
+        ${categories && !found.length && html`<p class="empty">${query ? 'Nothing found.' : 'No workflows are registered.'}</p>`}
+        ${found.map(
+          (category) => html`<section>
+            <h3>${category.title || category.name}</h3>
+            <ul>
+              ${category.workflows.map(
+                (workflow) => html`<li>
+                  <button type="button" aria-pressed=${chosen?.name === workflow.name} onClick=${() => setChosen(workflow)}>
+                    <strong>${workflow.title || workflow.name}</strong><span>${workflow.description}</span>
+                  </button>
+                </li>`,
+              )}
+            </ul>
+          </section>`,
+        )}
+      </div>
+      <div class="workflow-form">
+        ${chosen
+          ? html`<${WorkflowForm} key=${chosen.name} workflow=${chosen} onBack=${() => setChosen(null)} onStarted=${close} />`
+          : html`<p class="empty">Choose a workflow to see its form.</p>`}
+      </div>
+    </div>
+  <//>`;
+}
+
+function matching(categories, query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  const fits = (workflow) => words.every((word) => `${workflow.name} ${workflow.title} ${workflow.description}`.toLowerCase().includes(word));
+  return categories.map((category) => ({ ...category, workflows: category.workflows.filter(fits) })).filter((category) => category.workflows.length);
+}
+
+function WorkflowForm({ workflow, onBack, onStarted }) {
+  const store = useStore();
+  const start = async (parameters) => {
+    await store.startWorkflow(workflow.name, parameters);
+    onStarted();
+  };
+  return html`<button type="button" class="link back" onClick=${onBack}><${Icon} name="back" size=${15} />All workflows</button>
+    <h3>${workflow.title || workflow.name}</h3>
+    <p class="muted">${workflow.description}</p>
+    <${SchemaForm} schema=${workflow.parameters_schema} submitLabel="Start" onSubmit=${start} />`;
+}
+
+/** A form made from an object schema; `onSubmit` receives values that the schema accepts. */
+export function SchemaForm({ schema, submitLabel, onSubmit }) {
+  const fields = useMemo(() => fieldsOf(schema), [schema]);
+  const [raw, setRaw] = useState(() => initialValues(fields));
+  const [errors, setErrors] = useState({});
+  const [failure, setFailure] = useState(null);
+  const [sending, setSending] = useState(false);
+  const change = (name, value) => {
+    const next = { ...raw, [name]: value };
+    setRaw(next);
+    if (errors[name]) setErrors({ ...errors, [name]: readForm(fields, next).errors[name] });
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    const form = event.currentTarget;
+    const read = readForm(fields, raw);
+    setErrors(read.errors);
+    const [first] = fields.filter((field) => read.errors[field.name]);
+    if (first) return form.querySelector(`[name="${CSS.escape(first.name)}"]`)?.focus();
+    setSending(true);
+    setFailure(null);
+    try {
+      await onSubmit(read.value);
+    } catch (error) {
+      setFailure(error.message);
+      setSending(false);
+    }
+  };
+  return html`<form class="schema-form" novalidate onSubmit=${submit}>
+    ${fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${raw[field.name]} error=${errors[field.name]} onChange=${change} />`)}
+    ${!fields.length && html`<p class="muted">No parameters.</p>`}
+    ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
+    <div class="dialog-actions"><button class="button primary" disabled=${sending}>${sending ? 'Sending…' : submitLabel}</button></div>
+  </form>`;
+}
+
+function Field({ field, value, error, onChange }) {
+  const id = `field-${field.name}`;
+  const described = [field.description && `${id}-help`, error && `${id}-error`].filter(Boolean).join(' ') || undefined;
+  const common = { id, name: field.name, 'aria-describedby': described, 'aria-invalid': Boolean(error), 'aria-required': field.required };
+  const help = html`${field.description && html`<small id=${`${id}-help`}>${field.description}</small>`}
+    ${error && html`<p class="form-error" id=${`${id}-error`}>${error}</p>`}`;
+  if (field.kind === 'boolean') {
+    return html`<div class="form-field check">
+      <label for=${id}><input type="checkbox" ...${common} checked=${value} onChange=${(event) => onChange(field.name, event.target.checked)} />${field.label}</label>
+      ${help}
+    </div>`;
+  }
+  return html`<div class="form-field">
+    <label for=${id}>${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> optional</span>`}</label>
+    <${Control} field=${field} common=${common} value=${value} onChange=${onChange} />
+    ${help}
+  </div>`;
+}
+
+function Control({ field, common, value, onChange }) {
+  const onInput = (event) => onChange(field.name, event.target.value);
+  switch (field.kind) {
+    case 'choice':
+      return html`<select ...${common} value=${value} onChange=${onInput}>
+        <option value="">${field.required ? 'Choose…' : 'None'}</option>
+        ${field.choices.map((choice, at) => html`<option value=${String(at)}>${String(choice)}</option>`)}
+      </select>`;
+    case 'strings':
+      return html`<textarea ...${common} rows="3" placeholder="One a line" value=${value} onInput=${onInput} />`;
+    case 'text':
+      return html`<textarea ...${common} rows="4" value=${value} onInput=${onInput} />`;
+    case 'json':
+      return html`<textarea ...${common} class="mono" rows="4" placeholder="JSON" spellcheck=${false} value=${value} onInput=${onInput} />`;
+    case 'integer':
+    case 'number':
+      return html`<input ...${common} type="text" inputmode=${field.kind === 'integer' ? 'numeric' : 'decimal'} value=${value} onInput=${onInput} />`;
+    default:
+      return html`<input ...${common} type="text" value=${value} onInput=${onInput} />`;
+  }
+}
+
+/** A value that a workflow asks for while it runs. */
+export function InputCard({ request }) {
+  const store = useStore();
+  if (request.resolved) {
+    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">Answered${request.resolved.by ? ` by ${request.resolved.by}` : ''}: <code>${JSON.stringify(request.resolved.value)}</code></p></section>`;
+  }
+  const isObject = request.schema?.type === 'object';
+  const schema = isObject ? request.schema : { type: 'object', properties: { value: { title: 'Answer', ...request.schema } }, required: ['value'] };
+  const answer = (read) => store.answerInput(request.id, isObject ? read : read.value);
+  return html`<section class="input-card" aria-label="Input requested">
+    <h3>${request.message}</h3>
+    <${SchemaForm} schema=${schema} submitLabel="Answer" onSubmit=${answer} />
+  </section>`;
+}
+
+/** A workflow started from this conversation: its own log, read and shown in place. */
+export function LinkedWorkflow({ link, Run }) {
+  const store = useStore();
+  const linked = useMemo(() => store.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);
+  const run = linked.value.runs.find((candidate) => candidate.id === link.workflow_run_id);
+  return html`<section class="linked" aria-label=${`Workflow ${link.workflow}`}>
+    <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
+    ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> Starting…</p>`}
+  </section>`;
+}

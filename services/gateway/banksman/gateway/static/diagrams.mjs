@@ -1,0 +1,66 @@
+/** Diagrams are drawn in a sandboxed frame of an opaque origin and come back as pictures. */
+
+const DRAW_TIMEOUT_MS = 20_000;
+
+let frame = null;
+let ready = null;
+const waiting = new Map();
+const drawn = new Map();
+let counter = 0;
+
+function start() {
+  frame = document.createElement('iframe');
+  frame.setAttribute('sandbox', 'allow-scripts');
+  frame.className = 'diagram-frame';
+  frame.tabIndex = -1;
+  frame.title = 'Diagram renderer';
+  frame.setAttribute('aria-hidden', 'true');
+  ready = new Promise((resolve) => waiting.set('ready', { resolve }));
+  addEventListener('message', receive);
+  frame.src = 'static/diagram.html';
+  document.body.append(frame);
+}
+
+function receive(event) {
+  if (event.source !== frame.contentWindow) return;
+  const { id, svg, error } = event.data ?? {};
+  const entry = waiting.get(id);
+  if (!entry) return;
+  waiting.delete(id);
+  if (error === undefined) entry.resolve(svg);
+  else entry.reject(new Error(error));
+}
+
+function sizeOf(svg) {
+  const box = /viewBox="([-\d.]+) ([-\d.]+) ([\d.]+) ([\d.]+)"/.exec(svg);
+  return box ? { width: Math.ceil(Number(box[3])), height: Math.ceil(Number(box[4])) } : { width: 640, height: 360 };
+}
+
+/**
+ * Draw a mermaid diagram.
+ *
+ * @param {string} source
+ * @param {boolean} dark
+ * @returns {Promise<{url: string, width: number, height: number}>} a data URL and its size in pixels
+ * @throws {Error} with mermaid's message when the source is not a diagram
+ */
+export function draw(source, dark) {
+  const key = `${dark}:${source}`;
+  if (!drawn.has(key)) drawn.set(key, render(source, dark));
+  return drawn.get(key);
+}
+
+async function render(source, dark) {
+  if (!frame) start();
+  await ready;
+  counter += 1;
+  const id = `diagram${counter}`;
+  const svg = await new Promise((resolve, reject) => {
+    waiting.set(id, { resolve, reject });
+    setTimeout(() => waiting.delete(id) && reject(new Error('The diagram took too long to draw.')), DRAW_TIMEOUT_MS);
+    frame.contentWindow.postMessage({ id, source, dark }, '*');
+  });
+  const size = sizeOf(svg);
+  const fixed = svg.replace(/<svg ([^>]*?)width="100%"/, `<svg $1width="${size.width}" height="${size.height}"`);
+  return { url: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(fixed)}`, ...size };
+}

@@ -1,0 +1,355 @@
+/**
+ * The fold of one conversation: frames in, an immutable view out.
+ *
+ * A conversation is a list of runs in the order they were asked for. A run holds the user's message and its
+ * entries (messages, reasoning, calls, approvals, input requests, notices) in the order they happened.
+ */
+
+import { codePoints, contentText } from './text.mjs';
+
+/** Statuses that end a run. */
+export const OUTCOMES = new Set(['completed', 'failed', 'cancelled', 'timed_out', 'rejected', 'max_iterations']);
+
+/** @param {string} id */
+export function emptyConversation(id) {
+  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [] };
+}
+
+/**
+ * Where a frame stands against what was folded already.
+ *
+ * @returns {'ephemeral' | 'next' | 'duplicate' | 'gap' | 'epoch'} `gap`: events are missing before it;
+ *   `epoch`: the log was restored from a backup, so everything known must be read again.
+ */
+export function placement(conversation, frame) {
+  if (typeof frame.seq !== 'number') return 'ephemeral';
+  if (frame.log_epoch && conversation.logEpoch && frame.log_epoch !== conversation.logEpoch) return 'epoch';
+  if (frame.seq <= conversation.lastSeq) return 'duplicate';
+  if ((frame.prev_seq ?? 0) > conversation.lastSeq) return 'gap';
+  return 'next';
+}
+
+/** Fold one event frame. A repeated durable event changes nothing. */
+export function fold(conversation, frame) {
+  const place = placement(conversation, frame);
+  if (place === 'duplicate') return conversation;
+  const folded = applyEvent(conversation, frame);
+  if (place === 'ephemeral') return folded;
+  return { ...folded, lastSeq: frame.seq, logEpoch: frame.log_epoch ?? conversation.logEpoch };
+}
+
+/** Fold the `subscribed` frame: pending approvals that the log read so far does not show are kept aside. */
+export function foldSubscribed(conversation, frame) {
+  const activeRun = frame.active_run?.run_id ?? frame.active_run;
+  const pending = (frame.pending_approvals ?? []).map((approval) => ({ ...approval, run_id: approval.run_id ?? activeRun }));
+  return { ...conversation, logEpoch: frame.log_epoch ?? conversation.logEpoch, orphans: pending, replayed: false };
+}
+
+/** Fold `replay.done`: what is still aside belongs to a run whose request this subscription did not see. */
+export function foldReplayDone(conversation) {
+  let next = { ...conversation, replayed: true, orphans: [] };
+  for (const approval of conversation.orphans) {
+    if (!findApproval(next, approval.approval_id)) {
+      next = withRun(next, approval.run_id, (run) => addApproval(run, approval, approval.iteration));
+    }
+  }
+  return next;
+}
+
+/** Note a message that the server has acknowledged; its events may come before or after. */
+export function foldAccepted(conversation, { run_id: runId, message_id: messageId, content, ts, steer }) {
+  const run = runOf(conversation, runId);
+  if (steer && run) return conversation;
+  if (run?.prompt) return conversation;
+  const prompt = { id: messageId, text: contentText(content) };
+  return withRun(conversation, runId, (open) => ({ ...open, prompt, askedAt: ts }));
+}
+
+/** The run that works or waits, if any. */
+export function openRun(conversation) {
+  return conversation.runs.findLast((run) => !run.finished && run.status !== 'queued') ?? null;
+}
+
+/** True while a run of the conversation is open, queued ones included. */
+export function isBusy(conversation) {
+  return conversation.runs.some((run) => !run.finished);
+}
+
+/** Approvals that wait for a decision, oldest first. */
+export function pendingApprovals(conversation) {
+  return conversation.runs.flatMap((run) =>
+    run.finished ? [] : run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved),
+  );
+}
+
+/** Short words for what a run is doing. */
+export function activity(run) {
+  if (run.status === 'queued') return run.position ? `Queued (${run.position})` : 'Queued';
+  if (run.cancelling) return 'Stopping';
+  if (run.entries.some((entry) => entry.kind === 'approval' && !entry.resolved)) return 'Waiting for your approval';
+  if (run.entries.some((entry) => entry.kind === 'input' && !entry.resolved)) return 'Waiting for your input';
+  if (run.progress) return `${run.progress.message || 'Working'} (${run.progress.step}/${run.progress.total})`;
+  if (!run.iteration) return 'Agent is working';
+  return `Agent is working (${run.iteration}${run.maxIterations ? `/${run.maxIterations}` : ''})`;
+}
+
+function emptyRun(id) {
+  return {
+    id,
+    status: 'queued',
+    position: null,
+    prompt: null,
+    askedAt: null,
+    startedAt: null,
+    model: null,
+    iteration: 0,
+    maxIterations: null,
+    cancelling: false,
+    progress: null,
+    entries: [],
+    finished: null,
+    finishedAt: null,
+  };
+}
+
+function runOf(conversation, runId) {
+  return conversation.runs.find((run) => run.id === runId) ?? null;
+}
+
+function findApproval(conversation, approvalId) {
+  return conversation.runs.some((run) => run.entries.some((entry) => entry.kind === 'approval' && entry.id === approvalId));
+}
+
+function withRun(conversation, runId, change) {
+  if (!runId) return conversation;
+  const at = conversation.runs.findIndex((run) => run.id === runId);
+  const before = at < 0 ? emptyRun(runId) : conversation.runs[at];
+  const after = change(before);
+  if (after === before && at >= 0) return conversation;
+  const runs = at < 0 ? [...conversation.runs, after] : conversation.runs.with(at, after);
+  return { ...conversation, runs };
+}
+
+function applyEvent(conversation, frame) {
+  const data = frame.data ?? frame;
+  if (frame.type === 'conversation.updated') return applyConversation(conversation, data);
+  return withRun(conversation, frame.run_id, (run) => {
+    const step = RUN_EVENTS[frame.type];
+    const seen = withIteration(run, frame.iteration);
+    return step ? step(seen, data, frame) : seen;
+  });
+}
+
+function applyConversation(conversation, data) {
+  return {
+    ...conversation,
+    title: data.title ?? conversation.title,
+    status: data.status ?? conversation.status,
+    deleted: conversation.deleted || data.status === 'deleted',
+  };
+}
+
+function withIteration(run, iteration) {
+  return iteration && iteration > run.iteration ? { ...run, iteration } : run;
+}
+
+/** One function per event of a run: (run, data, frame) → run. Unknown types change nothing. */
+const RUN_EVENTS = {
+  'run.queued': (run, data, frame) => asked({ ...run, status: 'queued', position: data.position ?? null }, data, frame),
+  'run.started': (run, data, frame) =>
+    asked(
+      {
+        ...run,
+        status: 'running',
+        position: null,
+        startedAt: frame.ts ?? null,
+        model: data.model ?? run.model,
+        maxIterations: data.limits?.max_iterations ?? run.maxIterations,
+      },
+      data,
+      frame,
+    ),
+  'run.cancel_requested': (run) => ({ ...run, cancelling: true }),
+  'iteration.started': (run, data) => ({ ...run, status: 'running', iteration: data.n, maxIterations: data.max ?? run.maxIterations }),
+  'message.delta': (run, data, frame) => addDelta(run, 'message', data, frame),
+  'reasoning.delta': (run, data, frame) => addDelta(run, 'reasoning', data, frame),
+  'message.completed': addMessage,
+  'protocol.retry': (run, data, frame) =>
+    addNotice(run, frame, 'warning', `The reply could not be read (attempt ${data.attempt} of ${data.max}): ${data.error}`, true),
+  'tool_call.requested': addCall,
+  'tool_call.started': (run, data, frame) =>
+    changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', runner: data.runner, startedAt: frame.ts ?? null })),
+  'tool_call.output': (run, data) =>
+    changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', output: (call.output + data.text).slice(-20_000) })),
+  'tool_call.completed': (run, data) => completeCall(run, data.result ?? data),
+  'approval.requested': (run, data, frame) => addApproval(run, data, frame.iteration, frame.ts),
+  'approval.resolved': resolveApproval,
+  'workspace.changed': (run, data, frame) => addEntry(run, { kind: 'changed', id: `changed-${frame.seq}`, paths: data.paths ?? [] }),
+  'workspace.restored': (run, data, frame) =>
+    addNotice(run, frame, 'warning', restoredText(data), false),
+  'workflow.progress': (run, data) => ({ ...run, status: 'running', progress: data }),
+  'workflow.linked': (run, data, frame) => addEntry(run, { kind: 'workflow', id: `workflow-${frame.seq}`, ...data }),
+  'input.requested': (run, data) => ({
+    ...addEntry(run, { kind: 'input', id: data.request_id, message: data.message, schema: data.schema, resolved: null }),
+    status: 'awaiting_input',
+  }),
+  'input.resolved': (run, data) => ({
+    ...changeEntry(run, 'input', data.request_id, (entry) => ({ ...entry, resolved: data })),
+    status: 'running',
+  }),
+  'run.finished': finish,
+};
+
+function asked(run, data, frame) {
+  const content = data.message ?? data.user_message;
+  if (content === undefined) return run;
+  const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: contentText(content) };
+  return { ...run, prompt, askedAt: run.askedAt ?? frame.ts ?? null };
+}
+
+function addEntry(run, entry) {
+  return { ...run, entries: [...run.entries, entry] };
+}
+
+function changeEntry(run, kind, id, change) {
+  const at = run.entries.findIndex((entry) => entry.kind === kind && entry.id === id);
+  if (at < 0) return run;
+  return { ...run, entries: run.entries.with(at, change(run.entries[at])) };
+}
+
+/** A message that was cut off by a takeover or a malformed reply is superseded by the next one. */
+function withoutDrafts(run, exceptId) {
+  if (!run.entries.some((entry) => isDraft(entry) && entry.id !== exceptId)) return run;
+  return { ...run, entries: run.entries.filter((entry) => !isDraft(entry) || entry.id === exceptId) };
+}
+
+function isDraft(entry) {
+  return entry.kind === 'message' && !entry.complete;
+}
+
+function addDelta(run, kind, data, frame) {
+  if (run.finished) return run;
+  const existing = run.entries.find((entry) => entry.kind === kind && entry.id === data.message_id);
+  if (existing?.complete) return run;
+  if (!existing) {
+    const open = kind === 'message' ? withoutDrafts(run, data.message_id) : run;
+    return addEntry({ ...open, status: 'running' }, draft(kind, data, frame));
+  }
+  const text = joined(existing.text, data.offset, data.text, existing.skipped);
+  return text === existing.text ? run : changeEntry(run, kind, existing.id, (entry) => ({ ...entry, text }));
+}
+
+function draft(kind, data, frame) {
+  return {
+    kind,
+    id: data.message_id,
+    role: 'assistant',
+    text: data.text,
+    complete: false,
+    skipped: data.offset ?? 0,
+    iteration: frame.iteration ?? null,
+  };
+}
+
+/** Append a delta at its offset; what was received before is not doubled. Offsets count code points. */
+function joined(text, offset, addition, skipped) {
+  if (offset === undefined || offset === null) return text + addition;
+  const have = skipped + codePoints(text);
+  if (offset >= have) return text + addition;
+  return text + [...addition].slice(have - offset).join('');
+}
+
+function addMessage(run, data, frame) {
+  const entry = {
+    kind: 'message',
+    id: data.message_id,
+    role: data.role ?? 'assistant',
+    text: contentText(data.content),
+    complete: true,
+    finishReason: data.finish_reason ?? null,
+    iteration: frame.iteration ?? null,
+  };
+  const clean = entry.role === 'assistant' ? withoutDrafts(run, entry.id) : run;
+  const known = clean.entries.some((other) => other.kind === 'message' && other.id === entry.id);
+  return known ? changeEntry(clean, 'message', entry.id, () => entry) : addEntry(clean, entry);
+}
+
+function addNotice(run, frame, tone, text, detail) {
+  return addEntry(run, { kind: 'notice', id: `notice-${frame.seq}`, tone, text, detail });
+}
+
+function restoredText(data) {
+  const lost = data.lost_calls?.length ?? 0;
+  const base = 'The workspace was restored from a snapshot on another runner.';
+  return lost ? `${base} The changes of ${lost} call${lost === 1 ? '' : 's'} may be lost.` : base;
+}
+
+function addCall(run, data, frame) {
+  const call = data.call ?? data;
+  const id = call.tool_call_id ?? call.id;
+  if (run.entries.some((entry) => entry.kind === 'call' && entry.id === id)) return run;
+  return addEntry(run, {
+    kind: 'call',
+    id,
+    name: call.name,
+    arguments: call.arguments ?? {},
+    terminate: call.terminate ?? false,
+    requiresApproval: call.requires_approval ?? false,
+    iteration: frame.iteration ?? run.iteration,
+    status: 'requested',
+    output: '',
+    runner: null,
+    result: null,
+  });
+}
+
+function changeCall(run, id, change) {
+  return changeEntry(run, 'call', id, (call) => (call.result ? call : change(call)));
+}
+
+function completeCall(run, result) {
+  return changeEntry(run, 'call', result.tool_call_id, (call) => ({
+    ...call,
+    result,
+    runner: result.runner ?? call.runner,
+    status: result.is_error ? 'failed' : 'done',
+  }));
+}
+
+function addApproval(run, data, iteration, ts) {
+  if (run.entries.some((entry) => entry.kind === 'approval' && entry.id === data.approval_id)) return run;
+  const entry = {
+    kind: 'approval',
+    id: data.approval_id,
+    items: data.items ?? [],
+    expiresAt: data.expires_at ?? null,
+    askedAt: ts ?? null,
+    iteration: iteration ?? null,
+    resolved: null,
+  };
+  return { ...addEntry(run, entry), status: 'awaiting_approval' };
+}
+
+function resolveApproval(run, data) {
+  const open = changeEntry(run, 'approval', data.approval_id, (entry) => ({ ...entry, resolved: data }));
+  const edited = new Map((data.decisions ?? []).filter((d) => d.arguments).map((d) => [d.tool_call_id, d.arguments]));
+  const entries = open.entries.map((entry) =>
+    entry.kind === 'call' && edited.has(entry.id) ? { ...entry, arguments: edited.get(entry.id), edited: true } : entry,
+  );
+  return { ...open, entries, status: run.finished ? run.status : 'running' };
+}
+
+function finish(run, data, frame) {
+  const open = withoutDrafts({ ...run, status: data.status, finished: data, finishedAt: frame.ts ?? null, cancelling: false, progress: null });
+  const named = data.iterations ? { ...open, iteration: data.iterations, model: data.model ?? open.model } : open;
+  return hasAnswer(named, data) ? named : addEntry(named, answerOf(data, frame));
+}
+
+function hasAnswer(run, data) {
+  if (!data.content) return true;
+  return run.entries.some((entry) => entry.kind === 'message' && entry.role === 'assistant' && entry.text.trim() === data.content.trim());
+}
+
+function answerOf(data, frame) {
+  return { kind: 'message', id: `answer-${frame.seq}`, role: 'assistant', text: data.content, complete: true, outcome: data.status };
+}

@@ -1,0 +1,62 @@
+/** Old against new text as rows to show. */
+
+import { diffLines } from 'diff/line';
+
+const MAX_INPUT_CHARACTERS = 200_000;
+const CONTEXT_LINES = 3;
+
+/**
+ * Compare two texts by line.
+ *
+ * @param {string | null} before `null` when the file is new
+ * @param {string} after
+ * @returns {{rows: {kind: 'same' | 'added' | 'removed' | 'skipped', text: string}[], added: number, removed: number}}
+ *   unchanged stretches are folded into one `skipped` row; `added` and `removed` count lines
+ */
+export function lineRows(before, after) {
+  const rows = comparable(before, after) ? compared(before ?? '', after) : replaced(before ?? '', after);
+  const count = (kind) => rows.filter((row) => row.kind === kind).length;
+  return { rows: folded(rows), added: count('added'), removed: count('removed') };
+}
+
+function comparable(before, after) {
+  return (before?.length ?? 0) + after.length <= MAX_INPUT_CHARACTERS;
+}
+
+function linesOf(text) {
+  const lines = text.split('\n');
+  if (lines.at(-1) === '') lines.pop();
+  return lines;
+}
+
+function replaced(before, after) {
+  const rows = (text, kind) => linesOf(text).map((line) => ({ kind, text: line }));
+  return [...rows(before, 'removed'), ...rows(after, 'added')];
+}
+
+function compared(before, after) {
+  return diffLines(before, after).flatMap((change) => {
+    const kind = change.added ? 'added' : change.removed ? 'removed' : 'same';
+    return linesOf(change.value).map((text) => ({ kind, text }));
+  });
+}
+
+function folded(rows) {
+  const near = rows.map((_, at) => rows.slice(Math.max(0, at - CONTEXT_LINES), at + CONTEXT_LINES + 1).some((row) => row.kind !== 'same'));
+  const shown = [];
+  let skipped = 0;
+  rows.forEach((row, at) => {
+    if (!near[at]) skipped += 1;
+    else {
+      if (skipped) shown.push(skippedRow(skipped));
+      skipped = 0;
+      shown.push(row);
+    }
+  });
+  if (skipped) shown.push(skippedRow(skipped));
+  return shown;
+}
+
+function skippedRow(count) {
+  return { kind: 'skipped', text: `${count} unchanged line${count === 1 ? '' : 's'}` };
+}

@@ -1,0 +1,18 @@
+/** Composition: the door, the store, the page. */
+
+import { render } from 'preact';
+
+import { Api } from './api.mjs';
+import { App } from './components/app.mjs';
+import { StoreContext, html } from './components/ui.mjs';
+import { Store } from './store.mjs';
+
+const api = new Api({
+  base: new URL('./', document.baseURI).href,
+  token: () => store.token,
+  onUnauthorized: () => store.unauthorized(),
+});
+const store = new Store({ api, session: sessionStorage, preferences: localStorage });
+
+render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));
+store.start();

@@ -1,0 +1,39 @@
+/** The one way from model text to markup: an allow-list, as TrustedHTML where the browser has it. */
+
+import DOMPurify from 'dompurify';
+
+const ALLOWED_TAGS = [
+  'a', 'abbr', 'b', 'blockquote', 'br', 'code', 'dd', 'del', 'details', 'div', 'dl', 'dt', 'em', 'h1', 'h2', 'h3',
+  'h4', 'h5', 'h6', 'hr', 'i', 'input', 'ins', 'kbd', 'li', 'mark', 'ol', 'p', 'pre', 'q', 's', 'samp', 'small',
+  'span', 'strong', 'sub', 'summary', 'sup', 'table', 'tbody', 'td', 'tfoot', 'th', 'thead', 'tr', 'u', 'ul', 'var',
+];
+const ALLOWED_ATTR = ['align', 'checked', 'class', 'colspan', 'disabled', 'href', 'open', 'rowspan', 'start', 'title', 'type'];
+const OWN_CLASSES = /^(hljs[\w-]*|table|language-[\w+#.-]+|function_|class_|inherited__|invoke__|escape_)$/;
+
+DOMPurify.addHook('afterSanitizeAttributes', (node) => {
+  if (node.hasAttribute('class')) keepOwnClasses(node);
+  if (node.tagName === 'A') safeLink(node);
+  if (node.tagName === 'INPUT' && node.getAttribute('type') !== 'checkbox') node.remove();
+});
+
+function keepOwnClasses(node) {
+  const kept = [...node.classList].filter((name) => OWN_CLASSES.test(name));
+  if (kept.length) node.setAttribute('class', kept.join(' '));
+  else node.removeAttribute('class');
+}
+
+function safeLink(node) {
+  node.setAttribute('target', '_blank');
+  node.setAttribute('rel', 'noopener noreferrer nofollow');
+}
+
+/** @param {string} html @returns {string | TrustedHTML} */
+export function sanitise(html) {
+  return DOMPurify.sanitize(html, {
+    ALLOWED_TAGS,
+    ALLOWED_ATTR,
+    ALLOW_DATA_ATTR: false,
+    ALLOWED_URI_REGEXP: /^(?:https?|mailto):|^#/i,
+    RETURN_TRUSTED_TYPE: Boolean(globalThis.trustedTypes),
+  });
+}

@@ -1,0 +1,219 @@
+/**
+ * The websocket connection: hello, heartbeat, reconnection with full jitter, and requests that survive it.
+ *
+ * Nothing here knows what frames mean beyond the envelope; `onFrame` receives every frame that is not an
+ * answer, and `onWelcome` is where subscriptions are resumed.
+ */
+
+export const PROTOCOL = 'banksman.v1';
+const BACKOFF_MIN_S = 0.5;
+const BACKOFF_MAX_S = 30;
+const RATE_LIMIT_BACKOFF_S = 5;
+const DEFAULT_HEARTBEAT_S = 20;
+const REQUEST_TIMEOUT_S = 60;
+const OPEN_TIMEOUT_S = 15;
+
+/** An `error` frame, or the absence of any answer. */
+export class RequestError extends Error {
+  constructor({ code, message, retryable = false, details = null }) {
+    super(message);
+    this.name = 'RequestError';
+    this.code = code;
+    this.retryable = retryable;
+    this.details = details;
+  }
+}
+
+/** What to do after a close code. */
+export function reactionTo(code) {
+  switch (code) {
+    case 4401:
+      return 'unauthorized';
+    case 4426:
+      return 'outdated';
+    case 1000:
+    case 1001:
+    case 1009:
+    case 4400:
+    case 4403:
+    case 4409:
+      return 'stopped';
+    default:
+      return 'retry';
+  }
+}
+
+/** Seconds before attempt `n` (0 for the first): full jitter between 0.5 and a bound that doubles to 30. */
+export function backoff(n, random = Math.random) {
+  const bound = Math.min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** Math.min(n + 1, 10));
+  return BACKOFF_MIN_S + random() * (bound - BACKOFF_MIN_S);
+}
+
+/** A new id for a frame: the idempotency key of what it asks. */
+export function newId(prefix = 'q') {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+const systemClock = {
+  after: (seconds, action) => setTimeout(action, seconds * 1000),
+  cancel: (timer) => clearTimeout(timer),
+};
+
+export class Connection {
+  /**
+   * @param {object} options
+   * @param {(protocol: string) => WebSocket} options.open makes the socket
+   * @param {() => object} options.hello the fields of `hello` beside type and id
+   * @param {(frame: object) => void} options.onWelcome
+   * @param {(frame: object) => void} options.onFrame
+   * @param {(state: {phase: string, retryInS?: number, reason?: string}) => void} options.onState
+   * @param {{after: Function, cancel: Function}} [options.clock]
+   * @param {() => number} [options.random]
+   */
+  constructor({ open, hello, onWelcome, onFrame, onState, clock = systemClock, random = Math.random }) {
+    Object.assign(this, { open, hello, onWelcome, onFrame, onState, clock, random });
+    this.socket = null;
+    this.ready = false;
+    this.attempt = 0;
+    this.heartbeatS = DEFAULT_HEARTBEAT_S;
+    this.drainDelayS = null;
+    /** @type {Map<string, {frame: object, resolve: Function, reject: Function, timer: unknown, resend: boolean}>} */
+    this.waiting = new Map();
+  }
+
+  /** Connect, dropping whatever connection there was. */
+  connect() {
+    this.#drop();
+    this.clock.cancel(this.retryTimer);
+    this.onState({ phase: 'connecting' });
+    const socket = this.open(PROTOCOL);
+    this.socket = socket;
+    socket.onopen = () => this.#send({ type: 'hello', id: newId('h'), ...this.hello() });
+    socket.onmessage = (event) => this.#receive(event.data);
+    socket.onclose = (event) => this.#closed(socket, event.code, event.reason);
+    this.#watch(OPEN_TIMEOUT_S, () => this.#lost());
+  }
+
+  /** Close for good. */
+  close() {
+    this.clock.cancel(this.retryTimer);
+    this.#drop();
+  }
+
+  /**
+   * Send a frame and wait for its answer. With `resend` it is repeated under the same id after a
+   * reconnection; without, it fails when the connection does.
+   *
+   * @returns {Promise<object>} the answering frame
+   * @throws {RequestError}
+   */
+  request(frame, { resend = true, id = newId(), timeoutS = REQUEST_TIMEOUT_S } = {}) {
+    const full = { ...frame, id };
+    return new Promise((resolve, reject) => {
+      const timer = this.clock.after(timeoutS, () => {
+        this.waiting.delete(id);
+        reject(new RequestError({ code: 'timeout', message: `No answer within ${timeoutS} s.`, retryable: true }));
+      });
+      this.waiting.set(id, { frame: full, resolve, reject, timer, resend });
+      if (this.ready) this.#send(full);
+      else if (!resend) this.#settle(id, 'reject', offline());
+    });
+  }
+
+  #receive(text) {
+    let frame;
+    try {
+      frame = JSON.parse(text);
+    } catch {
+      return;
+    }
+    this.#heard();
+    if (frame.type === 'welcome') return this.#welcomed(frame);
+    if (frame.type === 'server.draining') this.drainDelayS = frame.reconnect_after_s ?? 1;
+    if (frame.reply_to && this.waiting.has(frame.reply_to)) {
+      if (frame.type === 'error') return this.#settle(frame.reply_to, 'reject', new RequestError(frame));
+      this.#settle(frame.reply_to, 'resolve', frame);
+    }
+    this.onFrame(frame);
+  }
+
+  #welcomed(frame) {
+    this.ready = true;
+    this.attempt = 0;
+    this.heartbeatS = frame.heartbeat_s ?? DEFAULT_HEARTBEAT_S;
+    this.#heard();
+    this.onState({ phase: 'online' });
+    this.onWelcome(frame);
+    for (const entry of this.waiting.values()) this.#send(entry.frame);
+  }
+
+  #settle(id, how, value) {
+    const entry = this.waiting.get(id);
+    this.waiting.delete(id);
+    this.clock.cancel(entry.timer);
+    entry[how](value);
+  }
+
+  #send(frame) {
+    if (this.socket?.readyState === 1) this.socket.send(JSON.stringify(frame));
+  }
+
+  #heard() {
+    if (!this.ready) return;
+    this.#watch(this.heartbeatS, () => {
+      this.#send({ type: 'ping', id: newId('p'), t: Date.now() });
+      this.#watch(this.heartbeatS, () => this.#lost());
+    });
+  }
+
+  #watch(seconds, action) {
+    this.clock.cancel(this.watchTimer);
+    this.watchTimer = this.clock.after(seconds, action);
+  }
+
+  #lost() {
+    this.#drop();
+    this.#retry();
+  }
+
+  #drop() {
+    this.clock.cancel(this.watchTimer);
+    this.ready = false;
+    const socket = this.socket;
+    this.socket = null;
+    if (!socket) return;
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.close();
+    this.#failUnrepeatable();
+  }
+
+  #closed(socket, code, reason) {
+    if (socket !== this.socket) return;
+    this.socket = null;
+    this.ready = false;
+    this.clock.cancel(this.watchTimer);
+    this.#failUnrepeatable();
+    const reaction = reactionTo(code);
+    if (reaction === 'retry') this.#retry(code);
+    else this.onState({ phase: reaction, reason: reason || `closed with code ${code}` });
+  }
+
+  #failUnrepeatable() {
+    for (const [id, entry] of this.waiting) if (!entry.resend) this.#settle(id, 'reject', offline());
+  }
+
+  #retry(code) {
+    const base = this.drainDelayS ?? backoff(this.attempt, this.random);
+    const seconds = code === 4429 ? Math.max(base, RATE_LIMIT_BACKOFF_S) : base;
+    this.drainDelayS = null;
+    this.attempt += 1;
+    this.onState({ phase: 'offline', retryInS: seconds });
+    this.clock.cancel(this.retryTimer);
+    this.retryTimer = this.clock.after(seconds, () => this.connect());
+  }
+}
+
+function offline() {
+  return new RequestError({ code: 'offline', message: 'The connection was lost.', retryable: true });
+}

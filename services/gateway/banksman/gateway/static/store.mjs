@@ -1,0 +1,408 @@
+/** The state of the page in signals, and what a user can do with it. */
+
+import { batch, computed, signal } from '@preact/signals';
+
+import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy, openRun, placement } from './events.mjs';
+import { Connection, RequestError, newId } from './socket.mjs';
+import { contentText } from './text.mjs';
+
+const VERSION = '1';
+const KEPT_SUBSCRIPTIONS = 12;
+const LIST_REFRESH_DELAY_MS = 400;
+const TOAST_MS = 6000;
+const TITLE_CHARACTERS = 60;
+
+/** Details are asked for live; every durable event is read in both modes, so switching reads nothing again. */
+const detailOf = (details) => (details ? 'full' : 'steps');
+
+/** Run at the next frame, or soon when the page is hidden and frames do not come. */
+const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(action));
+
+export class Store {
+  /** @param {{api: import('./api.mjs').Api, session: Storage, preferences: Storage}} options */
+  constructor({ api, session, preferences }) {
+    Object.assign(this, { api, session, preferences });
+    this.connection = signal({ phase: 'connecting' });
+    this.welcome = signal(null);
+    this.list = signal({ items: [], next: null, loading: true, error: null, query: '' });
+    this.currentId = signal(null);
+    this.details = signal(preferences.getItem('banksman.details') === 'on');
+    this.outbox = signal([]);
+    this.toasts = signal([]);
+    this.panel = signal(null);
+    this.sidebar = signal(false);
+    this.workflowsOpen = signal(false);
+    this.draft = signal('');
+    this.filesVersion = signal(0);
+    /** @type {Map<string, {state: import('@preact/signals').Signal, frames: object[], scheduled: boolean, reading: boolean}>} */
+    this.views = new Map();
+    this.viewCount = signal(0);
+    this.current = computed(() => {
+      this.viewCount.value;
+      return this.views.get(this.currentId.value)?.state.value ?? null;
+    });
+    this.socket = new Connection({
+      open: (protocol) => new WebSocket(api.socketUrl(), protocol),
+      hello: () => this.#hello(),
+      onWelcome: (frame) => this.#welcomed(frame),
+      onFrame: (frame) => this.#received(frame),
+      onState: (state) => (this.connection.value = { ...state, since: Date.now() }),
+    });
+  }
+
+  /** Connect and open what the address names. */
+  start() {
+    addEventListener('hashchange', () => this.#followAddress());
+    addEventListener('online', () => this.reconnect());
+    document.addEventListener('visibilitychange', () => {
+      if (!document.hidden && this.connection.value.phase === 'offline') this.reconnect();
+      if (!document.hidden) this.refreshList();
+    });
+    this.socket.connect();
+    this.#followAddress();
+  }
+
+  reconnect() {
+    if (this.connection.value.phase !== 'online') this.socket.connect();
+  }
+
+  get token() {
+    return this.session.getItem('banksman.token');
+  }
+
+  login(token) {
+    this.session.setItem('banksman.token', token);
+    this.socket.connect();
+  }
+
+  logout() {
+    this.session.removeItem('banksman.token');
+    this.socket.close();
+    this.unauthorized();
+  }
+
+  unauthorized() {
+    if (this.connection.value.phase !== 'unauthorized') this.connection.value = { phase: 'unauthorized', since: Date.now() };
+  }
+
+  // ---- conversations
+
+  open(id) {
+    location.hash = id ? `#/c/${id}` : '#/';
+  }
+
+  setDetails(on) {
+    this.details.value = on;
+    this.preferences.setItem('banksman.details', on ? 'on' : 'off');
+    for (const [id, view] of this.views) this.#subscribe(id, view.state.value.lastSeq);
+  }
+
+  search(query) {
+    this.list.value = { ...this.list.value, query };
+    this.refreshList();
+  }
+
+  refreshList() {
+    clearTimeout(this.listTimer);
+    this.listTimer = setTimeout(() => this.#readList(null), LIST_REFRESH_DELAY_MS);
+  }
+
+  moreConversations() {
+    return this.#readList(this.list.value.next);
+  }
+
+  async rename(id, title) {
+    await this.#attempt(async () => {
+      await this.api.renameConversation(id, title);
+      this.#updateItem(id, { title });
+    });
+  }
+
+  async remove(id) {
+    await this.#attempt(async () => {
+      await this.api.deleteConversation(id);
+      this.#forget(id);
+    });
+  }
+
+  // ---- runs
+
+  /**
+   * Send a message, in a new conversation when none is open. It shows at once, and stays with its error
+   * when it could not be sent.
+   */
+  async send(content, { mode } = {}) {
+    const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, error: null };
+    this.outbox.value = [...this.outbox.value, entry];
+    await this.#deliver(entry);
+  }
+
+  /** Send again what failed; the id stays, so a message that did arrive is not doubled. */
+  async resend(key) {
+    const entry = this.outbox.value.find((item) => item.key === key);
+    if (!entry) return;
+    this.#changeOutbox(key, { error: null });
+    await this.#deliver(entry);
+  }
+
+  discard(key) {
+    this.outbox.value = this.outbox.value.filter((item) => item.key !== key);
+  }
+
+  async cancel(runId) {
+    await this.#attempt(() => this.socket.request({ type: 'run.cancel', run_id: runId }));
+  }
+
+  /** @throws {RequestError} for the card to show */
+  decide(approvalId, reply) {
+    return this.socket.request({ type: 'approval.reply', approval_id: approvalId, ...reply });
+  }
+
+  /** @throws {RequestError} for the form to show */
+  answerInput(requestId, value) {
+    return this.socket.request({ type: 'input.reply', request_id: requestId, value });
+  }
+
+  /** @throws {RequestError} for the form to show */
+  async startWorkflow(workflow, parameters) {
+    const conversationId = this.currentId.value;
+    const frame = { type: 'workflow.start', workflow, parameters };
+    const answer = await this.socket.request(conversationId ? { ...frame, conversation_id: conversationId } : frame);
+    this.refreshList();
+    if (!conversationId) this.open(answer.conversation_id ?? conversationOf(answer.run_id));
+    return answer;
+  }
+
+  // ---- messages to the user
+
+  toast(text, tone = 'error') {
+    const key = newId('t');
+    this.toasts.value = [...this.toasts.value, { key, text, tone }];
+    setTimeout(() => this.dismiss(key), TOAST_MS);
+  }
+
+  dismiss(key) {
+    this.toasts.value = this.toasts.value.filter((toast) => toast.key !== key);
+  }
+
+  /** The folded conversation, read and followed from now on. */
+  follow(id) {
+    let view = this.views.get(id);
+    if (view) {
+      this.views.delete(id);
+      this.views.set(id, view);
+      return view.state;
+    }
+    view = { state: signal(emptyConversation(id)), frames: [], scheduled: false, reading: false };
+    this.views.set(id, view);
+    this.viewCount.value += 1;
+    this.#subscribe(id, 0);
+    this.#trim();
+    return view.state;
+  }
+
+  // ---- inside
+
+  #hello() {
+    const token = this.token;
+    return { client: { name: 'banksman-web', version: VERSION }, ...(token ? { token } : {}) };
+  }
+
+  #welcomed(frame) {
+    this.welcome.value = frame;
+    this.refreshList();
+    for (const [id, view] of this.views) this.#subscribe(id, view.state.value.lastSeq);
+  }
+
+  async #subscribe(id, afterSeq) {
+    const view = this.views.get(id);
+    if (!view || !this.socket.ready) return;
+    view.reading = true;
+    try {
+      const detail = detailOf(this.details.value);
+      await this.socket.request({ type: 'subscribe', conversation_id: id, after_seq: afterSeq, detail }, { resend: false });
+    } catch (error) {
+      if (error.code !== 'offline') this.#unreadable(id, error);
+    }
+  }
+
+  #unreadable(id, error) {
+    const view = this.views.get(id);
+    if (!view) return;
+    view.reading = false;
+    view.state.value = { ...view.state.value, replayed: true, error: error.message };
+  }
+
+  #received(frame) {
+    const view = frame.conversation_id ? this.views.get(frame.conversation_id) : null;
+    if (view) return this.#buffer(frame.conversation_id, view, frame);
+    if (frame.type === 'error' && !frame.reply_to) this.toast(frame.message);
+  }
+
+  #buffer(id, view, frame) {
+    view.frames.push(frame);
+    if (view.scheduled) return;
+    view.scheduled = true;
+    soon(() => batch(() => this.#flush(id, view)));
+  }
+
+  #flush(id, view) {
+    view.scheduled = false;
+    const frames = view.frames.splice(0);
+    for (const frame of frames) this.#apply(id, view, frame);
+  }
+
+  #apply(id, view, frame) {
+    const state = view.state.value;
+    switch (frame.type) {
+      case 'subscribed':
+        return this.#subscribed(id, view, frame);
+      case 'replay.done':
+        view.state.value = foldReplayDone(state);
+        return;
+      case 'resync_required':
+        return this.#readAgain(id, view);
+      default:
+        if (frame.data) this.#applyEvent(id, view, frame);
+    }
+  }
+
+  #applyEvent(id, view, frame) {
+    switch (placement(view.state.value, frame)) {
+      case 'epoch':
+        return this.#readAgain(id, view);
+      case 'gap':
+        if (!view.reading) this.#subscribe(id, view.state.value.lastSeq);
+        return;
+      default:
+        view.state.value = fold(view.state.value, frame);
+        this.#react(id, frame);
+    }
+  }
+
+  #subscribed(id, view, frame) {
+    const { logEpoch, lastSeq } = view.state.value;
+    view.reading = false;
+    const restored = logEpoch && frame.log_epoch && frame.log_epoch !== logEpoch;
+    if (restored || frame.head_seq < lastSeq) return this.#readAgain(id, view);
+    view.state.value = foldSubscribed(view.state.value, frame);
+  }
+
+  #readAgain(id, view) {
+    if (view.reading) return;
+    view.state.value = emptyConversation(id);
+    view.frames = [];
+    this.#subscribe(id, 0);
+  }
+
+  /** What an event changes outside its conversation. */
+  #react(id, frame) {
+    switch (frame.type) {
+      case 'conversation.updated':
+        if (frame.data.status === 'deleted') this.#forget(id);
+        else if (frame.data.title) this.#updateItem(id, { title: frame.data.title });
+        return;
+      case 'workspace.changed':
+        this.filesVersion.value += 1;
+        return;
+      case 'run.started':
+      case 'approval.requested':
+      case 'approval.resolved':
+      case 'run.finished':
+        if (this.views.get(id).state.value.replayed) this.refreshList();
+    }
+  }
+
+  #trim() {
+    for (const [id, view] of this.views) {
+      if (this.views.size <= KEPT_SUBSCRIPTIONS) return;
+      if (id === this.currentId.value || isBusy(view.state.value)) continue;
+      this.views.delete(id);
+      if (this.socket.ready) this.socket.request({ type: 'unsubscribe', conversation_id: id }, { resend: false }).catch(() => {});
+    }
+  }
+
+  #forget(id) {
+    this.views.delete(id);
+    this.viewCount.value += 1;
+    this.list.value = { ...this.list.value, items: this.list.value.items.filter((item) => item.conversation_id !== id) };
+    if (this.currentId.value === id) this.open(null);
+  }
+
+  #updateItem(id, change) {
+    const items = this.list.value.items.map((item) => (item.conversation_id === id ? { ...item, ...change } : item));
+    this.list.value = { ...this.list.value, items };
+    const view = this.views.get(id);
+    if (view && change.title) view.state.value = { ...view.state.value, title: change.title };
+  }
+
+  #followAddress() {
+    const id = /^#\/c\/([\w-]{1,64})$/.exec(location.hash)?.[1] ?? null;
+    batch(() => {
+      this.currentId.value = id;
+      this.sidebar.value = false;
+      if (id) this.follow(id);
+    });
+  }
+
+  async #readList(cursor) {
+    const { query } = this.list.value;
+    try {
+      const page = await this.api.conversations({ query, cursor });
+      if (query !== this.list.value.query) return;
+      const items = cursor ? [...this.list.value.items, ...page.items] : page.items;
+      this.list.value = { ...this.list.value, items, next: page.next ?? null, loading: false, error: null };
+    } catch (error) {
+      this.list.value = { ...this.list.value, loading: false, error: error.message };
+    }
+  }
+
+  async #deliver(entry) {
+    try {
+      const id = entry.conversationId ?? (await this.#createFor(entry));
+      const { content, mode, requestId } = entry;
+      const steer = mode === 'steer' && openRun(this.views.get(id)?.state.value ?? emptyConversation(id)) !== null;
+      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}) };
+      const answer = await this.socket.request(frame, { id: requestId });
+      const view = this.views.get(id);
+      batch(() => {
+        const ts = new Date().toISOString();
+        if (view) view.state.value = foldAccepted(view.state.value, { ...answer, content, ts, steer });
+        this.discard(entry.key);
+      });
+      this.refreshList();
+    } catch (error) {
+      this.#changeOutbox(entry.key, { error: error.message });
+    }
+  }
+
+  async #createFor(entry) {
+    const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
+    const answer = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}) }, { id: `${entry.requestId}c` });
+    const id = answer.conversation_id;
+    this.#changeOutbox(entry.key, { conversationId: id });
+    entry.conversationId = id;
+    const state = this.follow(id);
+    if (title) state.value = { ...state.value, title };
+    if (this.currentId.value === null) this.open(id);
+    return id;
+  }
+
+  #changeOutbox(key, change) {
+    this.outbox.value = this.outbox.value.map((item) => (item.key === key ? { ...item, ...change } : item));
+  }
+
+  async #attempt(action) {
+    try {
+      await action();
+    } catch (error) {
+      if (!(error instanceof RequestError) && error.name !== 'ApiError') throw error;
+      this.toast(error.message);
+    }
+  }
+}
+
+/** A run's id begins with its conversation's. */
+function conversationOf(runId) {
+  return runId.slice(0, runId.lastIndexOf('-'));
+}

@@ -1,0 +1,127 @@
+/** Text for people: sizes, durations, and strings whose invisible characters are made visible. */
+
+/** Format, control and look-alike-of-nothing characters that can change what a reader believes to see. */
+const HIDDEN = /[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\u115F\u1160\u3164\uFFA0\u2800]|[^\S \n\t]/gu;
+
+const NAMES = new Map([
+  ['\u00A0', 'NBSP'],
+  ['\u00AD', 'SHY'],
+  ['\u200B', 'ZWSP'],
+  ['\u200C', 'ZWNJ'],
+  ['\u200D', 'ZWJ'],
+  ['\u200E', 'LRM'],
+  ['\u200F', 'RLM'],
+  ['\u202A', 'LRE'],
+  ['\u202B', 'RLE'],
+  ['\u202C', 'PDF'],
+  ['\u202D', 'LRO'],
+  ['\u202E', 'RLO'],
+  ['\u2066', 'LRI'],
+  ['\u2067', 'RLI'],
+  ['\u2068', 'FSI'],
+  ['\u2069', 'PDI'],
+  ['\uFEFF', 'BOM'],
+  ['\r', 'CR'],
+  ['\u001B', 'ESC'],
+]);
+
+/**
+ * Split a string at its hidden characters.
+ *
+ * @param {string} text
+ * @returns {{text: string, hidden: boolean}[]} pieces in order; a hidden piece holds the character's name
+ *   (`RLO`) or code point (`U+200B`).
+ */
+export function reveal(text) {
+  const pieces = [];
+  let from = 0;
+  for (const match of text.matchAll(HIDDEN)) {
+    if (match[0] === '\n' || match[0] === '\t') continue;
+    if (match.index > from) pieces.push({ text: text.slice(from, match.index), hidden: false });
+    pieces.push({ text: nameOf(match[0]), hidden: true });
+    from = match.index + match[0].length;
+  }
+  if (from < text.length) pieces.push({ text: text.slice(from), hidden: false });
+  return pieces;
+}
+
+function nameOf(character) {
+  const code = character.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
+  return NAMES.get(character) ?? `U+${code}`;
+}
+
+/** @param {number} bytes */
+export function formatBytes(bytes) {
+  if (bytes < 1024) return `${bytes} B`;
+  const units = ['KiB', 'MiB', 'GiB', 'TiB'];
+  let value = bytes;
+  let unit = -1;
+  do {
+    value /= 1024;
+    unit += 1;
+  } while (value >= 1024 && unit < units.length - 1);
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+}
+
+/** @param {number} milliseconds */
+export function formatDuration(milliseconds) {
+  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
+  const seconds = milliseconds / 1000;
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** @param {number | null | undefined} dollars `null` when the price is unknown, which is not free. */
+export function formatCost(dollars) {
+  if (dollars === null || dollars === undefined) return '';
+  if (dollars === 0) return '$0';
+  return `$${dollars < 0.01 ? dollars.toFixed(4) : dollars.toFixed(2)}`;
+}
+
+/** @param {number} count @param {string} noun */
+export function plural(count, noun) {
+  return `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
+}
+
+/**
+ * The words of a past moment for a list: the time today, else the date.
+ *
+ * @param {string | undefined} timestamp RFC 3339
+ * @param {Date} now
+ */
+export function formatWhen(timestamp, now = new Date()) {
+  if (!timestamp) return '';
+  const moment = new Date(timestamp);
+  if (Number.isNaN(moment.getTime())) return '';
+  if (moment.toDateString() === now.toDateString()) {
+    return moment.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+  }
+  const sameYear = moment.getFullYear() === now.getFullYear();
+  return moment.toLocaleDateString([], { day: 'numeric', month: 'short', ...(sameYear ? {} : { year: 'numeric' }) });
+}
+
+/**
+ * The text of a message's content.
+ *
+ * @param {string | {type: string, text?: string, path?: string}[] | null | undefined} content
+ */
+export function contentText(content) {
+  if (content === null || content === undefined) return '';
+  if (typeof content === 'string') return content;
+  if (!Array.isArray(content)) return contentText(content.content ?? content.text);
+  return content
+    .map((part) => (part.type === 'text' ? part.text : part.type === 'file' ? `[file ${part.path}]` : '[image]'))
+    .join('\n\n');
+}
+
+/** Number of Unicode code points, the unit of a delta's `offset`. @param {string} text */
+export function codePoints(text) {
+  let count = 0;
+  for (let i = 0; i < text.length; i += 1) {
+    const unit = text.charCodeAt(i);
+    if (unit < 0xdc00 || unit > 0xdfff) count += 1;
+  }
+  return count;
+}
