@@ -1,0 +1,37 @@
+"""The agent loop: model, calls, results, model again, until the run ends or waits for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import assert_never
+
+from banksman.runs.approvals import withdraw
+from banksman.runs.owner import Build, Ownership
+from banksman.runs.settle import Settlement
+from banksman.runs.steps import Ask, Idle, Park, Record, Settle, Withdraw, next_step
+
+Think = Callable[[Ownership], Awaitable[Build]]
+"""One model request: returns what its outcome becomes in the log."""
+
+
+async def drive(owned: Ownership, think: Think) -> None:
+    """Take a claimed run as far as it goes without a person.
+
+    When this returns, the log shows the run parked or ended, and the work message may be acked.
+
+    Raises:
+        Fenced: a higher claim owns the run; the work message is neither acked nor given back.
+    """
+    settlement = Settlement.of(owned)
+    while owned.holds:
+        match next_step(owned.state, owned.ports.clock.now()):
+            case Ask():
+                await owned.commit(await think(owned))
+            case Settle() as step:
+                await settlement.settle(step)
+            case Withdraw():
+                await withdraw(owned)
+            case Record() | Park() | Idle():
+                await owned.commit(lambda _: ())
+            case step:
+                assert_never(step)
