@@ -25,7 +25,7 @@ has_compose() { docker compose version >/dev/null 2>&1 || command -v docker-comp
 missing_packages() {
     command -v bwrap >/dev/null || echo bubblewrap
     has_library libseccomp.so.2 || echo libseccomp2
-    find_python >/dev/null || echo python3 python3-venv
+    [ -x .venv/bin/python ] || find_python >/dev/null || echo python3 python3-venv
     [ "$profile" = dev ] || return 0
     command -v chromium >/dev/null || echo chromium
     command -v node >/dev/null || echo nodejs
