@@ -1,4 +1,4 @@
-"""Which addresses a fetch may reach: public unicast, judged also by the IPv4 address that an IPv6 one carries."""
+"""Which addresses a fetch may reach: public unicast, judged also by the IPv4 address inside an IPv6 one."""
 
 from __future__ import annotations
 

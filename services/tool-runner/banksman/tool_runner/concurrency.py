@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
-async def beside(work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+async def beside(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
     """Run `work` next to the block and end it with the block; an error of `work` is raised at the end."""
     task = asyncio.create_task(work)
     try:

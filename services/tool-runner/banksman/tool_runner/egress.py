@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import cast
 
 import httpcore
 import httpx
@@ -170,7 +171,7 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
     def __init__(self, resolver: Resolver, address_allowed: AddressPolicy) -> None:
         self._resolver = resolver
         self._address_allowed = address_allowed
-        self._backend = httpcore.AnyIOBackend()
+        self._backend = cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend())
 
     async def connect_tcp(
         self,
@@ -218,8 +219,8 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
         return addresses
 
     async def _verify_peer(self, stream: httpcore.AsyncNetworkStream, address: Address) -> None:
-        peer: object = stream.get_extra_info("server_addr")
-        if not isinstance(peer, tuple) or ip_address(str(peer[0]).partition("%")[0]) != address:
+        peer = cast(tuple[str, int] | None, stream.get_extra_info("server_addr"))
+        if peer is None or ip_address(peer[0].partition("%")[0]) != address:
             await stream.aclose()
             raise FetchRefused(f"connected to {peer!r} instead of {address}")
 

@@ -8,7 +8,7 @@ import os
 import posixpath
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +63,7 @@ def relative(path: str) -> str:
     Says nothing about what the path leads to: only opening it does.
 
     Raises:
-        PathRefused: for an empty path, NUL, a lone surrogate, or an absolute path other than `/workspace/...`.
+        PathRefused: for an empty path, NUL, a lone surrogate, or an absolute path outside `/workspace`.
     """
     if not path or "\0" in path:
         raise PathRefused(path, "a path without NUL and not empty is expected")
@@ -98,8 +98,8 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
 def write_whole(workspace: Path, path: str, content: bytes, identity: SandboxIdentity) -> bool:
     """Replace or create a file in one step, and the directories above it; returns True when it is new.
 
-    A reader sees the old content or the new, never a part. No link is followed. The mode of a replaced file is
-    kept; other names of it (hard links) keep the old content.
+    A reader sees the old content or the new, never a part. No link is followed. The mode of a replaced
+    file is kept; other names of it (hard links) keep the old content.
 
     Raises:
         PathRefused: when the path leaves the workspace, goes through a link, or names no regular file.
@@ -131,7 +131,7 @@ def delete(workspace: Path, path: str) -> None:
 
 
 def listing(workspace: Path, *, max_entries: int) -> list[FileEntry]:
-    """The regular files of a workspace by path, at most `max_entries`; links are neither listed nor followed."""
+    """At most `max_entries` regular files of a workspace by path; links are neither listed nor followed."""
     found: list[FileEntry] = []
     with _opened(workspace) as root:
         for _, entry, path in _walk(root, "", 1):
@@ -242,7 +242,7 @@ def _require_regular(path: str, status: os.stat_result) -> None:
 
 
 @contextlib.contextmanager
-def _opened(workspace: Path) -> Iterator[int]:
+def _opened(workspace: Path) -> Generator[int]:
     fd = os.open(workspace, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield fd
@@ -267,7 +267,7 @@ _REASONS = {
 
 
 @contextlib.contextmanager
-def _refusals(path: str) -> Iterator[None]:
+def _refusals(path: str) -> Generator[None]:
     """Turn what the kernel says into words for a model; the runner's own paths stay out of them."""
     try:
         yield

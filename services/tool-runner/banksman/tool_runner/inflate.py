@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from zlib import _Decompress
+from typing import Protocol
 
 _STEP_BYTES = 64 * 1024
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+class _Decompressor(Protocol):
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int = 0, /) -> bytes: ...
 
 
 class UnsupportedEncoding(Exception):
@@ -30,7 +34,7 @@ class Inflater:
         self._encoding = content_encoding.strip().lower()
         match self._encoding:
             case "" | "identity":
-                self._inflate = None
+                self._inflate: _Decompressor | None = None
             case "gzip" | "x-gzip":
                 self._inflate = zlib.decompressobj(_GZIP_WINDOW)
             case "deflate":
@@ -66,7 +70,7 @@ class Inflater:
         except zlib.error as error:
             raise ValueError(f"the body is not valid {self._encoding}: {error}") from error
 
-    def _chosen(self, chunk: bytes) -> _Decompress | None:
+    def _chosen(self, chunk: bytes) -> _Decompressor | None:
         if self._encoding == "deflate" and not self._begun and chunk and chunk[0] & 0x0F != zlib.DEFLATED:
             # Some servers send raw deflate, without the zlib header that RFC 9110 asks for.
             self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)

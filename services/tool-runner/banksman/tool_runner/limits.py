@@ -18,8 +18,11 @@ def _default_concurrency() -> int:
 
 
 class SandboxLimits(_Limits):
-    """What one command may use. At a limit of the kernel the command's own system call fails; at a limit of
-    ours the whole process tree is killed and the outcome names the reason."""
+    """What one command may use.
+
+    At a limit of the kernel the command's own system call fails; at a limit of ours the whole process tree is
+    killed and the outcome names the reason.
+    """
 
     timeout_s: float = Field(default=60.0, gt=0, le=600)
     """Wall clock of a command that asks for no other."""

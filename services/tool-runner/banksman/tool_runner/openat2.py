@@ -37,7 +37,7 @@ def openat2(directory: int, path: str, flags: int, resolve: Resolve, mode: int =
     """Open `path` relative to the descriptor `directory`; returns a descriptor that closes at exec.
 
     Raises:
-        OSError: EXDEV when the path leaves what `resolve` allows, ELOOP for a link it forbids, else as `open`.
+        OSError: EXDEV when the path leaves what is allowed, ELOOP for a link that is not, else as `open`.
         ValueError: when the path holds NUL.
     """
     name = os.fsencode(path)
@@ -45,6 +45,7 @@ def openat2(directory: int, path: str, flags: int, resolve: Resolve, mode: int =
         raise ValueError("embedded null byte")
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
     # EAGAIN: something was renamed on the way, so the kernel cannot say whether the path stayed inside.
+    number = 0
     for _ in range(_ATTEMPTS):
         fd = _libc.syscall(
             ctypes.c_long(_SYS_OPENAT2),

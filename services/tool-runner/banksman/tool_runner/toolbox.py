@@ -5,11 +5,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
 
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
+from banksman.runs.schemas import argument_problem
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import Sandbox, Stop
@@ -22,6 +21,9 @@ from banksman.tool_runner.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
+_MAX_PROBLEM_CHARS = 600
+"""Of what a schema violation says: it repeats the value, which may be a whole file."""
+
 OnStart = Callable[[], Awaitable[None]]
 """Awaited when the call has its turn, before its first effect; when it raises, nothing is executed."""
 
@@ -31,9 +33,6 @@ class ToolBox:
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools = {tool.definition.name: tool for tool in tools}
-        self._validators = {
-            name: Draft202012Validator(tool.definition.input_schema) for name, tool in self._tools.items()
-        }
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -63,8 +62,8 @@ class ToolBox:
         if tool is None:
             known = ", ".join(self._tools)
             return failure("unknown_tool", f"there is no tool {name[:80]!r}; there are {known}")
-        if problem := self._problem(name, arguments):
-            return failure("invalid_arguments", problem)
+        if problem := argument_problem(tool.definition.input_schema, arguments):
+            return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
         run = ToolRun(workspace, limit_s, stop or Stop(), on_output)
         if not tool.exclusive:
@@ -83,10 +82,6 @@ class ToolBox:
         outcome = await _guarded(tool, arguments, run)
         return dataclasses.replace(outcome, duration_ms=round((time.monotonic() - started) * 1000))
 
-    def _problem(self, name: str, arguments: JsonObject) -> str | None:
-        error = best_match(self._validators[name].iter_errors(arguments))
-        return None if error is None else _described(error)
-
 
 async def _guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
     """A fault of ours in one tool is that call's result; its details stay in the log."""
@@ -95,12 +90,6 @@ async def _guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutco
     except Exception as error:
         log.exception("tool %s failed", tool.definition.name)
         return failure("tool_error", f"{tool.definition.name} failed: {type(error).__name__}")
-
-
-def _described(error: ValidationError) -> str:
-    """Name the parameter and the reason."""
-    parameter = ".".join(str(part) for part in error.absolute_path)
-    return f"{parameter}: {error.message[:500]}" if parameter else error.message[:500]
 
 
 def workspace_tools(sandbox: Sandbox, egress: Egress, limits: RunnerLimits) -> ToolBox:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 from banksman.contracts.ids import check_token
@@ -51,7 +51,7 @@ class Workspace:
         """Calls of one workspace run one after another, in the order they came."""
 
     @contextlib.asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
+    async def exclusive(self) -> AsyncGenerator[None]:
         """Hold the workspace for one call."""
         async with self._lock:
             yield

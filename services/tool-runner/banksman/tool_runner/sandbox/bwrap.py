@@ -34,8 +34,8 @@ _SWEEP_INTERVAL_S = 1.0
 class BwrapSandbox:
     """One bwrap per command, spawned in the thread of the event loop.
 
-    The parent-death signal that ends a sandbox with its runner is bound to the spawning thread: a worker thread
-    that ends would take its sandboxes with it.
+    The parent-death signal that ends a sandbox with its runner is bound to the spawning thread: a worker
+    thread that ends would take its sandboxes with it.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ class CapturedOutput:
         self._spool.write(kept)
 
     def shown(self) -> ShownOutput:
-        """Both streams in at most `max_chars` characters together; a short one leaves its room to the other."""
+        """Both streams in `max_chars` characters together; a short one leaves its room to the other."""
         out_chars, err_chars = self._size(self.stdout), self._size(self.stderr)
         if out_chars + err_chars <= self._max_chars:
             return ShownOutput(self.stdout.text(), self.stderr.text(), truncated=False)

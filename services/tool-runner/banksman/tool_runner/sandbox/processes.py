@@ -46,8 +46,8 @@ def descendants(pid: int) -> Iterator[int]:
 def orphans() -> list[int]:
     """Children of this process that a sandbox left behind.
 
-    A call's own bwrap lives in our pid namespace; whoever is our child and lives in a deeper one was handed to
-    us when its bwrap died. Children that others in this process started are never among them.
+    A call's own bwrap lives in our pid namespace; whoever is our child and lives in a deeper one was handed
+    to us when its bwrap died. Children that others in this process started are never among them.
     """
     own_depth = _namespace_depth(os.getpid())
     return [pid for pid in children(os.getpid()) if _namespace_depth(pid) > own_depth]
@@ -113,7 +113,7 @@ async def _bury(pid: int) -> int:
         await wait_exit(pidfd)
         # Another call that ended at the same time may have reaped it.
         with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+            os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
         return 1
     finally:
         os.close(pidfd)

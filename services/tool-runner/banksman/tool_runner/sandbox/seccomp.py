@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 import os
 
-import pyseccomp
+import pyseccomp  # pyright: ignore[reportMissingTypeStubs] - the module carries its own annotations
 
 _DENIED = (
     # Mounts and the root directory.

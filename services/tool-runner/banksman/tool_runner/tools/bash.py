@@ -160,10 +160,10 @@ def _definition(limits: RunnerLimits) -> ToolDefinition:
         name="bash",
         description=(
             "Run a command with bash in the workspace of this conversation. Each call starts a new shell in "
-            "/workspace: files stay, variables, the current directory and background processes do not. There is "
-            "no network (use web_fetch) and no standard input. Returns stdout, stderr and exit_code; output "
-            f"beyond {limits.max_output_chars} characters is cut in the middle and kept whole in the file "
-            "full_output_path, which read_file can page through."
+            "/workspace: files stay; variables, the current directory and background processes do not. "
+            "There is no network (use web_fetch) and no standard input. Returns stdout, stderr and "
+            f"exit_code; output beyond {limits.max_output_chars} characters is cut in the middle and kept "
+            "whole in the file full_output_path, which read_file can page through."
         ),
         input_schema={
             "type": "object",

@@ -56,8 +56,8 @@ def _definition() -> ToolDefinition:
     return ToolDefinition(
         name="write_file",
         description=(
-            "Create a text file in the workspace, or replace one that exists. Directories on the way are made. "
-            "Returns path, bytes and whether the file was created."
+            "Create a text file in the workspace, or replace one that exists. Directories on the way are "
+            "made. Returns path, bytes and whether the file was created."
         ),
         input_schema={
             "type": "object",

@@ -1,0 +1,252 @@
+"""What the runner proves to itself before it takes a call. There is no fall-back to an unsandboxed shell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from banksman.tool_runner.identity import SandboxIdentity
+from banksman.tool_runner.openat2 import Resolve, openat2
+from banksman.tool_runner.quota import delete_tree
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, SandboxUnavailable
+
+_TIMEOUT_S = 20.0
+_CANARY = "BANKSMAN_SELFTEST_CANARY"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise that was put to the test."""
+
+    name: str
+    ok: bool
+    detail: str
+    """What was seen."""
+    remedy: str | None = None
+    """What to install or to set; None when nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestReport:
+    """What holds on this machine. A runner whose report is not `ok` refuses every call."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when every check holds."""
+        return all(check.ok for check in self.checks)
+
+    def summary(self) -> str:
+        """One line a failed check: what is wrong and what to do about it."""
+        failed = [check for check in self.checks if not check.ok]
+        return "\n".join(f"{check.name}: {check.detail}. {check.remedy or ''}".rstrip() for check in failed)
+
+
+async def self_test(
+    root: Path, identity: SandboxIdentity, make_sandbox: Callable[[], Sandbox]
+) -> SelfTestReport:
+    """Try every promise once, in a scratch directory of the workspaces' root.
+
+    The checks stop at the first that the later ones stand on. `make_sandbox` may raise `SandboxUnavailable`.
+    """
+    checks = [_openat2_works()]
+    checks.append(_root_is_usable(root, identity))
+    if not checks[-1].ok:
+        return SelfTestReport(tuple(checks))
+    try:
+        sandbox = make_sandbox()
+    except SandboxUnavailable as error:
+        return SelfTestReport(
+            (*checks, Check("sandbox", ok=False, detail=str(error), remedy=_package(error)))
+        )
+    async with _scratch(root, identity) as scratch:
+        probe = _Probe(sandbox, scratch, identity)
+        checks.append(await probe.starts())
+        if checks[-1].ok:
+            checks += [await check() for check in probe.promises]
+    return SelfTestReport(tuple(checks))
+
+
+class _Probe:
+    """The promises of a sandbox, each tried by a command."""
+
+    def __init__(self, sandbox: Sandbox, scratch: Path, identity: SandboxIdentity) -> None:
+        self._sandbox = sandbox
+        self._workspace = scratch / "own"
+        self._neighbour = scratch / "neighbour"
+        self._identity = identity
+        self.promises: tuple[Callable[[], Awaitable[Check]], ...] = (
+            self.has_a_clean_environment,
+            self.cannot_see_neighbours,
+            self.has_no_network,
+            self.is_never_root,
+            self.makes_no_namespaces,
+        )
+
+    async def starts(self) -> Check:
+        """`true` returns 0."""
+        try:
+            outcome = await self._run("true")
+        except SandboxUnavailable as error:
+            return Check("sandbox", ok=False, detail=str(error), remedy=_setting(str(error)))
+        ok = outcome.exit_code == 0
+        detail = "a command runs" if ok else _seen(outcome)
+        return Check("sandbox", ok, detail, None if ok else "Check prlimit (package util-linux) and bash.")
+
+    async def has_a_clean_environment(self) -> Check:
+        """A variable of the runner is nowhere to be found."""
+        canary = secrets.token_hex(16)
+        os.environ[_CANARY] = canary
+        try:
+            return await self._refuted(
+                "environment",
+                f"cat /proc/*/environ 2>/dev/null | grep -aq {canary}",
+                "the runner's variables",
+            )
+        finally:
+            del os.environ[_CANARY]
+
+    async def cannot_see_neighbours(self) -> Check:
+        """Another workspace does not exist inside."""
+        script = f"test -e '{self._neighbour}' || test -e '{self._neighbour.parent}'"
+        return await self._refuted("neighbours", script, "another workspace")
+
+    async def has_no_network(self) -> Check:
+        """The runner's own loopback and the cloud's metadata address do not answer."""
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            script = f"(exec 3<>/dev/tcp/127.0.0.1/{port}) || (exec 3<>/dev/tcp/169.254.169.254/80)"
+            return await self._refuted("network", f"timeout 3 bash -c '{script}' 2>/dev/null", "the network")
+
+    async def is_never_root(self) -> Check:
+        """A file that the command makes belongs, outside, to the sandbox user."""
+        await self._run("touch owner")
+        uid = await asyncio.to_thread(_owner, self._workspace / "owner")
+        ok = uid == self._identity.uid != 0
+        remedy = None if ok else "Start the runner as root or as an ordinary user, not with mapped ids."
+        return Check("user", ok, f"commands run as real user {uid}", remedy)
+
+    async def makes_no_namespaces(self) -> Check:
+        """A command cannot become root in a user namespace of its own."""
+        return await self._refuted(
+            "namespaces", "unshare -Ur true 2>/dev/null", "a user namespace of its own"
+        )
+
+    async def _refuted(self, name: str, script: str, forbidden: str) -> Check:
+        """Holds when the script, which looks for something forbidden, comes back without it."""
+        outcome = await self._run(script)
+        ok = outcome.exit_code not in (0, None)
+        detail = f"{forbidden}: out of reach" if ok else f"a command can reach {forbidden}"
+        return Check(name, ok, detail, None if ok else "Do not run tools here: the isolation does not hold.")
+
+    async def _run(self, script: str) -> SandboxOutcome:
+        outcome = await self._sandbox.run(SandboxCommand(script, self._workspace, _TIMEOUT_S))
+        outcome.output.close()
+        return outcome
+
+
+def _owner(path: Path) -> int:
+    return path.stat().st_uid
+
+
+def _openat2_works() -> Check:
+    try:
+        directory = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.close(openat2(directory, "proc", os.O_RDONLY | os.O_DIRECTORY, Resolve.NO_SYMLINKS))
+        finally:
+            os.close(directory)
+    except OSError as error:
+        return Check(
+            "openat2",
+            ok=False,
+            detail=str(error),
+            remedy="Use Linux 5.6 or newer, and a seccomp profile that allows openat2.",
+        )
+    return Check("openat2", ok=True, detail="files are opened beneath a directory")
+
+
+def _root_is_usable(root: Path, identity: SandboxIdentity) -> Check:
+    if not os.access(root, os.W_OK | os.X_OK):
+        return Check(
+            "workspaces",
+            False,
+            f"{root} is not a directory that the runner may write",
+            "Create it, or give another one in workspaces_root.",
+        )
+    if barrier := identity.first_barrier(root):
+        return Check(
+            "workspaces",
+            False,
+            f"user {identity.uid} may not search {barrier}",
+            f"Give a workspaces_root outside {barrier}, or run `chmod o+x {barrier}`.",
+        )
+    return Check("workspaces", True, f"{root} is writable")
+
+
+def _package(error: SandboxUnavailable) -> str:
+    return "apt-get install bubblewrap libseccomp2" if "install" in str(error) else _setting(str(error))
+
+
+_SYSCTLS = (
+    ("/proc/sys/user/max_user_namespaces", "0", "Set user.max_user_namespaces to 10000 or more (sysctl)."),
+    (
+        "/proc/sys/kernel/unprivileged_userns_clone",
+        "0",
+        "Set kernel.unprivileged_userns_clone to 1 (sysctl).",
+    ),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "AppArmor denies user namespaces: install a profile for bwrap that has `userns,`, or set "
+        "kernel.apparmor_restrict_unprivileged_userns to 0 (sysctl).",
+    ),
+)
+
+
+def _setting(message: str) -> str:
+    """The setting that most likely keeps bwrap from starting."""
+    for path, forbidding, remedy in _SYSCTLS:
+        with contextlib.suppress(OSError):
+            if Path(path).read_text().strip() == forbidding:
+                return remedy
+    if "disable-userns" in message or "Unknown option" in message:
+        return "Install bubblewrap 0.8.0 or newer."
+    if "proc" in message and "mount" in message:
+        return "In a container: set `security_opt: systempaths=unconfined`."
+    if "namespace" in message or "Operation not permitted" in message:
+        return "In a container: use the seccomp profile of this project, which allows bwrap its namespaces."
+    return "Run the command that failed by hand: bwrap --unshare-user --ro-bind / / true"
+
+
+def _seen(outcome: SandboxOutcome) -> str:
+    text = outcome.output.stderr.text().strip()
+    return f"`true` ended with {outcome.exit_code} ({outcome.killed_reason}): {text[:300]}"
+
+
+@contextlib.asynccontextmanager
+async def _scratch(root: Path, identity: SandboxIdentity) -> AsyncGenerator[Path]:
+    """A directory with two workspaces, deleted at the end."""
+    scratch = await asyncio.to_thread(_make_scratch, root, identity)
+    try:
+        yield scratch
+    finally:
+        await asyncio.to_thread(delete_tree, scratch)
+
+
+def _make_scratch(root: Path, identity: SandboxIdentity) -> Path:
+    scratch = Path(tempfile.mkdtemp(prefix=".selftest-", dir=root))
+    scratch.chmod(0o711)
+    for name in ("own", "neighbour"):
+        (scratch / name).mkdir(mode=0o700)
+        if identity.switches:
+            os.chown(scratch / name, identity.uid, identity.gid)
+    return scratch
