@@ -1,0 +1,215 @@
+"""Calls written as one strict JSON object in the text of a reply (ruling "Call or text").
+
+A reply attempts a call when it holds an object with the top-level key outside a nested fence, or when it
+begins, trimmed and unfenced, with `{` and names the key. One valid object is the call, prose round it or
+not. Several objects, a broken one, or one that breaks a rule of the format make the reply malformed: keys
+beyond the three are refused too, because dropping them would run something else than what the model wrote.
+A broken object counts as an attempt when the key was read in it before the break, at whatever depth; a valid
+one inside it is not dug out, since nobody can say what the whole was meant to be. The key must be written
+literally, without escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from itertools import islice
+
+from banksman.agent.protocols.base import (
+    MAX_NAME_CHARS,
+    MAX_REPLY_CHARS,
+    WITHHELD_TEXT,
+    Calls,
+    DeltaFilter,
+    Final,
+    Malformed,
+    ModelReply,
+    ModelRequest,
+    Reading,
+    RequestedCall,
+    answer,
+)
+from banksman.agent.protocols.flatten import flatten
+from banksman.agent.protocols.objects import QUOTED_KEY, Broken, Closed, attempts, next_object
+from banksman.agent.protocols.stream_filter import CallFilter
+from banksman.contracts.errors import BadInput
+from banksman.contracts.tools import ToolCall
+from banksman.contracts.wire import JsonObject, JsonValue, strict_json
+from banksman.prompting.call_format import PARAMETERS_KEY, TERMINATE_KEY, TOOL_KEY, correction
+
+_LEADING_BRACE = re.compile(r"[\s\ufeff]*+(?:(?:`{3,}+|~{3,}+)[^\S\n]*+[\w+.-]*+\s*+)?\{")
+_OPENING_FENCE = re.compile(r"(?:\A|\n)[ \t]*+(?:`{3,}+|~{3,}+)[^\n]*+\s*\Z")
+_CLOSING_FENCE = re.compile(r"\A\s*+(?:`{3,}+|~{3,}+)[ \t]*+(?=\n|\Z)")
+_FIELDS = (TOOL_KEY, PARAMETERS_KEY, TERMINATE_KEY)
+_EXCERPT_CHARS = 24
+
+
+class JsonText:
+    """Calls are text, so tools are offered by the prompt alone."""
+
+    def prepare(self, request: ModelRequest) -> ModelRequest:
+        """Write every call of the history as its object, every result as a message of the user (R2)."""
+        return replace(request, tools=(), messages=flatten(request.messages, written_call, lambda _: True))
+
+    def read(self, reply: ModelReply, *, attempt: int = 1) -> Reading:
+        """The call, the answer, or what is wrong with the attempt (R9, R10, R11)."""
+        text = reply.text or ""
+        try:
+            found = _call_in(text)
+        except _Unreadable as fault:
+            if reply.finish_reason == "content_filter":
+                return Final(WITHHELD_TEXT, "content_filter")
+            return _malformed(text, fault, reply, attempt)
+        if found is None:
+            return answer(reply)
+        if reply.finish_reason == "content_filter":
+            return Final(WITHHELD_TEXT, "content_filter")
+        call, start, end = found
+        return Calls(_prose(text, start, end), (call,))
+
+    def delta_filter(self) -> DeltaFilter:
+        """Holds back what may be part of a call, so that none of it is shown."""
+        return CallFilter()
+
+
+def written_call(call: ToolCall) -> str:
+    """A call as the model would write it."""
+    return json.dumps(
+        {TOOL_KEY: call.name, PARAMETERS_KEY: call.arguments, TERMINATE_KEY: call.terminate},
+        ensure_ascii=False,
+    )
+
+
+class _Unreadable(Exception):
+    """The text attempts a call that breaks a rule."""
+
+    def __init__(self, rule: str, position: int) -> None:
+        self.rule = rule
+        self.position = position
+        super().__init__(rule)
+
+
+def _malformed(text: str, fault: _Unreadable, reply: ModelReply, attempt: int) -> Malformed:
+    rule = f"{fault.rule}, at {_place(text, fault.position)}"
+    if reply.finish_reason == "length":
+        rule += " (the reply was cut off at the limit of output tokens; write a shorter call)"
+    return Malformed(rule, fault.position, correction(rule, attempt))
+
+
+def _place(text: str, position: int) -> str:
+    line = text.count("\n", 0, position) + 1
+    column = position - text.rfind("\n", 0, position)
+    near = text[max(0, position - _EXCERPT_CHARS) : position + _EXCERPT_CHARS]
+    return f"line {line}, column {column} (near {near!r})" if near else f"line {line}, column {column}"
+
+
+def _call_in(text: str) -> tuple[RequestedCall, int, int] | None:
+    """The one call of a text with its start and end; None when the text is an answer.
+
+    Raises:
+        _Unreadable: when it attempts a call in any other way.
+    """
+    found = tuple(islice(attempts(text), 2))
+    if not found:
+        if QUOTED_KEY in text and _LEADING_BRACE.match(text):
+            raise _no_object(text)
+        return None
+    if len(found) > 1:
+        raise _Unreadable("the reply holds more than one call", found[1].start)
+    if len(text) > MAX_REPLY_CHARS:
+        raise _Unreadable(f"the reply is longer than {MAX_REPLY_CHARS:,} characters", found[0].start)
+    match found[0]:
+        case Closed(start=start, resume=end):
+            return _read_call(text, start, end), start, end
+        case Broken(position=position, rule=rule):
+            raise _Unreadable(f"it is not valid JSON: {rule}", position)
+
+
+def _no_object(text: str) -> _Unreadable:
+    start = text.index("{")
+    first = next_object(text, start)
+    if isinstance(first, Broken) and first.start == start:
+        return _Unreadable(f"it is not valid JSON: {first.rule}", first.position)
+    return _Unreadable(f'it holds no JSON object with "{TOOL_KEY}" at its top level', start)
+
+
+def _read_call(text: str, start: int, end: int) -> RequestedCall:
+    try:
+        value = strict_json(text[start:end], what="the object")
+    except BadInput as error:
+        raise _Unreadable(str(error), start) from error
+    if not isinstance(value, dict):
+        raise _Unreadable("the call is not an object", start)
+    fields = _Fields(text, start, end, value)
+    fields.check_names()
+    return RequestedCall(
+        name=fields.name(),
+        arguments=fields.parameters(),
+        terminate=fields.terminate(),
+    )
+
+
+class _Fields:
+    """The three fields of a call, each checked; what is wrong is told with its place."""
+
+    def __init__(self, text: str, start: int, end: int, value: JsonObject) -> None:
+        self._text = text
+        self._start = start
+        self._end = end
+        self._value = value
+
+    def check_names(self) -> None:
+        for name in _FIELDS:
+            if name not in self._value:
+                raise _Unreadable(f'the required field "{name}" is missing', self._start)
+        for name in self._value:
+            if name not in _FIELDS:
+                raise self._wrong(name, f'the field "{name[:64]}" is not allowed')
+
+    def name(self) -> str:
+        value = self._value[TOOL_KEY]
+        if isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARS:
+            return value
+        raise self._wrong(TOOL_KEY, f'"{TOOL_KEY}" must be a string of 1 to {MAX_NAME_CHARS} characters')
+
+    def parameters(self) -> JsonObject:
+        value = self._value[PARAMETERS_KEY]
+        if isinstance(value, dict):
+            return value
+        kind = "JSON written inside a string" if isinstance(value, str) else _kind(value)
+        raise self._wrong(PARAMETERS_KEY, f'"{PARAMETERS_KEY}" must be an object, not {kind}')
+
+    def terminate(self) -> bool:
+        value = self._value[TERMINATE_KEY]
+        if isinstance(value, bool):
+            return value
+        raise self._wrong(
+            TERMINATE_KEY, f'"{TERMINATE_KEY}" must be true or false without quotes, not {_kind(value)}'
+        )
+
+    def _wrong(self, name: str, rule: str) -> _Unreadable:
+        found = self._text.find(json.dumps(name, ensure_ascii=False), self._start, self._end)
+        return _Unreadable(rule, max(found, self._start))
+
+
+def _kind(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+
+
+def _prose(text: str, start: int, end: int) -> str | None:
+    before = _OPENING_FENCE.sub("", text[:start]).strip()
+    after = _CLOSING_FENCE.sub("", text[end:]).strip()
+    return "\n\n".join(piece for piece in (before, after) if piece) or None

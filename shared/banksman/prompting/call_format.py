@@ -1,0 +1,56 @@
+"""The one JSON object that a call is when it is written as text: its words, and how a model is told of them.
+
+The words stand in this module and in the adapter that reads them, nowhere else.
+"""
+
+from __future__ import annotations
+
+TOOL_KEY = "tool"
+PARAMETERS_KEY = "parameters"
+TERMINATE_KEY = "terminate"
+
+CALL_SKELETON = (
+    f'{{"{TOOL_KEY}": "tool_name", "{PARAMETERS_KEY}": {{"name": "value"}}, "{TERMINATE_KEY}": false}}'
+)
+
+HOW_TO_CALL_AS_TEXT = f"""\
+When you need a tool, output ONLY one JSON object in exactly this format, and nothing before or after it:
+
+{CALL_SKELETON}
+
+- "{TOOL_KEY}" (string): the name of one of the tools above.
+- "{PARAMETERS_KEY}" (object): its parameters by name; {{}} when it has none.
+- "{TERMINATE_KEY}" (boolean): what happens after the tool has run.
+  - false: the result comes back to you as a message "Tool result for <tool>:", and you go on. \
+Use it whenever you need the result.
+  - true: this is your last action. You are not asked again; the result itself goes to the user as the answer.
+
+Write strict JSON: double quotes, no comments, no trailing commas, newlines inside strings as \\n. All three \
+fields are required and no others are allowed. Call one tool at a time and wait for its result. When you \
+need no tool, answer in plain text; do not show such an object in an answer unless you mean the call."""
+
+
+def correction(rule: str, attempt: int) -> str:
+    """What a model is told of a call that cannot be read.
+
+    Args:
+        rule: The rule that was broken, and where.
+        attempt: 1 for the first unreadable reply in a row; each attempt is told more.
+    """
+    told = f"Your last reply looks like a tool call, but it cannot be read: {rule}. Nothing was executed."
+    match attempt:
+        case 1:
+            return f"{told}\nSend the corrected call as one JSON object, or answer in plain text."
+        case 2:
+            return (
+                f"{told}\nA call is exactly one object of this form, with all three fields and nothing else "
+                f"in the reply:\n{CALL_SKELETON}\n"
+                f'"{PARAMETERS_KEY}" is an object, not a string; "{TERMINATE_KEY}" is true or false without '
+                "quotes."
+            )
+        case _:
+            return (
+                f"{told}\nThis is the last attempt. Reply with nothing but the JSON object, on one line, "
+                f"without a code fence:\n{CALL_SKELETON}\n"
+                "If you do not need a tool, reply in plain words without any braces."
+            )
