@@ -112,6 +112,7 @@ class Bus:
         self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
         self.replies = Replies(nc)
         self._connected = asyncio.Event()
+        self._closing = False
         self._on_reconnect: list[Callable[[], None]] = []
         self._on_slow_consumer: list[Callable[[str], None]] = []
 
@@ -241,6 +242,7 @@ class Bus:
 
     async def drain(self, timeout_s: float = 5.0) -> None:
         """Stop receiving, let callbacks finish, send what is buffered, and close."""
+        self._closing = True
         with contextlib.suppress(NatsError, OSError, TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.nc.drain()
@@ -248,6 +250,7 @@ class Bus:
 
     async def close(self) -> None:
         """Close at once."""
+        self._closing = True
         await self.nc.close()
         await self._closed()
 
@@ -314,7 +317,8 @@ class Bus:
 
     async def _disconnected(self) -> None:
         self._connected.clear()
-        logger.warning("%s: connection to NATS lost", self.name)
+        if not self._closing:
+            logger.warning("%s: connection to NATS lost", self.name)
 
     async def _reconnected(self) -> None:
         self.stats.reconnects += 1
@@ -325,6 +329,8 @@ class Bus:
             callback()
 
     async def _closed(self) -> None:
+        if not self._closing:
+            logger.critical("%s: NATS closed the connection for good: %s", self.name, self.nc.last_error)
         self.closed.set()
         self._connected.set()  # wakes whoever waits for a connection; it then meets `closed`
         self.replies.close()

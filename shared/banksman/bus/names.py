@@ -55,7 +55,7 @@ PREV: Final = "Banksman-Prev"
 """Stream sequence of the commit before on the same log; 0 for the first."""
 LOG_EPOCH: Final = "Banksman-Log-Epoch"
 SNAPSHOT: Final = "Banksman-Snapshot"
-"""Stream sequence of the newest snapshot's commit; absent when there is none."""
+"""Stream sequence of the log's newest snapshot; 0 for none."""
 
 STATUS_NO_RESPONDERS: Final = "503"
 STATUS_END_OF_BATCH: Final = "204"

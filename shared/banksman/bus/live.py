@@ -1,0 +1,279 @@
+"""Following logs as they grow: thousands of conversations on one connection, nothing missed.
+
+The server sends each commit on once it is stored, and may lose it on the way. A lost commit shows as a gap,
+since each names its predecessor, and is read from the stream. A lost *last* commit shows no gap: so a log is
+compared with the stream after a reconnect, after its messages were dropped, soon after it is opened, and from
+time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from banksman.bus.connection import Subscription
+from banksman.bus.errors import LogBroken
+from banksman.bus.log import EventLog, StoredCommit, decode_commit
+from banksman.bus.messages import Message
+from banksman.bus.names import SEQUENCE
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison, Unavailable
+
+logger = logging.getLogger(__name__)
+
+CHECK_S = 20.0
+"""Seconds between comparisons with the stream while somebody owns the conversation's run."""
+IDLE_CHECKS = 6
+"""Without an owner it is compared six times less often."""
+FIRST_CHECK_S = 1.0
+"""Seconds after opening: in a cluster, interest takes a moment to reach the node that sends commits on."""
+CHECKS_AT_ONCE = 32
+
+OnCommit = Callable[[StoredCommit], None]
+"""Takes a commit; must not block. Called in order, without gaps and repeats."""
+
+
+@dataclass(eq=False)
+class Following:
+    """One follower of one conversation."""
+
+    on_commit: OnCommit
+    position: int
+    """Stream sequence of the last commit that it was given."""
+    channel: _Channel = field(repr=False)
+
+    async def close(self) -> None:
+        """Stop; the last follower of a conversation ends its subscription."""
+        await self.channel.leave(self)
+
+
+class LiveHub:
+    """Follows conversations for many clients: one core subscription for each open conversation.
+
+    As a context manager it runs the comparisons in the background.
+    """
+
+    def __init__(
+        self, log: EventLog, *, check_s: float = CHECK_S, first_check_s: float = FIRST_CHECK_S
+    ) -> None:
+        self.log = log
+        self.check_s = check_s
+        self.first_check_s = first_check_s
+        self._channels: dict[str, _Channel] = {}
+        self._suspects: set[_Channel] = set()
+        self._suspected = asyncio.Event()
+        self._removers: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def open_conversations(self) -> int:
+        """How many conversations are followed."""
+        return len(self._channels)
+
+    async def __aenter__(self) -> Self:
+        self._removers = [
+            self.log.bus.on_reconnect(self._suspect_all),
+            self.log.bus.on_slow_consumer(self._suspect_subject),
+        ]
+        self._task = asyncio.create_task(self._check_for_ever())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for remove in self._removers:
+            remove()
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for channel in tuple(self._channels.values()):
+            await channel.close()
+        self._channels.clear()
+
+    async def follow(
+        self, tenant: str, conversation_id: str, *, after_stream_seq: int, on_commit: OnCommit
+    ) -> Following:
+        """Give `on_commit` the stored commits after `after_stream_seq`, then each as it is stored.
+
+        What is stored when this is called has been given when it returns.
+
+        Raises:
+            LogBroken: a commit is missing from the log.
+            Poison: a commit cannot be decoded.
+            Unavailable: the log could not be read.
+        """
+        subject = subjects.live(tenant, conversation_id)
+        channel = self._channels.get(subject)
+        if channel is None:
+            channel = self._channels[subject] = _Channel(self, subject, tenant, conversation_id)
+        return await channel.join(after_stream_seq, on_commit)
+
+    @asynccontextmanager
+    async def tail(
+        self, tenant: str, conversation_id: str, *, after_stream_seq: int = 0
+    ) -> AsyncGenerator[AsyncGenerator[StoredCommit]]:
+        """The commits of one conversation, stored and to come, as an endless iterator."""
+        queue: asyncio.Queue[StoredCommit] = asyncio.Queue()
+        following = await self.follow(
+            tenant, conversation_id, after_stream_seq=after_stream_seq, on_commit=queue.put_nowait
+        )
+
+        async def commits() -> AsyncGenerator[StoredCommit]:
+            while True:
+                yield await queue.get()
+
+        try:
+            yield commits()
+        finally:
+            await following.close()
+
+    def forget(self, channel: _Channel) -> None:
+        """Drop a channel that nobody follows."""
+        if self._channels.get(channel.subject) is channel:
+            del self._channels[channel.subject]
+        self._suspects.discard(channel)
+
+    def suspect(self, channel: _Channel) -> None:
+        """Have a channel compared with the stream at once."""
+        self._suspects.add(channel)
+        self._suspected.set()
+
+    def _suspect_all(self) -> None:
+        self._suspects.update(self._channels.values())
+        self._suspected.set()
+
+    def _suspect_subject(self, subject: str) -> None:
+        if channel := self._channels.get(subject):
+            self.suspect(channel)
+
+    async def _check_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            due = self._suspects | {channel for channel in self._channels.values() if channel.due <= now}
+            self._suspects.clear()
+            self._suspected.clear()
+            await self._check(due)
+            wake_at = min((channel.due for channel in self._channels.values()), default=now + self.check_s)
+            try:
+                async with asyncio.timeout_at(min(wake_at, now + self.first_check_s)):
+                    await self._suspected.wait()
+            except TimeoutError:
+                continue
+
+    async def _check(self, channels: set[_Channel]) -> None:
+        places = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+        async def check(channel: _Channel) -> None:
+            async with places:
+                await channel.check()
+
+        async with asyncio.TaskGroup() as tasks:
+            for channel in channels:
+                tasks.create_task(check(channel))
+
+
+class _Channel:
+    """One followed conversation."""
+
+    def __init__(self, hub: LiveHub, subject: str, tenant: str, conversation_id: str) -> None:
+        self.subject = subject
+        self.due = asyncio.get_running_loop().time() + hub.first_check_s
+        self._hub = hub
+        self._tenant = tenant
+        self._conversation_id = conversation_id
+        self._followings: list[Following] = []
+        self._subscription: Subscription | None = None
+        self._owned = True
+        # Keeps the order: a commit that arrives waits until a reader has delivered what came before it.
+        self._turn = asyncio.Lock()
+
+    async def join(self, after: int, on_commit: OnCommit) -> Following:
+        following = Following(on_commit, after, self)
+        self._followings.append(following)  # before any await: the channel now stays open
+        async with self._turn:
+            try:
+                if self._subscription is None:
+                    self._subscription = await self._hub.log.bus.subscribe(self.subject, self._received)
+                await self._catch_up(following)
+            except BaseException:
+                await self._remove(following)
+                raise
+        return following
+
+    async def leave(self, following: Following) -> None:
+        async with self._turn:
+            await self._remove(following)
+
+    async def close(self) -> None:
+        if self._subscription:
+            await self._subscription.unsubscribe()
+
+    async def check(self) -> None:
+        """Compare with the stream and deliver what did not arrive."""
+        self._check_in(self._hub.check_s if self._owned else self._hub.check_s * IDLE_CHECKS)
+        try:
+            async with self._turn:
+                if not self._followings:
+                    return
+                position = min(following.position for following in self._followings)
+                if await self._hub.log.more(self._tenant, self._conversation_id, after=position):
+                    logger.info("%s: a commit after %d did not arrive; reading it", self.subject, position)
+                    await self._catch_up_all()
+        except (Unavailable, LogBroken, Poison) as error:
+            logger.warning("%s: could not be compared with its log: %s", self.subject, error)
+            self._check_in(self._hub.first_check_s)
+
+    def _check_in(self, seconds: float) -> None:
+        self.due = asyncio.get_running_loop().time() + seconds
+
+    async def _received(self, message: Message) -> None:
+        async with self._turn:
+            try:
+                stored = decode_commit(
+                    message.subject, int(message.headers[SEQUENCE]), message.headers, message.data
+                )
+                await self._deliver_live(stored)
+            except (Unavailable, LogBroken, Poison, KeyError) as error:
+                logger.warning("%s: a commit could not be delivered: %s", self.subject, error)
+                self._hub.suspect(self)
+
+    async def _deliver_live(self, stored: StoredCommit) -> None:
+        for following in tuple(self._followings):
+            if stored.stream_seq <= following.position:
+                continue
+            if stored.prev == following.position:
+                self._give(following, stored)
+            else:
+                await self._catch_up(following, leader=True)
+
+    async def _catch_up_all(self) -> None:
+        for following in tuple(self._followings):
+            await self._catch_up(following, leader=True)
+
+    async def _catch_up(self, following: Following, *, leader: bool = False) -> None:
+        for stored in await self._hub.log.read(
+            self._tenant, self._conversation_id, after=following.position, leader=leader
+        ):
+            self._give(following, stored)
+
+    def _give(self, following: Following, stored: StoredCommit) -> None:
+        following.position = stored.stream_seq
+        self._owned = stored.commit.owner is not None
+        try:
+            following.on_commit(stored)
+        except Exception:
+            logger.exception("%s: a follower failed", self.subject)
+
+    async def _remove(self, following: Following) -> None:
+        if following in self._followings:
+            self._followings.remove(following)
+        if not self._followings and self._subscription:
+            self._hub.forget(self)
+            await self._subscription.unsubscribe()
+            self._subscription = None

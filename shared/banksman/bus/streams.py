@@ -1,0 +1,160 @@
+"""The one place that creates streams and consumers, and the check that they are as strong as promised."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+import httpx
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import ApiError, call
+from banksman.bus.names import CODE_CONSUMER_NOT_FOUND, CODE_STREAM_NOT_FOUND, api
+from banksman.bus.topology import Consumer, Stream, Topology
+from banksman.contracts.errors import WeakDurability
+
+logger = logging.getLogger(__name__)
+
+MONITORING_TIMEOUT_S = 3.0
+
+_AT_LEAST = ("max_bytes", "num_replicas", "duplicate_window", "max_msg_size", "max_ack_pending")
+"""Settings where a bigger value is no weakness."""
+
+
+async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """Create what is missing and bring what differs to its settings; returns what was done, a line each.
+
+    Run by the operator's user before services start, any number of times.
+
+    Raises:
+        ApiError: the server refused; a stream's storage, retention and subjects it held cannot be changed.
+        Unavailable: no answer.
+    """
+    done: list[str] = []
+    for stream in topology.streams:
+        done += await _provision_stream(bus, stream)
+    for consumer in topology.consumers:
+        done += await provision_consumer(bus, consumer)
+    for line in done:
+        logger.info("%s: %s", topology.account, line)
+    return tuple(done)
+
+
+async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
+    """Create a consumer, or bring it to its settings."""
+    found = await _consumer_config(bus, consumer)
+    if found is not None and not _differences(found, consumer.config()):
+        return []
+    body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
+    await call(bus, api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable), body)
+    return [f"consumer {consumer.stream}/{consumer.durable} {'updated' if found else 'created'}"]
+
+
+async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """Say where what exists is missing or weaker than `topology`; empty when all is well.
+
+    With `monitoring_url` in the connection's settings it also reads whether the server syncs every write.
+    A single node must (`sync_interval: always`): without, a power cut loses acknowledged messages.
+    """
+    findings: list[str] = []
+    for stream in topology.streams:
+        findings += await _verify_stream(bus, stream)
+    for consumer in topology.consumers:
+        findings += await _verify_consumer(bus, consumer)
+    if bus.settings.monitoring_url:
+        findings += await _verify_server(bus.settings.monitoring_url, topology)
+    return tuple(findings)
+
+
+async def _provision_stream(bus: Bus, stream: Stream) -> list[str]:
+    found = await _stream_config(bus, stream.name)
+    if found is None:
+        await call(bus, api("STREAM.CREATE", stream.name), stream.config())
+        return [f"stream {stream.name} created"]
+    differences = _differences(found, stream.config())
+    if not differences:
+        return []
+    await call(bus, api("STREAM.UPDATE", stream.name), {**found, **stream.config()})
+    return [f"stream {stream.name} updated: {', '.join(differences)}"]
+
+
+async def _stream_config(bus: Bus, name: str) -> dict[str, Any] | None:
+    try:
+        return cast(dict[str, Any], (await call(bus, api("STREAM.INFO", name)))["config"])
+    except ApiError as error:
+        if error.err_code == CODE_STREAM_NOT_FOUND:
+            return None
+        raise
+
+
+async def _consumer_config(bus: Bus, consumer: Consumer) -> dict[str, Any] | None:
+    try:
+        info = await call(bus, api("CONSUMER.INFO", consumer.stream, consumer.durable))
+    except ApiError as error:
+        if error.err_code in (CODE_CONSUMER_NOT_FOUND, CODE_STREAM_NOT_FOUND):
+            return None
+        raise
+    return cast(dict[str, Any], info["config"])
+
+
+async def _verify_stream(bus: Bus, stream: Stream) -> list[str]:
+    found = await _stream_config(bus, stream.name)
+    if found is None:
+        return [f"stream {stream.name} is missing"]
+    return _weaknesses(f"stream {stream.name}", found, stream.config())
+
+
+async def _verify_consumer(bus: Bus, consumer: Consumer) -> list[str]:
+    found = await _consumer_config(bus, consumer)
+    name = f"consumer {consumer.stream}/{consumer.durable}"
+    if found is None:
+        return [f"{name} is missing"]
+    weaknesses = _weaknesses(name, found, consumer.config())
+    return [*weaknesses, f"{name}: backoff overrides ack_wait"] if found.get("backoff") else weaknesses
+
+
+async def _verify_server(monitoring_url: str, topology: Topology) -> list[str]:
+    try:
+        async with httpx.AsyncClient(timeout=MONITORING_TIMEOUT_S) as client:
+            answer = await client.get(f"{monitoring_url}/varz")
+            config = cast(dict[str, Any], answer.json()["jetstream"]["config"])
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        return [f"server: {monitoring_url} does not say how it syncs: {type(error).__name__}"]
+    single = all(stream.replicas == 1 for stream in topology.streams)
+    if single and not config.get("sync_always"):
+        return ["server: sync_interval is not `always`: a power cut loses acknowledged messages"]
+    return []
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return [field for field, value in wanted.items() if not _same(found.get(field), value)]
+
+
+def _weaknesses(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what}: {field} is {found.get(field)!r}, expected {wanted[field]!r}"
+        for field in _differences(found, wanted)
+        if not (field in _AT_LEAST and _exceeds(found.get(field), wanted[field]))
+    ]
+
+
+def _same(found: object, wanted: object) -> bool:
+    # The server leaves out what is false or zero.
+    return found == wanted or (not found and not wanted)
+
+
+def _exceeds(found: object, wanted: object) -> bool:
+    unlimited = found == -1
+    return isinstance(found, int) and isinstance(wanted, int) and (unlimited or found > wanted)
+
+
+async def require(bus: Bus, *topologies: Topology) -> None:
+    """Refuse to go on when something is weaker than promised.
+
+    Raises:
+        WeakDurability: with every finding.
+    """
+    findings = [finding for topology in topologies for finding in await verify(bus, topology)]
+    if findings:
+        raise WeakDurability(tuple(dict.fromkeys(findings)))

@@ -1,0 +1,343 @@
+"""What exists in NATS, as data: every stream, consumer, bucket and object store with its exact settings."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from banksman.bus import names
+from banksman.contracts import subjects
+from banksman.contracts.subjects import ANY
+
+SECOND_NS = 1_000_000_000
+DAY_S = 86_400
+MAX_MESSAGE_BYTES = 1024 * 1024 - 16 * 1024
+"""Bytes of one stored message, its headers included: what `max_payload` leaves when a dead letter's own
+headers come on top."""
+DUPLICATE_WINDOW_S = 600
+ACK_WAIT_S = 3
+LEASE_TTL_S = 3
+"""Seconds a runner's lease lives without renewal."""
+MAX_ACK_PENDING = 10_000
+
+Replicas = Literal[1, 3]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageBudget:
+    """The bytes that all streams together may take.
+
+    Each stream reserves its share, so storage that runs out refuses writes on one stream, and never breaks
+    the server. What is not shared out is for timers, which the server does not let us bound.
+    """
+
+    total_bytes: int
+
+    @classmethod
+    def of_disk(cls, directory: Path) -> StorageBudget:
+        """80 % of the volume that holds `directory`."""
+        return cls(shutil.disk_usage(directory).total * 8 // 10)
+
+    def share(self, per_mille: int) -> int:
+        """So many thousandths of the whole, in bytes."""
+        return self.total_bytes * per_mille // 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A stream. Durations are seconds; `None` sets no limit."""
+
+    name: str
+    subjects: tuple[str, ...]
+    retention: Literal["limits", "workqueue"] = "limits"
+    discard: Literal["new", "old"] = "new"
+    max_bytes: int | None = None
+    max_age_s: int | None = None
+    max_msg_size: int | None = MAX_MESSAGE_BYTES
+    max_msgs_per_subject: int | None = None
+    write_once: bool = False
+    """One message a subject; a second is refused."""
+    replaces: bool = False
+    """One message a subject; a second replaces it (buckets)."""
+    rollup: bool = False
+    """A message may remove the earlier ones of its subject."""
+    direct: bool = False
+    """Any replica may answer reads."""
+    republish: tuple[str, str] | None = None
+    """Source and destination of what is sent on once it is stored."""
+    schedules: bool = False
+    message_ttl: bool = False
+    marker_ttl_s: int | None = None
+    """How long the marker stays that tells of an expired subject; None leaves none."""
+    duplicate_window_s: int = DUPLICATE_WINDOW_S
+    replicas: Replicas = 1
+
+    def config(self) -> dict[str, Any]:
+        """The body of the server's request to create it."""
+        config: dict[str, Any] = {
+            "name": self.name,
+            "subjects": list(self.subjects),
+            "storage": "file",
+            "retention": self.retention,
+            "discard": self.discard,
+            "max_bytes": self.max_bytes or -1,
+            "max_age": (self.max_age_s or 0) * SECOND_NS,
+            "max_msg_size": self.max_msg_size or -1,
+            "max_msgs": -1,
+            "max_consumers": -1,
+            "max_msgs_per_subject": 1
+            if self.write_once or self.replaces
+            else self.max_msgs_per_subject or -1,
+            "discard_new_per_subject": self.write_once,
+            "duplicate_window": self.duplicate_window_s * SECOND_NS,
+            "allow_direct": self.direct,
+            "allow_msg_schedules": self.schedules,
+            "allow_msg_ttl": self.message_ttl,
+            "allow_rollup_hdrs": self.rollup or self.schedules,
+            "deny_delete": self.replaces,
+            "num_replicas": self.replicas,
+        }
+        if self.republish:
+            config["republish"] = {"src": self.republish[0], "dest": self.republish[1]}
+        if self.marker_ttl_s:
+            config["subject_delete_marker_ttl"] = self.marker_ttl_s * SECOND_NS
+        return config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """A durable pull consumer. It redelivers for ever; poison is counted in the log."""
+
+    stream: str
+    durable: str
+    filter: str
+    ack_wait_s: int = ACK_WAIT_S
+    replicas: Replicas = 1
+
+    def config(self) -> dict[str, Any]:
+        """The body of the server's request to create it. A `backoff` would override `ack_wait`."""
+        return {
+            "durable_name": self.durable,
+            "filter_subject": self.filter,
+            "ack_policy": "explicit",
+            "deliver_policy": "all",
+            "replay_policy": "instant",
+            "ack_wait": self.ack_wait_s * SECOND_NS,
+            "max_deliver": -1,
+            "max_ack_pending": MAX_ACK_PENDING,
+            "max_waiting": 512,
+            "num_replicas": self.replicas,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What one account holds."""
+
+    account: str
+    streams: tuple[Stream, ...]
+    consumers: tuple[Consumer, ...] = ()
+
+    def stream(self, name: str) -> Stream:
+        """The stream of that name."""
+        return next(stream for stream in self.streams if stream.name == name)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that all its streams may take together."""
+        return sum(stream.max_bytes or 0 for stream in self.streams)
+
+
+def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
+    """What account APP holds: 80 % of the budget, with a fifth of that for snapshots."""
+    streams = (*_logs(budget, replicas), *_work(budget, replicas), *_slots(budget, replicas))
+    return Topology(
+        "APP", (*streams, *_buckets(budget, replicas), _snapshots(budget, replicas)), _consumers(replicas)
+    )
+
+
+def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
+    """What account RUN holds: 15 % of the budget, for whole outputs and workspaces."""
+    return Topology(
+        "RUN",
+        (
+            object_store(names.OUTPUTS, budget.share(50), replicas, max_age_s=30 * DAY_S),
+            object_store(names.WORKSPACES, budget.share(100), replicas),
+        ),
+    )
+
+
+def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
+    """The durable that serves one workflow; `workflow-{name}`."""
+    return Consumer(
+        stream=names.WORKFLOWS,
+        durable=f"workflow-{name}",
+        filter=subjects.workflow_run(name, ANY, ANY),
+        replicas=replicas,
+    )
+
+
+def bucket(
+    name: str, max_bytes: int, replicas: Replicas, *, ttl_s: int | None = None, tells_end: bool = False
+) -> Stream:
+    """A bucket that keeps the last value of each key and sends each change on once it is stored.
+
+    Args:
+        name: The bucket's.
+        max_bytes: Of all values together.
+        replicas: 1 or 3.
+        ttl_s: Seconds after which a key ends unless it is written again.
+        tells_end: Whether watchers are told when a key ends so.
+    """
+    keys = names.kv_subject(name, ">")
+    return Stream(
+        name=names.kv_stream(name),
+        subjects=(keys,),
+        max_bytes=max_bytes,
+        max_age_s=ttl_s,
+        replaces=True,
+        rollup=True,
+        direct=True,
+        republish=(keys, subjects.stored(keys)),
+        message_ttl=True,
+        marker_ttl_s=1 if tells_end else None,
+        duplicate_window_s=min(DUPLICATE_WINDOW_S, ttl_s or DUPLICATE_WINDOW_S),
+        replicas=replicas,
+    )
+
+
+def object_store(name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None) -> Stream:
+    """An object store in the layout that all NATS clients share."""
+    return Stream(
+        name=names.object_stream(name),
+        subjects=(names.object_chunks(name, ">"), names.object_meta(name, ">")),
+        max_bytes=max_bytes,
+        max_age_s=max_age_s,
+        direct=True,
+        rollup=True,
+        replicas=replicas,
+    )
+
+
+def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        Stream(
+            name=names.EVENTS,
+            subjects=(subjects.conversation(ANY, ANY),),
+            max_bytes=budget.share(380),
+            direct=True,
+            republish=(subjects.all_of("conversation"), subjects.all_of("live")),
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.DEAD,
+            subjects=(subjects.all_of("dead"),),
+            max_bytes=budget.share(30),
+            max_msg_size=None,
+            direct=True,
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.ADVISORIES,
+            subjects=(
+                "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
+                "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
+            ),
+            max_bytes=budget.share(5),
+            max_age_s=30 * DAY_S,
+            replicas=replicas,
+        ),
+    )
+
+
+def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        Stream(
+            name=names.RUNS,
+            subjects=(subjects.run_work(ANY, ANY), subjects.run_signal(ANY, ANY)),
+            retention="workqueue",
+            max_bytes=budget.share(50),
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.WORKFLOWS,
+            subjects=(subjects.workflow_run(ANY, ANY, ANY),),
+            retention="workqueue",
+            max_bytes=budget.share(20),
+            replicas=replicas,
+        ),
+        # The server refuses schedules with `discard: new` and drops them silently at a limit.
+        Stream(
+            name=names.TIMERS,
+            subjects=(subjects.timer_set(ANY, ANY, ANY), subjects.timer_fired(ANY, ANY, ANY)),
+            retention="workqueue",
+            discard="old",
+            schedules=True,
+            replicas=replicas,
+        ),
+    )
+
+
+def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        Stream(
+            name=names.APPROVALS,
+            subjects=(subjects.approval_request(ANY, ANY), subjects.approval_reply(ANY, ANY)),
+            max_bytes=budget.share(60),
+            write_once=True,
+            direct=True,
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.RESULTS,
+            subjects=(subjects.tool_started(ANY, ANY), subjects.tool_result(ANY, ANY)),
+            max_bytes=budget.share(60),
+            max_age_s=30 * DAY_S,
+            write_once=True,
+            direct=True,
+            republish=(subjects.all_of("tool"), subjects.stored(subjects.all_of("tool"))),
+            replicas=replicas,
+        ),
+    )
+
+
+def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        bucket(names.TOOLS, budget.share(5), replicas),
+        bucket(names.ASSISTANTS, budget.share(5), replicas),
+        bucket(names.PROMPTS, budget.share(5), replicas),
+        bucket(names.WORKFLOW_DEFINITIONS, budget.share(5), replicas),
+        bucket(names.CONVERSATIONS, budget.share(40), replicas),
+        bucket(names.OWNERS, budget.share(10), replicas),
+        bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S, tells_end=True),
+        bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
+    )
+
+
+def _snapshots(budget: StorageBudget, replicas: Replicas) -> Stream:
+    return object_store(names.SNAPSHOTS, budget.share(100), replicas)
+
+
+def _consumers(replicas: Replicas) -> tuple[Consumer, ...]:
+    return (
+        Consumer(
+            stream=names.RUNS, durable=names.AGENTS, filter=subjects.run_work(ANY, ANY), replicas=replicas
+        ),
+        Consumer(
+            stream=names.RUNS, durable=names.SIGNALS, filter=subjects.run_signal(ANY, ANY), replicas=replicas
+        ),
+        Consumer(
+            stream=names.APPROVALS,
+            durable=names.APPROVAL_REPLIES,
+            filter=subjects.approval_reply(ANY, ANY),
+            replicas=replicas,
+        ),
+        Consumer(
+            stream=names.TIMERS,
+            durable=names.FIRED_TIMERS,
+            filter=subjects.timer_fired(ANY, ANY, ANY),
+            replicas=replicas,
+        ),
+    )
