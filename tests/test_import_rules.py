@@ -49,6 +49,7 @@ UNLAWFUL = [
     ("services/agent/banksman/agent/loop.py", "from anthropic import AsyncAnthropic", "Model SDKs only"),
     ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),
     ("services/agent/banksman/agent/app.py", "from banksman import testing", "Test helpers only"),
+    ("shared/banksman/unheard_of/__init__.py", "unlisted = True", "Services stand on runs"),
 ]
 
 
