@@ -43,7 +43,7 @@ class SandboxOutcome:
     exit_code: int | None
     """As bash reports it, 128 + n for signal n; None when it was killed from outside."""
     output: CapturedOutput
-    """Also when it was killed: what it had written until then."""
+    """Also when it was killed: what it had written until then. Whoever gets the outcome closes it."""
     killed_reason: KilledReason | None
     duration_ms: int
 

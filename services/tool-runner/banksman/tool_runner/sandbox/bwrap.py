@@ -70,14 +70,23 @@ class BwrapSandbox:
         stop = stop or Stop()
         async with self._slots:
             output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
-            started = time.monotonic()
-            call = self._spawn(command, output, on_output, stop)
-            try:
-                await self._watch(call, command.timeout_s, stop)
-            finally:
-                await call.end(self._limits.kill_wait_s)
-            duration_ms = round((time.monotonic() - started) * 1000)
-            return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(output.close)
+                outcome = await self._run(command, output, on_output, stop)
+                on_failure.pop_all()
+            return outcome
+
+    async def _run(
+        self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
+    ) -> SandboxOutcome:
+        started = time.monotonic()
+        call = self._spawn(command, output, on_output, stop)
+        try:
+            await self._watch(call, command.timeout_s, stop)
+        finally:
+            await call.end(self._limits.kill_wait_s)
+        duration_ms = round((time.monotonic() - started) * 1000)
+        return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
 
     async def sweep(self) -> None:
         """Bury orphans every second, for ever: the net below the sweep that ends each call."""

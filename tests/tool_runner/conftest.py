@@ -1,0 +1,91 @@
+"""A runner with real sandboxes, a workspace root that the sandbox user can reach, and local web servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.egress import Egress
+from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
+from banksman.tool_runner.limits import RunnerLimits, SandboxLimits, WorkspaceLimits
+from banksman.tool_runner.quota import delete_tree
+from banksman.tool_runner.sandbox.base import Stop
+from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+from banksman.tool_runner.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.tools.base import ToolOutcome
+from banksman.tool_runner.workspace import Workspace, WorkspaceStore
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Everything of a runner but NATS."""
+
+    box: ToolBox
+    sandbox: BwrapSandbox
+    store: WorkspaceStore
+    workspace: Workspace
+    identity: SandboxIdentity
+    limits: RunnerLimits
+
+    async def call(self, tool: str, **arguments: object) -> ToolOutcome:
+        return await self.box.run(tool, self.workspace, _json(arguments))
+
+    async def bash(self, command: str, *, timeout_s: float = 20, stop: Stop | None = None) -> ToolOutcome:
+        arguments: JsonObject = {"command": command, "timeout_s": timeout_s}
+        return await self.box.run("bash", self.workspace, arguments, stop=stop)
+
+
+def _json(arguments: dict[str, object]) -> JsonObject:
+    return arguments  # pyright: ignore[reportReturnType] - wrong types are part of what is tested
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A root for workspaces; pytest's own directories are closed to other users."""
+    directory = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/var/tmp"))
+    directory.chmod(0o711)
+    yield directory
+    delete_tree(directory)
+
+
+@pytest.fixture
+def limits() -> RunnerLimits:
+    """The default limits; a test class overrides this fixture to have others."""
+    return RunnerLimits()
+
+
+@pytest.fixture
+async def runner(root: Path, limits: RunnerLimits) -> AsyncIterator[Runner]:
+    identity = sandbox_identity()
+    sandbox = BwrapSandbox(identity, limits.sandbox, max_output_chars=limits.max_output_chars)
+    store = WorkspaceStore(root, identity, limits.workspace)
+    box = workspace_tools(sandbox, Egress(limits.fetch), limits)
+    yield Runner(box, sandbox, store, store.get("acme", "c1"), identity, limits)
+    sandbox.close()
+
+
+@pytest.fixture
+def small_workspace() -> RunnerLimits:
+    """A runner whose workspaces are full soon."""
+    return RunnerLimits(
+        workspace=WorkspaceLimits(max_bytes=1024 * 1024, max_entries=200, max_depth=16, scan_share=1),
+        sandbox=SandboxLimits(watchdog_interval_s=0.02),
+    )
+
+
+@pytest.fixture
+def is_root() -> bool:
+    return os.geteuid() == 0
+
+
+async def started(event: asyncio.Event) -> None:
+    """Wait for an event that has to come."""
+    async with asyncio.timeout(5):
+        await event.wait()

@@ -1,0 +1,257 @@
+"""Whatever ends a call, nobody of it is left; and what runs, runs as somebody without rights."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from banksman.testing import privileged
+from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
+from banksman.tool_runner.sandbox import processes
+from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
+
+from .conftest import Runner, started
+
+
+def living(marker: str) -> list[int]:
+    """Processes, zombies left out, whose command line has `marker`."""
+    return [pid for pid in _pids() if marker in _read(pid, "cmdline")]
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def user_ids(pid: int) -> set[int]:
+    lines = [line for line in _read(pid, "status").splitlines() if line.startswith("Uid:")]
+    return {int(uid) for line in lines for uid in line.split()[1:]}
+
+
+@contextlib.asynccontextmanager
+async def running(runner: Runner, script: str) -> AsyncIterator[Stop]:
+    """A command that has said something and goes on; killed at the end."""
+    spoke, stop = asyncio.Event(), Stop()
+    command = SandboxCommand(f"echo ready; {script}", runner.workspace.directory, 30)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(runner.sandbox.run(command, on_output=lambda *_: spoke.set(), stop=stop))
+        try:
+            await started(spoke)
+            yield stop
+        finally:
+            stop.request("cancelled")
+            (await task).output.close()
+
+
+HARD_TO_KILL = "trap '' TERM HUP INT; (setsid sleep {n}1 &); nohup sleep {n}2 2>/dev/null & sleep {n}3"
+
+
+async def test_a_time_out_leaves_nobody(runner: Runner) -> None:
+    outcome = await runner.bash(HARD_TO_KILL.format(n=77801), timeout_s=0.5)
+    assert outcome.error_kind == "timeout"
+    assert living("sleep\0" + "77801") == []
+
+
+async def test_a_stop_leaves_nobody_and_keeps_what_was_written(runner: Runner) -> None:
+    spoke, stop = asyncio.Event(), Stop()
+    async with asyncio.TaskGroup() as group:
+        call = group.create_task(
+            runner.box.run(
+                "bash",
+                runner.workspace,
+                {"command": "echo begun; " + HARD_TO_KILL.format(n=77802)},
+                on_output=lambda *_: spoke.set(),
+                stop=stop,
+            )
+        )
+        await started(spoke)
+        stop.request("cancelled")
+        outcome = await call
+    assert (outcome.error_kind, outcome.value["stdout"]) == ("cancelled", "begun\n")
+    assert living("sleep\0" + "77802") == []
+
+
+async def test_cancelling_the_caller_leaves_nobody(runner: Runner) -> None:
+    spoke = asyncio.Event()
+    command = SandboxCommand(
+        "echo; " + HARD_TO_KILL.format(n=77803), runner.workspace.directory, 30
+    )
+    call = asyncio.create_task(runner.sandbox.run(command, on_output=lambda *_: spoke.set()))
+    await started(spoke)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert living("sleep\0" + "77803") == []
+
+
+async def test_background_processes_do_not_outlive_their_call(runner: Runner) -> None:
+    outcome = await runner.bash("nohup setsid sleep 778041 >/dev/null 2>&1 & echo done")
+    assert outcome.value["stdout"] == "done\n"
+    assert living("778041") == []
+
+
+async def test_a_background_process_that_holds_the_output_does_not_hold_the_result(runner: Runner) -> None:
+    outcome = await runner.bash("sleep 778051 & echo done")
+    assert outcome.value["stdout"] == "done\n"
+    assert outcome.duration_ms < 2000
+    assert living("778051") == []
+
+
+async def test_killing_bwrap_at_any_moment_of_its_start_leaves_nobody(runner: Runner) -> None:
+    """bubblewrap issues 633 and 700: a sandbox outlives a bwrap that is killed while it starts."""
+    loop = asyncio.get_running_loop()
+    command = SandboxCommand("sleep 778061", runner.workspace.directory, 30)
+    for step in range(40):
+        stop = Stop()
+        loop.call_later(step * 0.0005, stop.request, "cancelled")
+        outcome = await runner.sandbox.run(command, stop=stop)
+        outcome.output.close()
+        assert living("778061") == []
+        assert processes.orphans() == []
+
+
+async def test_calls_that_run_are_not_disturbed_by_the_end_of_others(runner: Runner) -> None:
+    async with running(runner, "sleep 778071"):
+        for _ in range(3):
+            other = SandboxCommand("sleep 9", runner.workspace.directory, 0.05)
+            (await runner.sandbox.run(other)).output.close()
+        assert await processes.bury_orphans() == 0
+        assert len(living("sleep\000778071")) == 1
+
+
+async def test_the_sweep_spares_children_that_are_not_sandboxes(runner: Runner) -> None:
+    with subprocess.Popen(["sleep", "778081"]) as child:
+        await runner.bash("sleep 9", timeout_s=0.05)
+        assert await processes.bury_orphans() == 0
+        assert child.poll() is None
+        child.kill()
+
+
+async def test_sandboxes_are_children_of_the_event_loops_thread(runner: Runner) -> None:
+    """The parent-death signal is sent when the spawning thread ends, not the process."""
+    async with running(runner, "sleep 778091"):
+        own = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+        assert any("bwrap" in _read(int(pid), "cmdline") for pid in own)
+
+
+async def test_bwrap_itself_starts_with_an_empty_environment(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
+    async with running(runner, "sleep 778101"):
+        tree = [pid for child in processes.children(os.getpid()) for pid in processes.descendants(child)]
+        environments = {_read(pid, "environ") for pid in tree if "bwrap" in _read(pid, "cmdline")}
+    assert environments == {""}
+
+
+async def test_no_process_of_a_call_has_the_real_user_root(runner: Runner) -> None:
+    async with running(runner, "sleep 778111 & wait"):
+        tree = [
+            pid
+            for child in processes.children(os.getpid())
+            if "bwrap" in _read(child, "cmdline")
+            for pid in processes.descendants(child)
+        ]
+        ids = [user_ids(pid) for pid in tree]
+        scores = {_read(pid, "oom_score_adj").strip() for pid in tree}
+    assert len(ids) >= 3
+    assert set().union(*ids) == {runner.identity.uid}
+    assert runner.identity.uid != 0
+    assert scores == {"1000"}
+
+
+async def test_a_command_cannot_signal_what_is_outside(runner: Runner) -> None:
+    with subprocess.Popen(["sleep", "778121"]) as outside:
+        outcome = await runner.bash(f"kill -9 {outside.pid}; kill -9 -1; echo")
+        assert outcome.is_error is False
+        assert outside.poll() is None
+        outside.kill()
+
+
+_ONE_CALL = textwrap.dedent("""
+    import asyncio, sys
+    from pathlib import Path
+    from banksman.tool_runner.identity import sandbox_identity
+    from banksman.tool_runner.limits import SandboxLimits
+    from banksman.tool_runner.sandbox.base import SandboxCommand
+    from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+
+    async def main():
+        sandbox = BwrapSandbox(sandbox_identity(), SandboxLimits())
+        command = SandboxCommand(sys.argv[2], Path(sys.argv[1]), 60)
+        show = lambda _, chunk: print(chunk.decode(), end="", flush=True)
+        (await sandbox.run(command, on_output=show)).output.close()
+
+    asyncio.run(main())
+""")
+
+
+async def test_a_runner_killed_with_9_takes_its_sandboxes_along(runner: Runner) -> None:
+    arguments = [sys.executable, "-c", _ONE_CALL, str(runner.workspace.directory), "echo ready; sleep 778131"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"ready\n"
+        watched = [os.pidfd_open(pid) for pid in living("sleep\000778131")]
+        assert len(watched) == 1
+        other.send_signal(signal.SIGKILL)
+    poll = select.poll()
+    poll.register(watched[0], select.POLLIN)
+    assert poll.poll(5000), "the sandbox outlived its runner"
+    os.close(watched[0])
+
+
+def _ordinary_python() -> str | None:
+    """A Python of our version that a user other than root can start."""
+    candidates = (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
+    probe = "import pydantic_core"
+    for candidate in candidates:
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            subprocess.run([candidate, "-c", probe], check=True, capture_output=True, **_ordinary())
+            return candidate
+    return None
+
+
+def _ordinary() -> dict[str, object]:
+    user = {"user": 61018, "group": 61018, "extra_groups": []} if os.geteuid() == 0 else {}
+    return {"env": {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}, "cwd": "/", **user}
+
+
+def test_an_ordinary_users_runner_works_as_that_user(root: Path) -> None:
+    python = _ordinary_python()
+    privileged.require("a Python that other users can start", python is not None, "a runner without root")
+    assert python is not None
+    workspace = root / "ordinary"
+    workspace.mkdir()
+    uid = 61018 if os.geteuid() == 0 else os.geteuid()
+    os.chown(workspace, uid, -1)
+    arguments = [python, "-c", _ONE_CALL, str(workspace), "touch made; id -u"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=20, **_ordinary())
+    assert done.stdout == "1000\n", done.stderr
+    assert (workspace / "made").stat().st_uid == uid
+
+
+async def test_a_root_runner_drops_to_the_sandbox_user(runner: Runner, is_root: bool) -> None:
+    privileged.require("root", is_root, "whether a runner that is root drops it")
+    await runner.bash("touch made")
+    assert (runner.workspace.directory / "made").stat().st_uid == DEFAULT_SANDBOX_UID
+    await runner.call("write_file", path="deep/down/text", content="x")
+    written = runner.workspace.directory / "deep"
+    assert {path.stat().st_uid for path in (written, *written.rglob("*"))} == {DEFAULT_SANDBOX_UID}
+    assert (await runner.bash("echo more >> deep/down/text && rm -r deep")).value["success"] is True
