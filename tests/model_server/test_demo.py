@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+
+from banksman.model_server import ModelServer
+
+TOOLS: dict[str, tuple[str, ...]] = {
+    "bash": ("command",),
+    "read_file": ("path",),
+    "write_file": ("path", "content"),
+    "web_fetch": ("url",),
+    "get_current_weather": ("location",),
+}
+PAGE = "<h1>A page</h1>"
+
+
+def schema(fields: tuple[str, ...]) -> dict[str, Any]:
+    properties = {name: {"type": "string"} for name in fields}
+    return {"type": "object", "properties": properties, "required": list(fields)}
+
+
+@dataclass
+class Workspace:
+    """Stands in for the tools: files in memory, and results like a tool-runner's."""
+
+    files: dict[str, str] = field(default_factory=lambda: {"b.md": "two\nlines", "a.txt": "alpha"})
+    override: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Results by tool name that come instead."""
+
+    def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if name in self.override:
+            return self.override[name]
+        match name:
+            case "bash":
+                return self._bash(arguments["command"])
+            case "read_file":
+                content = self.files.get(arguments["path"])
+                missing = {"success": False, "error": f"{arguments['path']} does not exist"}
+                return missing if content is None else {"success": True, "content": content}
+            case "write_file":
+                self.files[arguments["path"]] = arguments["content"]
+                return {"success": True, "message": f"wrote {arguments['path']}"}
+            case "web_fetch":
+                return {"success": True, "status": 200, "content": PAGE}
+            case _:
+                return {"success": True, "location": arguments["location"], "condition": "Sunny"}
+
+    def _bash(self, command: str) -> dict[str, Any]:
+        if command == "ls":
+            listing = "".join(f"{name}\n" for name in sorted(self.files))
+            return {"success": True, "exit_code": 0, "stdout": listing, "stderr": ""}
+        if command == "false":
+            return {"success": False, "exit_code": 1, "stdout": "", "stderr": "no luck\n"}
+        return {"success": True, "exit_code": 0, "stdout": f"ran {command}\n", "stderr": ""}
+
+
+@dataclass
+class Talk:
+    """What one request led to."""
+
+    answer: str
+    rounds: list[list[tuple[str, dict[str, Any]]]]
+    """The calls, reply by reply."""
+
+
+class Agent(Protocol):
+    """A small loop over one tool protocol; keeps its conversation from request to request."""
+
+    workspace: Workspace
+
+    async def ask(self, request: str) -> Talk: ...
+
+
+class OpenAIAgent:
+    def __init__(self, client: AsyncOpenAI, workspace: Workspace) -> None:
+        self.client = client
+        self.workspace = workspace
+        self.messages: list[Any] = []
+        self.options: dict[str, Any] = {
+            "tools": [
+                {"type": "function", "function": {"name": name, "parameters": schema(fields)}}
+                for name, fields in TOOLS.items()
+            ]
+        }
+
+    async def ask(self, request: str) -> Talk:
+        self.messages.append({"role": "user", "content": request})
+        talk = Talk("", [])
+        while True:
+            completion = await self.client.chat.completions.create(
+                model="demo", messages=self.messages, **self.options
+            )
+            message = completion.choices[0].message
+            self.messages.append(message.to_dict())
+            if not message.tool_calls:
+                talk.answer = message.content or ""
+                return talk
+            talk.rounds.append([])
+            for call in message.tool_calls:
+                assert call.type == "function"
+                arguments = json.loads(call.function.arguments)
+                talk.rounds[-1].append((call.function.name, arguments))
+                result = json.dumps(self.workspace.call(call.function.name, arguments))
+                self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+
+
+class AnthropicAgent:
+    def __init__(self, client: AsyncAnthropic, workspace: Workspace) -> None:
+        self.client = client
+        self.workspace = workspace
+        self.messages: list[Any] = []
+        self.tools: list[Any] = [
+            {"name": name, "input_schema": schema(fields)} for name, fields in TOOLS.items()
+        ]
+
+    async def ask(self, request: str) -> Talk:
+        self.messages.append({"role": "user", "content": request})
+        talk = Talk("", [])
+        while True:
+            async with self.client.messages.stream(
+                model="demo", messages=self.messages, max_tokens=1000, tools=self.tools
+            ) as stream:
+                message = await stream.get_final_message()
+            self.messages.append(
+                {"role": "assistant", "content": [block.to_dict() for block in message.content]}
+            )
+            calls = [block for block in message.content if block.type == "tool_use"]
+            if not calls:
+                talk.answer = "".join(block.text for block in message.content if block.type == "text")
+                return talk
+            talk.rounds.append([(call.name, dict(call.input)) for call in calls])
+            results = [self._result(call.id, call.name, dict(call.input)) for call in calls]
+            self.messages.append({"role": "user", "content": results})
+
+    def _result(self, call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        result = self.workspace.call(name, arguments)
+        failed = not result["success"]
+        as_text = name in ("read_file", "web_fetch")
+        content = result.get("error", result.get("content")) if as_text else json.dumps(result)
+        return {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": failed}
+
+
+class JsonTextAgent:
+    def __init__(self, client: AsyncOpenAI, workspace: Workspace) -> None:
+        self.client = client
+        self.workspace = workspace
+        described = "\n".join(f"- {name}: {', '.join(fields)}" for name, fields in TOOLS.items())
+        prompt = (
+            f"You have these tools:\n{described}\nTo call one, output only this JSON object:\n"
+            '{"tool": "name", "parameters": {}, "terminate": false}'
+        )
+        self.messages: list[Any] = [{"role": "system", "content": prompt}]
+
+    async def ask(self, request: str) -> Talk:
+        self.messages.append({"role": "user", "content": request})
+        talk = Talk("", [])
+        while True:
+            completion = await self.client.chat.completions.create(model="demo", messages=self.messages)
+            text = completion.choices[0].message.content or ""
+            self.messages.append({"role": "assistant", "content": text})
+            if not text.startswith("{"):
+                talk.answer = text
+                return talk
+            call = json.loads(text)
+            assert set(call) == {"tool", "parameters", "terminate"}
+            assert call["terminate"] is False
+            talk.rounds.append([(call["tool"], call["parameters"])])
+            result = json.dumps(self.workspace.call(call["tool"], call["parameters"]))
+            self.messages.append({"role": "user", "content": f"Tool result for {call['tool']}:\n{result}"})
+
+
+PROTOCOLS = ("openai", "anthropic", "json_text")
+
+
+@pytest.fixture
+def agent_of(
+    openai: AsyncOpenAI, anthropic: AsyncAnthropic
+) -> Callable[[Literal["openai", "anthropic", "json_text"]], Agent]:
+    def make(protocol: Literal["openai", "anthropic", "json_text"]) -> Agent:
+        match protocol:
+            case "openai":
+                return OpenAIAgent(openai, Workspace())
+            case "anthropic":
+                return AnthropicAgent(anthropic, Workspace())
+            case "json_text":
+                return JsonTextAgent(openai, Workspace())
+
+    return make
+
+
+@pytest.fixture(params=PROTOCOLS)
+def agent(request: pytest.FixtureRequest, agent_of: Callable[[Any], Agent]) -> Agent:
+    return agent_of(request.param)
+
+
+def flat(talk: Talk) -> list[tuple[str, dict[str, Any]]]:
+    return [call for made in talk.rounds for call in made]
+
+
+SENTENCES: list[Any] = [
+    ("run `ls`", [("bash", {"command": "ls"})], ["exit code 0", "a.txt"]),
+    ("Please run uname -a.", [("bash", {"command": "uname -a"})], ["ran uname -a"]),
+    ("```\nfirst\nsecond\n```", [("bash", {"command": "first\nsecond"})], ["exit code 0"]),
+    ("List the files, please.", [("bash", {"command": "ls"})], ["2 entries", "`b.md`"]),
+    ("list the files in src", [("bash", {"command": "ls src"})], ["`src` holds"]),
+    ("read a.txt", [("read_file", {"path": "a.txt"})], ["alpha"]),
+    (
+        "Could you read the file a.txt and tell me what it says?",
+        [("read_file", {"path": "a.txt"})],
+        ["alpha"],
+    ),
+    ("summarise b.md", [("read_file", {"path": "b.md"})], ["2 lines, 2 words, 9 characters", "two"]),
+    (
+        "write hello world to notes.txt",
+        [("write_file", {"path": "notes.txt", "content": "hello world"})],
+        ["11 characters", "`notes.txt`"],
+    ),
+    (
+        'create a file notes.txt with "one, then two; read" and read it back',
+        [
+            ("write_file", {"path": "notes.txt", "content": "one, then two; read"}),
+            ("read_file", {"path": "notes.txt"}),
+        ],
+        ["one, then two; read"],
+    ),
+    ("fetch http://127.0.0.1:1/a?b=c", [("web_fetch", {"url": "http://127.0.0.1:1/a?b=c"})], [PAGE]),
+    (
+        "Fetch https://example.com/ as markdown, then save it to page.html.",
+        [
+            ("web_fetch", {"url": "https://example.com/", "format": "markdown"}),
+            ("write_file", {"path": "page.html", "content": PAGE}),
+        ],
+        ["I saved the output to `page.html`"],
+    ),
+    ("What is the weather in Paris?", [("get_current_weather", {"location": "Paris"})], ["Paris", "Sunny"]),
+    ("delete a.txt", [("bash", {"command": "rm -- a.txt"})], ["exit code 0"]),
+    (
+        'use the tool get_current_weather with {"location": "Oslo"}',
+        [("get_current_weather", {"location": "Oslo"})],
+        ["Oslo"],
+    ),
+    (
+        "run `one`; read a.txt and then run `two`",
+        [("bash", {"command": "one"}), ("read_file", {"path": "a.txt"}), ("bash", {"command": "two"})],
+        ["ran one", "alpha", "ran two"],
+    ),
+    ("Run `one`, then `two`.", [("bash", {"command": "one"}), ("bash", {"command": "two"})], ["ran two"]),
+]
+
+
+@pytest.mark.parametrize(("request_text", "calls", "said"), SENTENCES)
+async def test_a_plain_request_becomes_calls_and_an_answer_that_quotes_their_results(
+    server: ModelServer, agent: Agent, request_text: str, calls: Any, said: list[str]
+):
+    talk = await agent.ask(request_text)
+    assert flat(talk) == calls
+    for words in [*said, "demo model"]:
+        assert words in talk.answer
+    assert server.violations == []
+
+
+async def test_a_report_is_composed_of_the_real_listing_and_read_back(agent: Agent):
+    """R76: each result goes back for the next decision."""
+    talk = await agent.ask(
+        "list the files, then write a short report about them to report.md, and read it back"
+    )
+    names = [name for name, _ in flat(talk)]
+    assert names == ["bash", "write_file", "read_file"]
+    report = agent.workspace.files["report.md"]
+    assert report.startswith("# Report")
+    assert "2 entries" in report
+    assert "- a.txt" in report
+    assert "- b.md" in report
+    assert report.rstrip() in talk.answer
+
+
+@pytest.mark.parametrize(
+    ("request_text", "at_once"),
+    [
+        ("run `one` and `two`", 2),
+        ("read a.txt and b.md", 2),
+        ("read `a.txt` and `b.md`", 2),
+        ("read a.txt, fetch http://h/ and list the files", 3),
+        ("read a.txt, then read b.md", 1),
+        ("write x to a.txt and read a.txt", 1),
+    ],
+)
+async def test_independent_calls_are_made_at_once(
+    agent_of: Callable[[Any], Agent], request_text: str, at_once: int
+):
+    for protocol in ("openai", "anthropic"):
+        talk = await agent_of(protocol).ask(request_text)
+        assert len(talk.rounds[0]) == at_once
+    talk = await agent_of("json_text").ask(request_text)
+    assert {len(made) for made in talk.rounds} == {1}
+
+
+async def test_parallel_calls_can_be_switched_off(openai: AsyncOpenAI):
+    agent = OpenAIAgent(openai, Workspace())
+    agent.options["parallel_tool_calls"] = False
+    talk = await agent.ask("run `one` and `two`")
+    assert [len(made) for made in talk.rounds] == [1, 1]
+    assert "ran one" in talk.answer
+    assert "ran two" in talk.answer
+
+
+async def test_a_later_request_of_the_conversation_starts_anew_and_knows_the_last_file(agent: Agent):
+    await agent.ask("write hello to notes.txt")
+    talk = await agent.ask("Now read it back.")
+    assert flat(talk) == [("read_file", {"path": "notes.txt"})]
+    assert "hello" in talk.answer
+    assert "wrote" not in talk.answer
+
+
+async def test_a_command_that_ends_with_another_exit_code_is_told_and_does_not_stop_the_rest(agent: Agent):
+    talk = await agent.ask("run `false`, then run `two`")
+    assert len(flat(talk)) == 2
+    assert "exit code 1" in talk.answer
+    assert "no luck" in talk.answer
+    assert "ran two" in talk.answer
+
+
+async def test_a_missing_file_stops_the_steps_behind_it(agent: Agent):
+    talk = await agent.ask("read none.txt, then run `two`")
+    assert flat(talk) == [("read_file", {"path": "none.txt"})]
+    assert "none.txt does not exist" in talk.answer
+    assert "did not run `two`" in talk.answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("rejected", "was rejected"),
+        ("denied", "not allowed by the policy"),
+        ("timeout", "took too long"),
+        ("unknown_outcome", "its outcome is unknown"),
+        ("tool_error", "failed"),
+    ],
+)
+async def test_a_refused_or_failed_call_is_told_honestly(agent: Agent, kind: str, words: str):
+    result = {"success": False, "error_kind": kind, "error": "Reason 17."}
+    agent.workspace.override = {"write_file": result}
+    talk = await agent.ask("write hello to notes.txt and read it back")
+    assert len(flat(talk)) == 1
+    assert words in talk.answer
+    assert "Reason 17." in talk.answer
+    assert "did not read `notes.txt`" in talk.answer
+
+
+async def test_a_tool_that_is_not_offered_is_not_called(openai: AsyncOpenAI):
+    """R57: without tools the model answers in text only."""
+    completion = await openai.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "run `ls`"}]
+    )
+    message = completion.choices[0].message
+    assert message.tool_calls is None
+    assert "`bash`" in (message.content or "")
+    assert "no such tool" in (message.content or "")
+
+
+@pytest.mark.parametrize("request_text", ["hello", "what can you do?", "   ", "x " * 10_000, "`" * 5_000])
+async def test_a_request_that_no_rule_matches_gets_help(openai: AsyncOpenAI, request_text: str):
+    agent = OpenAIAgent(openai, Workspace())
+    talk = await agent.ask(request_text)
+    assert "no language model" in talk.answer
+    assert "- list the files" in talk.answer
+
+
+async def test_what_was_not_understood_is_named(agent: Agent):
+    talk = await agent.ask("list the files; draw my portrait")
+    assert len(flat(talk)) == 1
+    assert "I did not understand: `draw my portrait`" in talk.answer
+
+
+async def test_reading_back_needs_a_file(agent: Agent):
+    talk = await agent.ask("read it back")
+    assert talk.rounds == []
+    assert "which file" in talk.answer
+
+
+async def test_a_diagram_is_mermaid(agent: Agent):
+    talk = await agent.ask("Draw a diagram, please")
+    assert "```mermaid\nflowchart" in talk.answer
+
+
+async def test_the_first_reply_with_calls_says_that_it_is_a_demo(openai: AsyncOpenAI):
+    agent = OpenAIAgent(openai, Workspace())
+    await agent.ask("list the files, then read a.txt")
+    spoken = [message.get("content") for message in agent.messages if message["role"] == "assistant"]
+    assert spoken[0].startswith("I am the demo model")
+    assert "list the files and read `a.txt`" in spoken[0]
+    assert not spoken[1]
+
+
+async def test_code_fences_survive_in_what_is_quoted(agent: Agent):
+    agent.workspace.files["f.md"] = "```\ninner\n```"
+    talk = await agent.ask("read f.md")
+    assert "````\n```\ninner\n```\n````" in talk.answer
