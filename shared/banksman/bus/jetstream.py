@@ -16,6 +16,7 @@ from banksman.contracts.errors import Fault, Unavailable
 
 BUDGET_S = 10.0
 """Seconds that a request to the API is repeated while a leader is elected or the server restarts."""
+_CODE_DELETE_FAILED = 10057
 _TRY_S = 3.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -90,9 +91,6 @@ async def delete_message(bus: Bus, stream: str, stream_seq: int) -> bool:
     return True
 
 
-_CODE_DELETE_FAILED = 10057
-
-
 async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
     message = await bus.replies.ask(subject, payload, timeout_s=_TRY_S, until_reconnect=True)
     answer = cast(dict[str, Any], json.loads(message.data))
@@ -110,6 +108,11 @@ async def _get(bus: Bus, stream: str, which: Mapping[str, Any], budget_s: float)
         if error.err_code == CODE_NO_MESSAGE:
             return None
         raise
+    return stored_message(answer)
+
+
+def stored_message(answer: Mapping[str, Any]) -> StoredMessage:
+    """The message in an answer of `STREAM.MSG.GET`."""
     message = cast(dict[str, Any], answer["message"])
     return StoredMessage(
         subject=message["subject"],

@@ -1,0 +1,120 @@
+"""Dead letters: where poison ends, with its payload, its reason and its origin, and how it comes back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+from banksman.bus import direct
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import ApiError, call, delete_message, stored_message
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import CODE_NO_MESSAGE, DEAD, api
+from banksman.bus.publish import durable
+from banksman.contracts import subjects
+from banksman.contracts.errors import NotFound
+from banksman.contracts.work import DeadLetter
+
+_SUBJECT = "Banksman-Dead-Subject"
+_STREAM = "Banksman-Dead-Stream"
+_STREAM_SEQ = "Banksman-Dead-Stream-Seq"
+_REASON = "Banksman-Dead-Reason"
+_HEADERS = "Banksman-Dead-Headers"
+
+_NOT_TOKEN = re.compile(r"[^a-z0-9]+")
+_MAX_REASON_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDeadLetter:
+    """A dead letter and its place in the stream, by which it is replayed."""
+
+    stream_seq: int
+    letter: DeadLetter
+
+
+async def bury(
+    bus: Bus,
+    *,
+    subject: str,
+    stream: str,
+    stream_seq: int,
+    reason: str,
+    payload: bytes,
+    headers: Mapping[str, str] | None = None,
+) -> int:
+    """Store a message that cannot be read; the same one twice is stored once. Returns its stream sequence.
+
+    The payload is kept as it was, its origin in headers, so that it fits wherever the original did.
+
+    Raises:
+        Overloaded: the stream of dead letters is full.
+        Unavailable: not stored within the budget of a durable publish.
+    """
+    text = " ".join(reason.split())[:_MAX_REASON_CHARS]
+    ack = await durable(
+        bus,
+        subjects.dead(stream, _token(text)),
+        payload,
+        msg_id=f"dead:{stream}:{stream_seq}",
+        headers={
+            _SUBJECT: subject,
+            _STREAM: stream,
+            _STREAM_SEQ: str(stream_seq),
+            _REASON: text,
+            _HEADERS: json.dumps(dict(headers or {})),
+        },
+    )
+    return ack.stream_seq
+
+
+async def dead_letters(
+    bus: Bus, *, stream: str | None = None, after: int = 0
+) -> AsyncIterator[StoredDeadLetter]:
+    """All dead letters, oldest first; of one stream when it is named."""
+    which = subjects.all_of("dead", stream) if stream else subjects.all_of("dead")
+    async for message in direct.read(bus, DEAD, which, after=after):
+        yield StoredDeadLetter(message.stream_seq, _letter(message))
+
+
+async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
+    """Publish a dead letter on its own subject again, and remove it.
+
+    Raises:
+        NotFound: there is none at that sequence.
+        Overloaded, Unavailable: it could not be published; it stays.
+    """
+    try:
+        answer = await call(bus, api("STREAM.MSG.GET", DEAD), {"seq": stream_seq})
+    except ApiError as error:
+        if error.err_code == CODE_NO_MESSAGE:
+            raise NotFound("dead letter", str(stream_seq)) from error
+        raise
+    message = stored_message(answer)
+    letter = _letter(message)
+    ours = {name: value for name, value in letter.headers.items() if not name.startswith("Nats-")}
+    await durable(bus, letter.subject, message.data, msg_id=f"replay:{stream_seq}", headers=ours)
+    await delete_message(bus, DEAD, stream_seq)
+    return letter
+
+
+def _letter(message: StoredMessage) -> DeadLetter:
+    headers = message.headers
+    return DeadLetter(
+        subject=headers[_SUBJECT],
+        stream=headers[_STREAM],
+        stream_seq=int(headers[_STREAM_SEQ]),
+        reason=headers[_REASON],
+        payload_base64=base64.b64encode(message.data).decode(),
+        headers=cast(dict[str, str], json.loads(headers[_HEADERS])),
+        ts=datetime.fromisoformat(message.time),
+    )
+
+
+def _token(reason: str) -> str:
+    return _NOT_TOKEN.sub("-", reason.lower())[:48].strip("-") or "unknown"

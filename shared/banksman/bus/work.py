@@ -1,0 +1,344 @@
+"""The work loop: pulls as many messages as there are free slots, and holds each while its handler runs.
+
+One pull is outstanding at a time. It asks for as many messages as slots are free; when it is used up and a
+slot frees, the next one goes out at once. A message stays ours for as long as its handler runs (`in progress`
+every 0.8 s against an `ack_wait` of 3 s); when this process dies, another gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from banksman.bus import dead
+from banksman.bus.client import subscribe
+from banksman.bus.connection import Bus
+from banksman.bus.names import DESCRIPTION, STATUS, api
+from banksman.contracts.errors import BanksmanError, Fenced, Poison, Unavailable
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.8
+"""Seconds between two signs that a handler still runs; four fit into `ack_wait`."""
+PULL_EXPIRES_S = 30
+PULL_HEARTBEAT_S = 1
+"""Seconds between the server's signs that it still holds a pull; after two without, the pull counts as
+lost."""
+ACK_BUDGET_S = 10.0
+"""Seconds that an acknowledgement is tried. After that the message is redelivered, and its handler finds
+nothing to do."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+BURY_AGAIN_S = 30.0
+"""Seconds until poison is tried again when the stream of dead letters did not take it."""
+
+_IDLE_HEARTBEAT = "100"
+_REQUEST_TIMEOUT = "408"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMessage:
+    """A message of a work queue."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    stream_seq: int
+    num_delivered: int
+    """How often it was delivered, as far as the server knows: it forgets some when it crashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Acknowledge: it must not come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Deliver it again after `delay_s` seconds."""
+
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Neither: another holds it."""
+
+
+Outcome = Done | Later | Leave
+Handler = Callable[[WorkMessage], Awaitable[Outcome]]
+"""Handles a message; safe to run twice. May raise `Poison` (to the dead letters, then acknowledged) or
+`Fenced` (like `Leave`); anything else is logged, and the message is redelivered after `ack_wait`."""
+
+
+async def work(
+    bus: Bus,
+    stream: str,
+    durable: str,
+    handler: Handler,
+    *,
+    slots: int,
+    stop: asyncio.Event | None = None,
+    grace_s: float = 20.0,
+) -> None:
+    """Serve a durable consumer until `stop` is set, or for ever.
+
+    Goes on over reconnects, restarts of the server and elections. When `stop` is set it pulls no more, gives
+    the running handlers `grace_s` seconds, cancels those that are left, and returns: their messages go to
+    others.
+
+    Args:
+        bus: The connection.
+        stream: The consumer's stream.
+        durable: The consumer.
+        handler: Called for each message, up to `slots` at a time, never twice at once for the same one.
+        slots: Messages handled at once.
+        stop: Ends the work in order.
+        grace_s: Seconds that running handlers get then.
+
+    Raises:
+        Unavailable: the connection is closed for good.
+    """
+    await _Worker(bus, stream, durable, handler, slots).run(stop or asyncio.Event(), grace_s)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message whose handler runs."""
+
+    message: WorkMessage
+    reply: str
+
+
+class _Worker:
+    def __init__(self, bus: Bus, stream: str, durable: str, handler: Handler, slots: int) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._durable = durable
+        self._handler = handler
+        self._slots = slots
+        self._inbox = bus.nc.new_inbox()
+        self._held: dict[int, _Held] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._beat_now = asyncio.Event()
+        self._stopping = False
+        self._pulls = 0
+        self._outstanding = 0
+        """Messages that the current pull may still bring."""
+        self._heard_at = 0.0
+        self._pause_s = 0.0
+
+    async def run(self, stop: asyncio.Event, grace_s: float) -> None:
+        subscription = await subscribe(self._bus.nc, f"{self._inbox}.*", self._received)
+        remove = self._bus.on_reconnect(self._reconnected)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                heartbeats = group.create_task(self._beat_for_ever())
+                try:
+                    await self._pull_until(stop)
+                    self._stopping = True
+                    with contextlib.suppress(NatsError, TimeoutError):
+                        async with asyncio.timeout(2):
+                            await subscription.drain()
+                    if self._tasks:
+                        await asyncio.wait(self._tasks, timeout=grace_s)
+                finally:
+                    self._stopping = True
+                    for task in (heartbeats, *self._tasks):
+                        task.cancel()
+        finally:
+            remove()
+            with contextlib.suppress(NatsError):
+                await subscription.unsubscribe()
+        if not stop.is_set():
+            raise Unavailable(f"{self._stream}/{self._durable}: the connection to NATS is closed")
+
+    async def _pull_until(self, stop: asyncio.Event) -> None:
+        stopped = self._group.create_task(stop.wait())
+        stopped.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not stop.is_set() and not self._bus.closed.is_set():
+                self._changed.clear()
+                if self._outstanding and self._silent_for() > 2 * PULL_HEARTBEAT_S:
+                    logger.info("%s/%s: the server lost a pull", self._stream, self._durable)
+                    self._outstanding = 0
+                if not self._outstanding and self._free > 0:
+                    await self._pull()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PULL_HEARTBEAT_S):
+                        await self._changed.wait()
+        finally:
+            stopped.cancel()
+
+    @property
+    def _free(self) -> int:
+        return self._slots - len(self._held)
+
+    def _silent_for(self) -> float:
+        return asyncio.get_running_loop().time() - self._heard_at
+
+    async def _pull(self) -> None:
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s)
+        if not self._bus.connected:
+            return
+        self._pulls += 1
+        self._outstanding = self._free
+        self._heard_at = asyncio.get_running_loop().time()
+        body = {
+            "batch": self._outstanding,
+            "expires": PULL_EXPIRES_S * 1_000_000_000,
+            "idle_heartbeat": PULL_HEARTBEAT_S * 1_000_000_000,
+        }
+        target = api("CONSUMER.MSG.NEXT", self._stream, self._durable)
+        try:
+            await self._bus.replies.send(target, json.dumps(body).encode(), f"{self._inbox}.{self._pulls}")
+        except Unavailable as error:
+            self._pull_failed(str(error))
+
+    def _pull_failed(self, reason: str) -> None:
+        logger.info("%s/%s: pulling again: %s", self._stream, self._durable, reason)
+        self._outstanding = 0
+        self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+        self._changed.set()
+
+    def _reconnected(self) -> None:
+        self._outstanding = 0
+        self._changed.set()
+        self._beat_now.set()
+
+    async def _received(self, msg: Msg) -> None:
+        if msg.subject.startswith(self._inbox):
+            # A message of the stream comes under its own subject; only the server's words come to the inbox.
+            self._status(msg)
+            return
+        self._heard_at = asyncio.get_running_loop().time()
+        self._outstanding = max(0, self._outstanding - 1)
+        self._pause_s = 0.0
+        try:
+            metadata = msg.metadata
+        except NatsError:
+            logger.warning("%s: ignored a message that is not of a stream", msg.subject)
+            return
+        if (metadata.stream, metadata.consumer) != (self._stream, self._durable):
+            logger.warning("%s: ignored a message of %s", msg.subject, metadata.stream)
+            return
+        message = WorkMessage(
+            msg.subject, msg.data, msg.headers or {}, metadata.sequence.stream, metadata.num_delivered
+        )
+        await self._take(message, msg.reply)
+
+    def _status(self, msg: Msg) -> None:
+        if msg.subject.rpartition(".")[2] != str(self._pulls):
+            return
+        self._heard_at = asyncio.get_running_loop().time()
+        headers = msg.headers or {}
+        match headers.get(STATUS):
+            case status if status == _IDLE_HEARTBEAT:
+                pass
+            case status if status == _REQUEST_TIMEOUT:
+                self._outstanding, self._pause_s = 0, 0.0
+                self._changed.set()
+            case status:
+                self._pull_failed(f"{status} {headers.get(DESCRIPTION, '')}")
+
+    async def _take(self, message: WorkMessage, reply: str) -> None:
+        if held := self._held.get(message.stream_seq):
+            # Redelivered to its own holder, whose signs were lost: the handler goes on under it.
+            held.reply = reply
+        elif self._stopping or self._free <= 0:
+            # More than was asked for: a pull from before a reconnect was still answered.
+            await self._say(reply, b"-NAK")
+        else:
+            held = self._held[message.stream_seq] = _Held(message, reply)
+            task = self._group.create_task(self._handle(held))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._changed.set()
+
+    async def _handle(self, held: _Held) -> None:
+        try:
+            outcome = await self._outcome(held.message)
+            match outcome:
+                case Done():
+                    await self._ack(held)
+                case Later(delay_s=delay_s):
+                    delay = json.dumps({"delay": int(delay_s * 1_000_000_000)})
+                    await self._say(held.reply, f"-NAK {delay}".encode() if delay_s > 0 else b"-NAK")
+                case Leave():
+                    pass
+                case _:
+                    assert_never(outcome)
+        finally:
+            del self._held[held.message.stream_seq]
+            self._changed.set()
+
+    async def _outcome(self, message: WorkMessage) -> Outcome:
+        try:
+            return await self._handler(message)
+        except Poison as poison:
+            return await self._bury(message, poison)
+        except Fenced as fenced:
+            logger.info("%s: %s", message.subject, fenced)
+        except Exception:
+            logger.exception("%s: handling message %d failed", message.subject, message.stream_seq)
+        return Leave()
+
+    async def _bury(self, message: WorkMessage, poison: Poison) -> Outcome:
+        logger.error("message %d of %s is poison: %s", message.stream_seq, self._stream, poison)
+        try:
+            await dead.bury(
+                self._bus,
+                subject=message.subject,
+                stream=self._stream,
+                stream_seq=message.stream_seq,
+                reason=poison.reason,
+                payload=message.data,
+                headers=message.headers,
+            )
+        except BanksmanError as error:
+            logger.error("%s: not taken as a dead letter: %s", message.subject, error)
+            return Later(BURY_AGAIN_S)
+        return Done()
+
+    async def _ack(self, held: _Held) -> None:
+        pause = FIRST_PAUSE_S
+        try:
+            async with asyncio.timeout(ACK_BUDGET_S):
+                while True:
+                    await self._bus.wait_connected()
+                    try:
+                        await self._bus.replies.ask(held.reply, b"", timeout_s=2, until_reconnect=True)
+                        return
+                    except Unavailable as error:
+                        if self._bus.closed.is_set():
+                            raise
+                        logger.info("%s: acknowledging again: %s", held.message.subject, error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE_S)
+        except (TimeoutError, BanksmanError):
+            logger.warning("%s: message %d not acknowledged", held.message.subject, held.message.stream_seq)
+
+    async def _beat_for_ever(self) -> None:
+        while True:
+            self._beat_now.clear()
+            for held in tuple(self._held.values()):
+                if self._bus.connected:
+                    await self._say(held.reply, b"+WPI")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._beat_now.wait()
+
+    async def _say(self, reply: str, word: bytes) -> None:
+        # A word that is lost costs a redelivery, nothing more.
+        with contextlib.suppress(Unavailable):
+            await self._bus.publish(reply, word)
