@@ -1,0 +1,270 @@
+"""Write-once slots: the start and the result of a call, the question and the answer of an approval.
+
+A slot is a subject whose stream takes one message. Whoever writes first has decided; all others read what is
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.errors import SlotTaken
+from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.names import APPROVALS, RESULTS
+from banksman.bus.publish import durable
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallFinished, CallStarted
+from banksman.contracts.errors import NotReady, Poison
+from banksman.contracts.ids import new_id
+from banksman.contracts.work import ApprovalReply, ApprovalRequest
+
+T = TypeVar("T", bound=BaseModel)
+
+FactKind = Literal["started", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Generic[T]):
+    """What a slot holds after an attempt to write it."""
+
+    stored: T | None
+    """Mine or the other's; None when it is the other's and this user has no right to read."""
+    fresh: bool
+    """True when this very attempt stored it. False means: somebody else may be acting on it; keep off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is stored of one attempt of a call."""
+
+    started: CallStarted | None
+    result: CallFinished | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFact:
+    """A start or a result, as the server sends it on once it is stored."""
+
+    tenant: str
+    attempt: str
+    kind: FactKind
+    data: bytes
+
+    def decode(self) -> CallStarted | CallFinished:
+        """The start or the result.
+
+        Raises:
+            Poison: it cannot be decoded.
+        """
+        model = CallStarted if self.kind == "started" else CallFinished
+        return _decode(model, self.attempt, self.data)
+
+
+class CallSlots:
+    """The starts and results of calls.
+
+    Args:
+        bus: The connection.
+        may_read: False for a user that may write slots and not read them (a runner).
+    """
+
+    def __init__(self, bus: Bus, *, may_read: bool = True) -> None:
+        self._bus = bus
+        self._may_read = may_read
+
+    async def put_started(self, tenant: str, started: CallStarted) -> Placed[CallStarted]:
+        """Record the one start of an attempt, or that it can never start (`void`).
+
+        Execute only when the answer is `fresh`: the same process writing the same start twice gets False.
+
+        Raises:
+            Overloaded, Unavailable, Forbidden: as of a durable publish.
+        """
+        subject = subjects.tool_started(tenant, started.attempt)
+        # One stream, so one set of message ids: the start's and the result's must differ.
+        writer = _writer(started.runner, started.runner_epoch)
+        return await self._put(subject, started, f"{started.attempt}:{writer}:started")
+
+    async def put_result(
+        self, tenant: str, finished: CallFinished, *, runner_epoch: int = 0
+    ) -> Placed[CallFinished]:
+        """Record the one result of an attempt. The same writer may repeat it.
+
+        Args:
+            tenant: Whose call.
+            finished: The result.
+            runner_epoch: Of the runner that executed the call.
+
+        Raises:
+            Overloaded, MessageTooLarge, Unavailable, Forbidden: as of a durable publish.
+        """
+        subject = subjects.tool_result(tenant, finished.attempt)
+        writer = _writer(finished.result.runner, runner_epoch)
+        return await self._put(subject, finished, f"{finished.attempt}:{writer}:result")
+
+    async def facts(self, tenant: str, attempt: str) -> Facts:
+        """What is stored of an attempt, as the leader knows it.
+
+        The result is read first, so that a result is never seen without the start that came before it (an
+        idempotent call has none).
+
+        Raises:
+            Poison: what is stored cannot be decoded.
+            Unavailable: no answer.
+        """
+        result = await self._last(subjects.tool_result(tenant, attempt))
+        started = await self._last(subjects.tool_started(tenant, attempt))
+        return Facts(
+            started and _decode(CallStarted, started.subject, started.data),
+            result and _decode(CallFinished, result.subject, result.data),
+        )
+
+    async def forget(self, tenant: str, attempts: Iterable[str]) -> None:
+        """Remove the slots of attempts whose results are in the log.
+
+        The result goes last: as long as it is there, a lost owner finds it.
+        """
+        for attempt in attempts:
+            await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_started(tenant, attempt))
+            await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
+
+    async def _put(self, subject: str, value: T, msg_id: str) -> Placed[T]:
+        return await _put(self._bus, RESULTS, subject, value, msg_id, may_read=self._may_read)
+
+    async def _last(self, subject: str) -> StoredMessage | None:
+        return await jetstream.last_message(self._bus, RESULTS, subject)
+
+
+async def watch_results(
+    bus: Bus, callback: Callable[[StoredFact], Awaitable[None]], *, tenant: str = subjects.ANY
+) -> tuple[Subscription, ...]:
+    """Call `callback` with each start and result once it is stored.
+
+    Messages may be lost with a connection: read `facts` after `bus.on_reconnect` and `on_slow_consumer`.
+    """
+
+    async def received(message: Message) -> None:
+        _, _, kind, of_tenant, attempt = message.subject.split(".")
+        await callback(
+            StoredFact(of_tenant, attempt, "started" if kind == "started" else "result", message.data)
+        )
+
+    started, result = subjects.stored_results(tenant)
+    return await bus.subscribe(started, received), await bus.subscribe(result, received)
+
+
+class ApprovalSlots:
+    """The questions to people and their one answer each."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def request(self, request: ApprovalRequest) -> ApprovalRequest:
+        """Ask; the same question may be asked again. Returns what is stored.
+
+        Raises:
+            Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
+        """
+        subject = subjects.approval_request(request.tenant, request.approval_id)
+        placed = await _put(self._bus, APPROVALS, subject, request, f"ask:{request.approval_id}")
+        return placed.stored or request
+
+    async def reply(self, reply: ApprovalReply) -> ApprovalReply:
+        """Answer; returns the answer that is stored, whoever gave it.
+
+        Raises:
+            Poison: the stored answer cannot be decoded.
+            Overloaded, Unavailable: as of a durable publish.
+        """
+        subject = subjects.approval_reply(reply.tenant, reply.approval_id)
+        placed = await _put(self._bus, APPROVALS, subject, reply, new_id("answer-"))
+        return placed.stored or reply
+
+    async def approval(
+        self, tenant: str, approval_id: str
+    ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+        """The stored question and its answer, as the leader knows them."""
+        request = await self._last(subjects.approval_request(tenant, approval_id))
+        reply = await self._last(subjects.approval_reply(tenant, approval_id))
+        return (
+            request and _decode(ApprovalRequest, request.subject, request.data),
+            reply and _decode(ApprovalReply, reply.subject, reply.data),
+        )
+
+    async def pending(self, tenant: str = subjects.ANY) -> list[ApprovalRequest]:
+        """The questions without an answer, oldest first. A question that cannot be decoded is left out."""
+        answered = {
+            message.subject.rpartition(".")[2]
+            async for message in direct.read(self._bus, APPROVALS, _any_reply(tenant))
+        }
+        found: list[ApprovalRequest] = []
+        async for message in direct.read(self._bus, APPROVALS, _any_request(tenant)):
+            if message.subject.rpartition(".")[2] not in answered:
+                try:
+                    found.append(_decode(ApprovalRequest, message.subject, message.data))
+                except Poison:
+                    continue
+        return found
+
+    async def discard_reply(self, tenant: str, approval_id: str) -> None:
+        """Remove an answer that turned out to be invalid, so that the question is open again."""
+        await jetstream.purge_subject(self._bus, APPROVALS, subjects.approval_reply(tenant, approval_id))
+
+    async def forget(self, tenant: str, approval_id: str) -> None:
+        """Remove a question whose answer is in the log, and its answer. The answer goes last."""
+        for subject in (
+            subjects.approval_request(tenant, approval_id),
+            subjects.approval_reply(tenant, approval_id),
+        ):
+            await jetstream.purge_subject(self._bus, APPROVALS, subject)
+
+    async def _last(self, subject: str) -> StoredMessage | None:
+        return await jetstream.last_message(self._bus, APPROVALS, subject)
+
+
+async def _put(
+    bus: Bus, stream: str, subject: str, value: T, msg_id: str, *, may_read: bool = True
+) -> Placed[T]:
+    try:
+        ack = await durable(bus, subject, value.model_dump_json(by_alias=True).encode(), msg_id=msg_id)
+    except SlotTaken:
+        pass
+    else:
+        # A duplicate at the first try is what an earlier call stored; after more tries, what one of them
+        # stored whose acknowledgement was lost.
+        if not ack.duplicate or ack.tries > 1:
+            return Placed(value, fresh=True)
+    return Placed(await _read(bus, stream, subject, type(value)) if may_read else None, fresh=False)
+
+
+async def _read(bus: Bus, stream: str, subject: str, model: type[T]) -> T:
+    message = await jetstream.last_message(bus, stream, subject)
+    if message is None:
+        raise NotReady(f"{subject}: its slot was freed meanwhile")
+    return _decode(model, subject, message.data)
+
+
+def _decode(model: type[T], subject: str, data: bytes) -> T:
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        raise Poison(subject, f"not a {model.__name__}: {error.error_count()} fields are wrong") from error
+
+
+def _writer(runner: str | None, epoch: int) -> str:
+    """Who writes: one process of a runner, or one attempt of an owner, of which there may be several."""
+    return f"{runner}:{epoch}" if runner else new_id("owner-")
+
+
+def _any_request(tenant: str) -> str:
+    return subjects.approval_request(tenant, subjects.ANY)
+
+
+def _any_reply(tenant: str) -> str:
+    return subjects.approval_reply(tenant, subjects.ANY)
