@@ -7,6 +7,9 @@ const OPENING = /^ {0,3}(`{3,}|~{3,})/;
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
   renderer: {
+    html({ text }) {
+      return withPlainTags(text);
+    },
     // An image would fetch from wherever the model says; a link asks the reader first.
     image({ href, text }) {
       return `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`;
@@ -27,6 +30,19 @@ marked.use({
 export function escapeHtml(text) {
   const entities = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
   return String(text).replaceAll(/[&<>"']/g, (character) => entities[character]);
+}
+
+/** Tags that may stand in Markdown as they are; every other one, and any with attributes, is shown as text. */
+const PLAIN_TAG = /^<\/?(?:b|br|del|details|em|i|ins|kbd|mark|s|small|strong|sub|summary|sup|u)\s*\/?>$/i;
+
+/** @param {string} text raw HTML as the model wrote it */
+export function withPlainTags(text) {
+  return text.replaceAll(/<[^>]*>?|[^<]+/g, (piece) => (PLAIN_TAG.test(piece) ? piece : escapeHtml(unescaped(piece))));
+}
+
+/** Entities that the text holds already stay single. */
+function unescaped(text) {
+  return text.replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&quot;', '"').replaceAll('&#39;', "'").replaceAll('&amp;', '&');
 }
 
 /**

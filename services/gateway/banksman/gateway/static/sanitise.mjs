@@ -8,6 +8,7 @@ const ALLOWED_TAGS = [
   'span', 'strong', 'sub', 'summary', 'sup', 'table', 'tbody', 'td', 'tfoot', 'th', 'thead', 'tr', 'u', 'ul', 'var',
 ];
 const ALLOWED_ATTR = ['align', 'checked', 'class', 'colspan', 'disabled', 'href', 'open', 'rowspan', 'start', 'title', 'type'];
+const ALLOWED_LINKS = /^(?:https?|mailto):/i;
 const OWN_CLASSES = /^(hljs[\w-]*|table|language-[\w+#.-]+|function_|class_|inherited__|invoke__|escape_)$/;
 
 DOMPurify.addHook('afterSanitizeAttributes', (node) => {
@@ -23,6 +24,7 @@ function keepOwnClasses(node) {
 }
 
 function safeLink(node) {
+  if (!ALLOWED_LINKS.test(node.getAttribute('href') ?? '')) node.removeAttribute('href');
   node.setAttribute('target', '_blank');
   node.setAttribute('rel', 'noopener noreferrer nofollow');
 }
@@ -33,7 +35,6 @@ export function sanitise(html) {
     ALLOWED_TAGS,
     ALLOWED_ATTR,
     ALLOW_DATA_ATTR: false,
-    ALLOWED_URI_REGEXP: /^(?:https?|mailto):|^#/i,
     RETURN_TRUSTED_TYPE: Boolean(globalThis.trustedTypes),
   });
 }

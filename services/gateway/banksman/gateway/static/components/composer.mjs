@@ -69,7 +69,8 @@ function ModeChoice({ mode, onMode }) {
 
 function ApprovalHint({ conversation }) {
   const waiting = conversation ? pendingApprovals(conversation) : [];
-  if (!waiting.length) return null;
+  const inView = useCardInView(waiting[0]?.id);
+  if (!waiting.length || inView) return null;
   const show = () => {
     const card = document.querySelector('.approval.pending');
     card?.scrollIntoView({ block: 'center', behavior: 'smooth' });
@@ -80,6 +81,20 @@ function ApprovalHint({ conversation }) {
     <span>${waiting.length === 1 ? 'An approval waits for you' : `${waiting.length} approvals wait for you`}</span>
     <strong>Review</strong>
   </button>`;
+}
+
+/** Whether the oldest waiting card can be seen, so that nothing points at what is in view. */
+function useCardInView(id) {
+  const [inView, setInView] = useState(false);
+  useEffect(() => {
+    setInView(false);
+    const card = document.querySelector('.approval.pending');
+    if (!card) return undefined;
+    const observer = new IntersectionObserver(([entry]) => setInView(entry.isIntersecting), { rootMargin: '-60px 0px' });
+    observer.observe(card);
+    return () => observer.disconnect();
+  }, [id]);
+  return inView;
 }
 
 function useGrow(area, text) {

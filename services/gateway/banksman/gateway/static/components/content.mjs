@@ -9,6 +9,8 @@ import { blocksOf } from '../markdown.mjs';
 import { sanitise } from '../sanitise.mjs';
 import { CopyButton, html, memo } from './ui.mjs';
 
+/** A wide diagram scrolls rather than shrink below this. */
+const LEGIBLE_WIDTH_PX = 520;
 const MAX_HIGHLIGHT_CHARACTERS = 50_000;
 
 const darkQuery = matchMedia('(prefers-color-scheme: dark)');
@@ -71,7 +73,9 @@ const Diagram = memo(function Diagram({ source }) {
   }
   if (picture === null) return html`<div class="diagram pending" role="status">Drawing the diagram…</div>`;
   return html`<figure class="diagram">
-    <img src=${picture.url} width=${picture.width} height=${picture.height} alt=${`Diagram: ${source}`} />
+    <div class="diagram-scroll" tabindex="0">
+      <img src=${picture.url} width=${picture.width} height=${picture.height} style=${{ minWidth: `${Math.min(picture.width, LEGIBLE_WIDTH_PX)}px` }} alt=${`Diagram: ${source}`} />
+    </div>
     <figcaption><${CopyButton} text=${source} label="Copy the diagram's source" /></figcaption>
   </figure>`;
 });

@@ -11,7 +11,7 @@ export function Header() {
   const [dialog, setDialog] = useState(null);
   const title = titleOf(store, conversation);
   return html`<header class="header">
-    <${IconButton} name="menu" label="Conversations" class="icon-button narrow-only" onClick=${() => (store.sidebar.value = true)} />
+    <${IconButton} name="menu" label="Conversations" class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
     <h1>${title}</h1>
     <div class="header-actions">
       <button type="button" class="toggle" aria-pressed=${store.details.value} title="Show every step of the agent" onClick=${() => store.setDetails(!store.details.value)}>
@@ -32,6 +32,11 @@ export function Header() {
     ${dialog === 'rename' && html`<${RenameDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
     ${dialog === 'delete' && html`<${DeleteDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}
   </header>`;
+}
+
+function openSidebar(store) {
+  store.sidebar.value = true;
+  requestAnimationFrame(() => document.querySelector('.sidebar .new')?.focus());
 }
 
 function togglePanel(store) {

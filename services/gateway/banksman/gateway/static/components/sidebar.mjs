@@ -11,7 +11,8 @@ const SEARCH_DELAY_MS = 200;
 export function Sidebar() {
   const store = useStore();
   const { items, next, loading, error, query } = store.list.value;
-  return html`<nav class="sidebar" aria-label="Conversations">
+  const onKeyDown = (event) => event.key === 'Escape' && (store.sidebar.value = false);
+  return html`<nav class="sidebar" aria-label="Conversations" onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
       <a class="brand" href="#/"><${Mark} size=${28} /><span>Banksman</span></a>
       <${IconButton} name="close" label="Close the list" onClick=${() => (store.sidebar.value = false)} class="icon-button narrow-only" />

@@ -24,6 +24,7 @@ export function Timeline() {
   const sent = store.outbox.value.filter((entry) => entry.conversationId === store.currentId.value);
   const scroller = useRef(null);
   const follow = useFollow(scroller, conversation?.id ?? null);
+  useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
   const streaming = conversation?.runs.some((run) => run.entries.some((entry) => entry.kind === 'message' && !entry.complete));
   return html`<div class="scroller" ref=${scroller} onScroll=${follow.onScroll} tabindex="-1">
     <div class="log" role="log" aria-live="polite" aria-label="Conversation" aria-busy=${Boolean(streaming)}>
@@ -41,6 +42,7 @@ export function Timeline() {
 /** Keep the end in view while the reader is there; leave the reader alone elsewhere. */
 function useFollow(scroller, id) {
   const atEnd = useRef(true);
+  const lastTop = useRef(0);
   const [away, setAway] = useState(false);
   const toEnd = () => {
     atEnd.current = true;
@@ -48,7 +50,10 @@ function useFollow(scroller, id) {
   };
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = scroller.current;
-    atEnd.current = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+    const near = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+    // Content that grows moves the end away without a reader's doing; only scrolling up lets go of it.
+    atEnd.current = near || (atEnd.current && scrollTop >= lastTop.current);
+    lastTop.current = scrollTop;
     setAway(!atEnd.current);
   };
   useLayoutEffect(toEnd, [id]);
@@ -174,7 +179,7 @@ function Calls({ group, runId, onExpand }) {
     </div>`;
   }
   const failed = calls.filter((call) => call.result?.is_error).length;
-  const running = calls.some((call) => !call.result);
+  const running = calls.some((call) => call.status === 'running' || (!call.result && !call.requiresApproval));
   return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
     ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
     <span>${plural(calls.length, 'tool call')}: ${toolCounts(calls)}</span>

@@ -1,0 +1,188 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import {
+  activity,
+  emptyConversation,
+  fold,
+  foldAccepted,
+  foldReplayDone,
+  foldSubscribed,
+  isBusy,
+  openRun,
+  pendingApprovals,
+  placement,
+} from '../../../services/gateway/banksman/gateway/static/events.mjs';
+
+const RUN = 'c1-r1';
+
+/** Numbers durable frames as a gateway does. */
+function recorder() {
+  let seq = 0;
+  const frame = (type, data, extra = {}) => ({ type, data, run_id: RUN, conversation_id: 'c1', ...extra });
+  return {
+    live: frame,
+    stored(type, data, extra = {}) {
+      seq += 1;
+      return { ...frame(type, data, extra), seq, prev_seq: seq - 1, log_epoch: 'e1', ts: `2030-01-01T00:00:0${seq % 10}Z` };
+    },
+  };
+}
+
+const foldAll = (frames, from = emptyConversation('c1')) => frames.reduce(fold, from);
+const started = (log) => log.stored('run.started', { message_id: 'm1', message: 'hello', model: 'demo:x', limits: { max_iterations: 10 } });
+const finished = (log, over = {}) =>
+  log.stored('run.finished', { status: 'completed', content: 'done', iterations: 1, tool_calls: [], usage: {}, ...over });
+const texts = (conversation) => conversation.runs[0].entries.filter((entry) => entry.kind === 'message').map((entry) => entry.text);
+
+test('a run shows the question, the streamed answer once, and its outcome', () => {
+  const log = recorder();
+  const conversation = foldAll([
+    started(log),
+    log.stored('iteration.started', { n: 1, max: 10 }),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: 'do' }),
+    log.live('message.delta', { message_id: 'a1', offset: 2, text: 'ne' }),
+    log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'done', finish_reason: 'stop' }),
+    finished(log),
+  ]);
+  const [run] = conversation.runs;
+  assert.equal(run.prompt.text, 'hello');
+  assert.deepEqual(texts(conversation), ['done']);
+  assert.equal(run.status, 'completed');
+  assert.equal(conversation.lastSeq, 4);
+  assert.equal(isBusy(conversation), false);
+});
+
+test('a durable event that comes twice changes nothing', () => {
+  const log = recorder();
+  const frames = [started(log), log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'x' })];
+  const once = foldAll(frames);
+  assert.equal(foldAll(frames, once), once);
+});
+
+test('repeated and overlapping deltas are not doubled, counted in code points', () => {
+  const log = recorder();
+  const conversation = foldAll([
+    started(log),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: '😀a' }),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: '😀a' }),
+    log.live('message.delta', { message_id: 'a1', offset: 1, text: 'ab😀' }),
+    log.live('message.delta', { message_id: 'a1', offset: 4, text: '!' }),
+  ]);
+  assert.deepEqual(texts(conversation), ['😀ab😀!']);
+});
+
+test('a client that joins in the middle of a message keeps what follows, until the message replaces it', () => {
+  const log = recorder();
+  const joined = foldAll([
+    started(log),
+    log.live('message.delta', { message_id: 'a1', offset: 10, text: 'tail' }),
+    log.live('message.delta', { message_id: 'a1', offset: 14, text: '!' }),
+  ]);
+  assert.deepEqual(texts(joined), ['tail!']);
+  const whole = fold(joined, log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'the whole tail!' }));
+  assert.deepEqual(texts(whole), ['the whole tail!']);
+});
+
+test('a message cut off by a takeover gives way to the one that is written again', () => {
+  const log = recorder();
+  const conversation = foldAll([
+    started(log),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: 'half of' }),
+    log.live('message.delta', { message_id: 'a2', offset: 0, text: 'again' }),
+  ]);
+  assert.deepEqual(texts(conversation), ['again']);
+});
+
+test('deltas that arrive after the run has finished are dropped', () => {
+  const log = recorder();
+  const conversation = foldAll([started(log), finished(log), log.live('message.delta', { message_id: 'a9', offset: 0, text: 'late' })]);
+  assert.deepEqual(texts(conversation), ['done']);
+});
+
+test('a missing event, a restored log and a repeat are told apart', () => {
+  const conversation = { ...emptyConversation('c1'), lastSeq: 4, logEpoch: 'e1' };
+  assert.equal(placement(conversation, { type: 'message.delta' }), 'ephemeral');
+  assert.equal(placement(conversation, { seq: 5, prev_seq: 4, log_epoch: 'e1' }), 'next');
+  assert.equal(placement(conversation, { seq: 9, prev_seq: 4, log_epoch: 'e1' }), 'next', 'a lower detail leaves events out');
+  assert.equal(placement(conversation, { seq: 7, prev_seq: 6, log_epoch: 'e1' }), 'gap');
+  assert.equal(placement(conversation, { seq: 4, prev_seq: 3, log_epoch: 'e1' }), 'duplicate');
+  assert.equal(placement(conversation, { seq: 5, prev_seq: 4, log_epoch: 'e2' }), 'epoch');
+});
+
+test('a call gathers its arguments, live output and result', () => {
+  const log = recorder();
+  const conversation = foldAll([
+    started(log),
+    log.stored('tool_call.requested', { tool_call_id: 't1', name: 'bash', arguments: { command: 'ls' } }, { iteration: 1 }),
+    log.live('tool_call.started', { tool_call_id: 't1', runner: 'r1' }),
+    log.live('tool_call.output', { tool_call_id: 't1', stream: 'stdout', text: 'a\n' }),
+    log.live('tool_call.output', { tool_call_id: 't1', stream: 'stdout', text: 'b\n' }),
+  ]);
+  const [call] = conversation.runs[0].entries;
+  assert.equal(call.output, 'a\nb\n');
+  assert.equal(call.status, 'running');
+  const done = fold(conversation, log.stored('tool_call.completed', { tool_call_id: 't1', is_error: true, error_kind: 'timeout', content: {}, duration_ms: 5 }));
+  assert.equal(done.runs[0].entries[0].status, 'failed');
+  assert.equal(done.runs[0].entries[0].result.duration_ms, 5);
+});
+
+test('an approval waits until it is resolved, and an edited call shows the edited arguments', () => {
+  const log = recorder();
+  const waiting = foldAll([
+    started(log),
+    log.stored('tool_call.requested', { tool_call_id: 't1', name: 'bash', arguments: { command: 'rm x' } }),
+    log.stored('approval.requested', { approval_id: 'p1', expires_at: null, items: [{ tool_call_id: 't1', name: 'bash', arguments: { command: 'rm x' } }] }),
+  ]);
+  assert.equal(pendingApprovals(waiting).length, 1);
+  assert.equal(activity(openRun(waiting)), 'Waiting for your approval');
+  const decisions = [{ tool_call_id: 't1', decision: 'approve', arguments: { command: 'ls x' } }];
+  const resolved = fold(waiting, log.stored('approval.resolved', { approval_id: 'p1', outcome: 'approved', by: 'ada', decisions }));
+  assert.equal(pendingApprovals(resolved).length, 0);
+  assert.deepEqual(resolved.runs[0].entries[0].arguments, { command: 'ls x' });
+  assert.equal(resolved.runs[0].entries[1].resolved.by, 'ada');
+});
+
+test('a pending approval named by `subscribed` alone is shown once the replay is done, and only once', () => {
+  const log = recorder();
+  const approval = { approval_id: 'p1', run_id: RUN, items: [], expires_at: null };
+  const subscribed = { pending_approvals: [approval], log_epoch: 'e1', active_run: RUN };
+  const alone = foldReplayDone(foldSubscribed(emptyConversation('c1'), subscribed));
+  assert.equal(pendingApprovals(alone).length, 1);
+  const replayed = foldReplayDone(foldAll([started(log), log.stored('approval.requested', approval)], foldSubscribed(emptyConversation('c1'), subscribed)));
+  assert.equal(pendingApprovals(replayed).length, 1);
+});
+
+test('the indicator counts iterations against their limit', () => {
+  const log = recorder();
+  const conversation = foldAll([started(log), log.stored('iteration.started', { n: 3, max: 10 })]);
+  assert.equal(activity(openRun(conversation)), 'Agent is working (3/10)');
+});
+
+test('a terminating call has its result shown as the answer, once', () => {
+  const log = recorder();
+  const conversation = foldAll([started(log), finished(log, { content: '{"success": true}' })]);
+  assert.deepEqual(texts(conversation), ['{"success": true}']);
+});
+
+test('an acknowledged message is shown before its events, and is not doubled by them', () => {
+  const log = recorder();
+  const early = foldAccepted(emptyConversation('c1'), { run_id: RUN, message_id: 'm1', content: 'hello', ts: null });
+  assert.equal(early.runs[0].prompt.text, 'hello');
+  assert.equal(fold(early, started(log)).runs.length, 1);
+});
+
+test('a steering message stands inside the run that takes it up', () => {
+  const log = recorder();
+  const conversation = foldAll([started(log), log.stored('message.completed', { message_id: 'u2', role: 'user', content: 'use tabs' })]);
+  const steered = foldAccepted(conversation, { run_id: RUN, message_id: 'u2', content: 'use tabs', ts: null, steer: true });
+  assert.equal(steered.runs.length, 1);
+  assert.equal(steered.runs[0].entries[0].role, 'user');
+});
+
+test('unknown event types count as read and change nothing else', () => {
+  const log = recorder();
+  const conversation = foldAll([started(log), log.stored('quota.warned', { left: 3 })]);
+  assert.equal(conversation.lastSeq, 2);
+  assert.equal(conversation.runs[0].entries.length, 0);
+});

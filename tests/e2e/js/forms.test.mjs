@@ -1,0 +1,78 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { fieldsOf, firstViolation, initialValues, readForm } from '../../../services/gateway/banksman/gateway/static/forms.mjs';
+
+const SCHEMA = {
+  type: 'object',
+  required: ['name', 'language'],
+  $defs: { Language: { enum: ['python', 'go'], title: 'Language' } },
+  properties: {
+    name: { type: 'string', minLength: 2, pattern: '^[a-z]+$' },
+    language: { $ref: '#/$defs/Language', default: 'go' },
+    license: { anyOf: [{ type: 'string' }, { type: 'null' }], default: null },
+    max_files: { type: 'integer', minimum: 1, maximum: 50, default: 10 },
+    ratio: { type: 'number' },
+    tests: { type: 'boolean', default: true },
+    features: { type: 'array', items: { type: 'string' }, minItems: 1 },
+    extra: { type: 'object' },
+  },
+};
+const fields = fieldsOf(SCHEMA);
+const filled = (over) => readForm(fields, { ...initialValues(fields), name: 'demo', ...over });
+
+test('each property becomes the control its schema asks for', () => {
+  const kinds = Object.fromEntries(fields.map((field) => [field.name, field.kind]));
+  assert.deepEqual(kinds, {
+    name: 'string',
+    language: 'choice',
+    license: 'string',
+    max_files: 'integer',
+    ratio: 'number',
+    tests: 'boolean',
+    features: 'strings',
+    extra: 'json',
+  });
+  assert.equal(fields.find((field) => field.name === 'max_files').label, 'Max files');
+});
+
+test('defaults fill the form, and an untouched form yields them', () => {
+  assert.deepEqual(filled({}), { value: { name: 'demo', language: 'go', max_files: 10, tests: true }, errors: {} });
+});
+
+test('a required field that is empty is named', () => {
+  assert.equal(filled({ name: '  ' }).errors.name, 'Name is required.');
+});
+
+test('an empty optional field is left out', () => {
+  assert.equal('max_files' in filled({ max_files: '' }).value, false);
+});
+
+test('text is read as what the schema says', () => {
+  const { value, errors } = filled({ ratio: '2,5', features: 'a\n\n b ', extra: '{"k": [1]}', tests: false });
+  assert.deepEqual(errors, {});
+  assert.deepEqual([value.ratio, value.features, value.extra, value.tests], [2.5, ['a', 'b'], { k: [1] }, false]);
+});
+
+test('what breaks a rule says which', () => {
+  assert.equal(filled({ max_files: '51' }).errors.max_files, 'Must be at most 50.');
+  assert.equal(filled({ max_files: '2.5' }).errors.max_files, 'Enter a whole number.');
+  assert.equal(filled({ ratio: 'many' }).errors.ratio, 'Enter a number.');
+  assert.equal(filled({ name: 'x' }).errors.name, 'Must have at least 2 characters.');
+  assert.equal(filled({ name: 'UP' }).errors.name, 'Must match ^[a-z]+$.');
+  assert.match(filled({ extra: '{' }).errors.extra, /^Not valid JSON/);
+});
+
+test('edited arguments are checked against the schema, nested fields by path', () => {
+  const schema = {
+    type: 'object',
+    required: ['command'],
+    additionalProperties: false,
+    properties: { command: { type: 'string' }, env: { type: 'array', items: { type: 'object', properties: { name: { type: 'string' } } } } },
+  };
+  assert.equal(firstViolation({ command: 'ls' }, schema), null);
+  assert.equal(firstViolation({}, schema), 'Command is missing.');
+  assert.equal(firstViolation({ command: 5 }, schema), 'Command must be a string.');
+  assert.equal(firstViolation({ command: 'ls', cwd: '/' }, schema), 'Cwd is not a known field.');
+  assert.equal(firstViolation({ command: 'ls', env: [{ name: 1 }] }, schema), 'Env[0].name must be a string.');
+});

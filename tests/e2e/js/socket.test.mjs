@@ -1,0 +1,190 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Connection, RequestError, backoff, reactionTo } from '../../../services/gateway/banksman/gateway/static/socket.mjs';
+
+/** Time that passes only when told to. */
+class Clock {
+  now = 0;
+  timers = new Set();
+
+  after = (seconds, action) => {
+    const timer = { at: this.now + seconds, action };
+    this.timers.add(timer);
+    return timer;
+  };
+
+  cancel = (timer) => this.timers.delete(timer);
+
+  advance(seconds) {
+    const end = this.now + seconds;
+    for (;;) {
+      const [next] = [...this.timers].filter((timer) => timer.at <= end).sort((a, b) => a.at - b.at);
+      if (!next) break;
+      this.timers.delete(next);
+      this.now = next.at;
+      next.action();
+    }
+    this.now = end;
+  }
+}
+
+/** A socket whose other end is the test. */
+class Peer {
+  readyState = 0;
+  sent = [];
+
+  send(text) {
+    this.sent.push(JSON.parse(text));
+  }
+
+  close() {
+    this.readyState = 3;
+  }
+
+  accept() {
+    this.readyState = 1;
+    this.onopen();
+  }
+
+  say(frame) {
+    this.onmessage({ data: JSON.stringify(frame) });
+  }
+
+  drop(code) {
+    this.readyState = 3;
+    this.onclose({ code, reason: '' });
+  }
+
+  sentTypes() {
+    return this.sent.map((frame) => frame.type);
+  }
+}
+
+function scene({ random = () => 1 } = {}) {
+  const clock = new Clock();
+  const peers = [];
+  const states = [];
+  const welcomes = [];
+  const frames = [];
+  const connection = new Connection({
+    open: () => (peers.push(new Peer()), peers.at(-1)),
+    hello: () => ({ token: 'secret' }),
+    onWelcome: (frame) => welcomes.push(frame),
+    onFrame: (frame) => frames.push(frame),
+    onState: (state) => states.push(state),
+    clock,
+    random,
+  });
+  const online = () => {
+    peers.at(-1).accept();
+    peers.at(-1).say({ type: 'welcome', heartbeat_s: 20 });
+  };
+  return { clock, peers, states, welcomes, frames, connection, online };
+}
+
+test('hello goes first and carries the token; welcome makes the connection ready', () => {
+  const { connection, peers, states, online } = scene();
+  connection.connect();
+  online();
+  assert.equal(peers[0].sent[0].type, 'hello');
+  assert.equal(peers[0].sent[0].token, 'secret');
+  assert.equal(states.at(-1).phase, 'online');
+});
+
+test('a request made while offline is sent after welcome, and again under the same id after a reconnection', async () => {
+  const { connection, peers, online, clock } = scene();
+  connection.connect();
+  const answer = connection.request({ type: 'chat.send' });
+  online();
+  const first = peers[0].sent.find((frame) => frame.type === 'chat.send');
+  peers[0].drop(1006);
+  clock.advance(1);
+  online();
+  const second = peers[1].sent.find((frame) => frame.type === 'chat.send');
+  assert.equal(second.id, first.id);
+  peers[1].say({ type: 'ack', reply_to: second.id, run_id: 'r' });
+  assert.equal((await answer).run_id, 'r');
+});
+
+test('a request that must not be repeated fails with the connection', async () => {
+  const { connection, peers, online } = scene();
+  connection.connect();
+  online();
+  const answer = connection.request({ type: 'subscribe' }, { resend: false });
+  peers[0].drop(1012);
+  await assert.rejects(answer, (error) => error instanceof RequestError && error.code === 'offline');
+});
+
+test('an error frame rejects the request with its code and message', async () => {
+  const { connection, peers, online } = scene();
+  connection.connect();
+  online();
+  const answer = connection.request({ type: 'approval.reply' });
+  peers[0].say({ type: 'error', reply_to: peers[0].sent.at(-1).id, code: 'invalid_arguments', message: 'command must be a string', retryable: false });
+  await assert.rejects(answer, { code: 'invalid_arguments', message: 'command must be a string' });
+});
+
+test('silence for one heartbeat sends a ping, for two drops the connection', () => {
+  const { connection, peers, online, clock, states } = scene();
+  connection.connect();
+  online();
+  clock.advance(19);
+  assert.equal(peers[0].sentTypes().includes('ping'), false);
+  clock.advance(2);
+  assert.equal(peers[0].sentTypes().includes('ping'), true);
+  clock.advance(18.5);
+  assert.equal(states.at(-1).phase, 'online');
+  clock.advance(0.5);
+  assert.equal(states.at(-1).phase, 'offline');
+  assert.equal(peers[0].readyState, 3);
+});
+
+test('an answered ping keeps the connection', () => {
+  const { connection, peers, online, clock, states } = scene();
+  connection.connect();
+  online();
+  clock.advance(21);
+  peers[0].say({ type: 'pong' });
+  clock.advance(19);
+  assert.equal(states.at(-1).phase, 'online');
+});
+
+test('a socket that never opens is given up', () => {
+  const { connection, clock, states } = scene();
+  connection.connect();
+  clock.advance(15);
+  assert.equal(states.at(-1).phase, 'offline');
+});
+
+test('back-off stays between 0.5 and 30 seconds and is jittered over the whole range', () => {
+  assert.equal(backoff(0, () => 0), 0.5);
+  assert.equal(backoff(0, () => 1), 1);
+  assert.equal(backoff(3, () => 1), 8);
+  assert.equal(backoff(50, () => 1), 30);
+  assert.equal(backoff(50, () => 0), 0.5);
+});
+
+test('a draining server names the delay', () => {
+  const { connection, peers, online, states } = scene();
+  connection.connect();
+  online();
+  peers[0].say({ type: 'server.draining', reconnect_after_s: 2.5 });
+  peers[0].drop(1012);
+  assert.deepEqual(states.at(-1), { phase: 'offline', retryInS: 2.5 });
+});
+
+test('close codes decide whether to try again, to ask for a token, to reload or to stop', () => {
+  assert.equal(reactionTo(4401), 'unauthorized');
+  assert.equal(reactionTo(4426), 'outdated');
+  assert.deepEqual([1000, 1001, 1009, 4400, 4403, 4409].map(reactionTo), Array(6).fill('stopped'));
+  assert.deepEqual([1006, 1011, 1012, 4408, 4429, 4508].map(reactionTo), Array(6).fill('retry'));
+});
+
+test('a rate-limited client waits at least five seconds', () => {
+  const { connection, peers, online, states } = scene({ random: () => 0 });
+  connection.connect();
+  online();
+  peers[0].drop(4429);
+  assert.equal(states.at(-1).retryInS, 5);
+});

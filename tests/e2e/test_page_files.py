@@ -1,0 +1,135 @@
+"""What the gateway serves for the page: types, policy, caching, and nothing from another host."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+from urllib.parse import urljoin
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from banksman.gateway.page import page_router
+
+ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "services/gateway/banksman/gateway/static"
+OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
+OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]
+IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+IMPORT = re.compile(r"(?:from|import)\s*\(?'([^']+)'")
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.include_router(page_router())
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
+        yield client
+
+
+def import_map(page: str) -> dict[str, str]:
+    found = IMPORT_MAP.search(page)
+    assert found is not None
+    parsed = cast(dict[str, dict[str, str]], json.loads(found.group(1)))
+    return parsed["imports"]
+
+
+async def test_the_page_allows_no_inline_script_but_its_import_map(client: httpx.AsyncClient) -> None:
+    page = await client.get("/")
+    policy = page.headers["content-security-policy"]
+    found = IMPORT_MAP.search(page.text)
+    assert found is not None
+    digest = base64.b64encode(hashlib.sha256(found.group(1).encode()).digest()).decode()
+    assert f"script-src 'self' 'sha256-{digest}';" in policy
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+async def test_the_frame_that_draws_diagrams_is_sandboxed(client: httpx.AsyncClient) -> None:
+    policy = (await client.get("/static/diagram.html")).headers["content-security-policy"]
+    assert "sandbox allow-scripts" in policy
+    assert "allow-same-origin" not in policy
+    assert "script-src 'self';" in policy
+
+
+async def test_every_import_of_the_page_is_served_as_a_script(client: httpx.AsyncClient) -> None:
+    page = (await client.get("/")).text
+    imports = import_map(page)
+    targets = {urljoin("http://page/", target) for target in imports.values()}
+    targets.add("http://page/static/main.mjs")
+    for module in OWN_MODULES:
+        address = f"http://page/static/{module.relative_to(STATIC).as_posix()}"
+        for name in IMPORT.findall(module.read_text(encoding="utf-8")):
+            assert name in imports or name.startswith("."), f"{module.name} imports {name}"
+            targets.add(urljoin(address, imports.get(name, name)) if name.startswith(".") else address)
+    for target in sorted(targets):
+        answer = await client.head(target)
+        assert answer.status_code == 200, target
+        assert answer.headers["content-type"].startswith("text/javascript"), target
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/static/main.mjs", "text/javascript; charset=utf-8"),
+        ("/static/styles/tokens.css", "text/css; charset=utf-8"),
+        ("/static/favicon.svg", "image/svg+xml"),
+        ("/static/vendor/fontsource-variable-inter/inter-latin.woff2", "font/woff2"),
+    ],
+)
+async def test_each_file_has_its_type_and_is_not_sniffed(
+    client: httpx.AsyncClient, path: str, media_type: str
+) -> None:
+    answer = await client.get(path)
+    assert answer.headers["content-type"] == media_type
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_an_unchanged_file_is_not_sent_again(client: httpx.AsyncClient) -> None:
+    first = await client.get("/static/main.mjs")
+    again = await client.get("/static/main.mjs", headers={"if-none-match": first.headers["etag"]})
+    assert first.headers["cache-control"] == "no-cache"
+    assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_a_client_that_takes_gzip_gets_the_same_text(client: httpx.AsyncClient) -> None:
+    packed = await client.get("/static/events.mjs", headers={"accept-encoding": "gzip"})
+    plain = await client.get("/static/events.mjs", headers={"accept-encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.text == plain.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/", "/static/nothing.mjs", "/static/..%2fpage.py", "/static/%2e%2e/page.py"]
+)
+async def test_nothing_else_is_served(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.get(path)).status_code == 404
+
+
+@pytest.mark.parametrize("path", OWN_FILES, ids=lambda path: path.name)
+def test_no_file_of_the_page_names_another_host(path: Path) -> None:
+    addresses = set(re.findall(r"https?://[\w.-]+", path.read_text(encoding="utf-8")))
+    assert addresses <= {"http://www.w3.org"}
+
+
+def test_the_vendored_files_are_the_recorded_ones() -> None:
+    command = [sys.executable, str(ROOT / "tools/vendor_web.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_vendored_package_carries_its_licence() -> None:
+    manifest = json.loads((STATIC / "vendor/vendor.json").read_text(encoding="utf-8"))
+    folders = {path.partition("/")[0] for path in manifest["sha256"]}
+    assert len(folders) == len(manifest["packages"])
+    assert all((STATIC / "vendor" / folder / "LICENSE").stat().st_size > 0 for folder in folders)

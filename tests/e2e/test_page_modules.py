@@ -1,0 +1,21 @@
+"""The page's own modules, tested by Node's test runner."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from banksman.testing import privileged
+
+HERE = Path(__file__).parent / "js"
+FILES = sorted(HERE.glob("*.test.mjs"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
+def test_the_modules_of_the_page(file: Path) -> None:
+    node = shutil.which("node")
+    privileged.require("node", node is not None, "the modules of the page under Node's test runner")
+    command = [str(node), "--import", str(HERE / "register.mjs"), "--test", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, cwd=HERE)
+    assert done.returncode == 0, done.stdout
