@@ -110,7 +110,7 @@ def _call_in(text: str) -> tuple[RequestedCall, int, int] | None:
     Raises:
         _Unreadable: when it attempts a call in any other way.
     """
-    found = tuple(islice(attempts(text), 2))
+    found = list(islice(attempts(text), 2))
     if not found:
         if QUOTED_KEY in text and _LEADING_BRACE.match(text):
             raise _no_object(text)

@@ -1,0 +1,74 @@
+"""Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from json import JSONDecodeError
+from typing import TYPE_CHECKING
+
+from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.providers.anthropic_reply import ReplyReader
+from banksman.agent.providers.anthropic_request import body
+from banksman.agent.providers.base import DeltaSink, ProviderSettings
+from banksman.agent.providers.retry import PassingFault, status_fault
+from banksman.agent.providers.sdk import SdkProvider
+from banksman.contracts.errors import ProviderFailed
+
+if TYPE_CHECKING:
+    from anthropic import APIStatusError, AsyncAnthropic
+
+# Errors inside a stream come with the status 200 of its beginning, so their type decides.
+# https://docs.anthropic.com/en/api/errors
+_PASSING_TYPES = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
+
+
+class Anthropic(SdkProvider["AsyncAnthropic"]):
+    """The `Provider` of Claude models."""
+
+    def __init__(self, settings: ProviderSettings) -> None:
+        super().__init__("anthropic", settings)
+
+    def make_client(self) -> AsyncAnthropic:
+        """See `SdkProvider.make_client`."""
+        from anthropic import AsyncAnthropic, DefaultAioHttpClient, Timeout
+
+        key = self.settings.anthropic_api_key
+        timeout = Timeout(self.settings.request_timeout_s, connect=self.settings.connect_timeout_s)
+        return AsyncAnthropic(
+            # With None the SDK would search the environment and the disk for credentials.
+            api_key=key.get_secret_value() if key else "none",
+            base_url=self.settings.anthropic_base_url,
+            max_retries=0,
+            timeout=timeout,
+            http_client=DefaultAioHttpClient(timeout=timeout),
+        )
+
+    async def attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
+        """See `SdkProvider.attempt`."""
+        import httpx2
+        from anthropic import APIConnectionError, APIStatusError
+
+        try:
+            return await self._stream(request, deltas)
+        except APIStatusError as error:
+            raise self._refusal(error) from error
+        except APIConnectionError as error:
+            raise PassingFault(f"the connection failed: {error.__cause__ or error.message}") from error
+        except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
+            raise PassingFault(f"the stream broke off: {error}") from error
+
+    async def _stream(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
+        reader = ReplyReader(deltas)
+        async with await self.client.messages.create(**body(request, self.name), stream=True) as stream:
+            async for event in stream:
+                await reader.take(event)
+                if reader.full:
+                    break
+        return reader.reply()
+
+    def _refusal(self, error: APIStatusError) -> Exception:
+        message = error.api_message or error.message
+        if error.status_code >= 400:
+            return status_fault(self.name, error.status_code, message, error.response.headers)
+        if error.type in _PASSING_TYPES:
+            return PassingFault(message)
+        return ProviderFailed(self.name, message)

@@ -1,0 +1,149 @@
+"""A streamed message in our words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from banksman.agent.protocols.base import ModelReply
+from banksman.agent.providers.anthropic_request import THINKING_FIELD
+from banksman.agent.providers.base import DeltaSink
+from banksman.agent.providers.collect import ReplyBuilder, well_formed
+from banksman.agent.providers.retry import PassingFault
+from banksman.contracts.events import FinishReason
+from banksman.contracts.messages import Usage
+from banksman.contracts.wire import JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from anthropic.types import (
+        ContentBlock,
+        MessageDeltaUsage,
+        RawContentBlockDelta,
+        RawMessageStreamEvent,
+    )
+    from anthropic.types import Usage as StartUsage
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+
+
+@dataclass(slots=True)
+class _Thinking:
+    """A block that goes back as it came."""
+
+    text: list[str] = field(default_factory=list[str])
+    signature: list[str] = field(default_factory=list[str])
+    redacted: str | None = None
+
+    def param(self) -> JsonObject:
+        if self.redacted is not None:
+            return {"type": "redacted_thinking", "data": self.redacted}
+        return {
+            "type": "thinking",
+            "thinking": well_formed("".join(self.text)),
+            "signature": "".join(self.signature),
+        }
+
+
+class ReplyReader:
+    """Reads the events of one message."""
+
+    def __init__(self, deltas: DeltaSink) -> None:
+        self._builder = ReplyBuilder(deltas)
+        self._thinking: dict[int, _Thinking] = {}
+        self._counts: dict[str, int] = {}
+        self._stop_reason: str | None = None
+        self._complete = False
+
+    @property
+    def full(self) -> bool:
+        """True when the rest of the stream is not wanted."""
+        return self._builder.full
+
+    async def take(self, event: RawMessageStreamEvent) -> None:
+        """Read the next event; kinds that are not known are left out, as the API's rules ask for."""
+        match event.type:
+            case "message_start":
+                self._count(cast("StartUsage | None", event.message.usage))
+            case "content_block_start":
+                await self._begin(event.index, event.content_block)
+            case "content_block_delta":
+                await self._go_on(event.index, event.delta)
+            case "message_delta":
+                self._stop_reason = event.delta.stop_reason or self._stop_reason
+                self._count(cast("MessageDeltaUsage | None", event.usage))
+            case "message_stop":
+                self._complete = True
+            case _:
+                pass
+
+    def reply(self) -> ModelReply:
+        """The whole reply.
+
+        Raises:
+            PassingFault: when the stream ended before its last event.
+        """
+        if not self._complete and not self.full:
+            raise PassingFault("the stream ended before the message was complete")
+        reason = self._stop_reason or ""
+        return self._builder.reply(
+            _FINISH_REASONS.get(reason, "unknown"), reason, self._usage(), self._state()
+        )
+
+    async def _begin(self, index: int, block: ContentBlock) -> None:
+        match block.type:
+            case "text":
+                await self._builder.add_text(block.text or "")
+            case "tool_use":
+                # The input arrives in fragments; what stands here is always an empty object.
+                self._builder.add_call(index, id=block.id, name=block.name)
+            case "thinking":
+                self._thinking[index] = _Thinking([block.thinking or ""], [block.signature or ""])
+                await self._builder.add_reasoning(block.thinking or "")
+            case "redacted_thinking":
+                self._thinking[index] = _Thinking(redacted=block.data)
+            case _:
+                pass
+
+    async def _go_on(self, index: int, delta: RawContentBlockDelta) -> None:
+        match delta.type:
+            case "text_delta":
+                await self._builder.add_text(delta.text)
+            case "input_json_delta":
+                self._builder.add_call(index, arguments=delta.partial_json)
+            case "thinking_delta":
+                self._thinking.setdefault(index, _Thinking()).text.append(delta.thinking)
+                await self._builder.add_reasoning(delta.thinking)
+            case "signature_delta":
+                self._thinking.setdefault(index, _Thinking()).signature.append(delta.signature)
+            case _:
+                pass
+
+    def _count(self, usage: StartUsage | MessageDeltaUsage | None) -> None:
+        """Keep the latest of each count: they are cumulative, and the end repeats only some of them."""
+        for name in _COUNTS:
+            value = cast("int | None", getattr(usage, name, None))
+            if value is not None:
+                self._counts[name] = value
+
+    def _usage(self) -> Usage:
+        cached = self._counts.get("cache_read_input_tokens", 0)
+        written = self._counts.get("cache_creation_input_tokens", 0)
+        return Usage(
+            # The vendor counts cached tokens apart from its input tokens.
+            input_tokens=self._counts.get("input_tokens", 0) + cached + written,
+            output_tokens=self._counts.get("output_tokens", 0),
+            cached_tokens=cached,
+        )
+
+    def _state(self) -> JsonObject | None:
+        blocks: list[JsonValue] = [block.param() for _, block in sorted(self._thinking.items())]
+        return {THINKING_FIELD: blocks} if blocks else None

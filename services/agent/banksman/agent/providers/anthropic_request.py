@@ -1,0 +1,143 @@
+"""Our history and tools in the words of the Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.providers.history import AnsweredCall, Exchange, exchanges
+from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
+from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
+from banksman.contracts.tools import ToolDefinition
+from banksman.runs.rendering import ANSWER_FIELDS, result_json
+
+if TYPE_CHECKING:
+    from anthropic.types import (
+        ContentBlockParam,
+        ImageBlockParam,
+        MessageParam,
+        TextBlockParam,
+        ToolParam,
+        ToolResultBlockParam,
+        ToolUseBlockParam,
+    )
+
+    Block = TextBlockParam | ImageBlockParam | ToolUseBlockParam | ToolResultBlockParam | ContentBlockParam
+
+DEFAULT_MAX_TOKENS = 16_384
+"""Output tokens of one reply where the assistant names no limit; the API demands one."""
+
+THINKING_FIELD = "thinking"
+"""The field of our provider state that holds the thinking blocks of a reply."""
+
+_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_OPENING_TEXT = "(The beginning of the conversation is left out.)"
+_CLOSING_TEXT = "Continue."
+_EMPTY_TEXT = "(an empty message)"
+_CACHE: dict[str, str] = {"type": "ephemeral"}
+
+
+def body(request: ModelRequest, provider: str) -> dict[str, Any]:
+    """The arguments of `messages.create` but for `stream`.
+
+    The system prompt, the last tool and the last message end cached prefixes: each iteration of a run reads
+    what the one before wrote.
+    """
+    made: dict[str, Any] = {
+        "model": request.model,
+        "max_tokens": request.options.max_tokens or DEFAULT_MAX_TOKENS,
+        "messages": _messages(request, provider),
+    }
+    if request.system.strip():
+        made["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
+    if request.tools:
+        *others, last = [_tool(tool) for tool in request.tools]
+        made["tools"] = [*others, {**last, "cache_control": _CACHE}]
+    if request.options.temperature is not None:
+        # The SDK has no parameter for it any more; the API takes it for older models, from 0 to 1.
+        made["extra_body"] = {"temperature": min(1.0, request.options.temperature)}
+    return made
+
+
+def result_text(message: ToolMessage) -> str:
+    """A result as the model reads it: plain text for what is a text, JSON for the rest."""
+    field = ANSWER_FIELDS.get(message.name) if message.name != "bash" else None
+    text = message.result.content.get(field) if field and not message.result.is_error else None
+    return text if isinstance(text, str) and text.strip() else result_json(message.result)
+
+
+def _tool(tool: ToolDefinition) -> ToolParam:
+    schema = {**tool.input_schema}
+    schema.setdefault("type", "object")
+    return {"name": tool.name, "description": tool.description, "input_schema": cast("Any", schema)}
+
+
+def _messages(request: ModelRequest, provider: str) -> list[MessageParam]:
+    turns: list[tuple[str, list[Block]]] = []
+    for role, blocks in _turns(request, provider):
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        elif blocks:
+            turns.append((role, blocks))
+    if not turns or turns[0][0] != "user":
+        turns.insert(0, ("user", [_text(_OPENING_TEXT)]))
+    if turns[-1][0] != "user":
+        # A history that ends with the model's own words would be taken for a reply to go on with.
+        turns.append(("user", [_text(_CLOSING_TEXT)]))
+    turns[-1][1][-1] = cast("Block", {**turns[-1][1][-1], "cache_control": _CACHE})
+    return cast("list[MessageParam]", [{"role": role, "content": blocks} for role, blocks in turns])
+
+
+def _turns(request: ModelRequest, provider: str) -> Iterator[tuple[str, list[Block]]]:
+    for item in exchanges(request.messages):
+        match item:
+            case UserMessage():
+                yield "user", [_part(part) for part in sent_parts(item.content) or [_EMPTY_TEXT]]
+            case Exchange():
+                if item.calls or (item.said.content or "").strip():
+                    yield "assistant", _said(item.said, provider) + [_call(call) for call in item.calls]
+                yield "user", [_result(call) for call in item.calls]
+            case _:
+                assert_never(item)
+
+
+def _said(said: AssistantMessage, provider: str) -> list[Block]:
+    blocks: list[Block] = []
+    if said.provider == provider and said.provider_state:
+        # Thinking is signed: it goes back unchanged or not at all.
+        blocks += cast("list[Block]", said.provider_state.get(THINKING_FIELD) or [])
+    if said.content and said.content.strip():
+        blocks.append(_text(said.content))
+    return blocks
+
+
+def _call(call: AnsweredCall) -> ToolUseBlockParam:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {**call.arguments}}
+
+
+def _result(call: AnsweredCall) -> ToolResultBlockParam:
+    result: ToolResultBlockParam = {
+        "type": "tool_result",
+        "tool_use_id": call.id,
+        "content": result_text(call.answer),
+    }
+    return {**result, "is_error": True} if call.answer.result.is_error else result
+
+
+def _text(text: str) -> TextBlockParam:
+    return {"type": "text", "text": text}
+
+
+def _part(part: SentPart) -> Block:
+    match part:
+        case str():
+            return _text(part)
+        case InlineImage(media_type, data) if media_type in _IMAGE_TYPES:
+            return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+        case InlineImage(media_type, _):
+            return _text(f"[The user attached an image of the type {media_type}, which cannot be shown.]")
+        case LinkedImage(url):
+            return {"type": "image", "source": {"type": "url", "url": url}}
+        case _:
+            assert_never(part)

@@ -1,0 +1,115 @@
+"""Puts the pieces of a streamed reply together and passes them on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply, RawCall
+from banksman.agent.providers.base import DeltaSink
+from banksman.contracts.events import FinishReason
+from banksman.contracts.messages import Usage
+from banksman.contracts.wire import JsonObject
+
+MAX_COLLECTED_CHARS = 4 * MAX_REPLY_CHARS
+"""Characters of text, reasoning and arguments together after which a reply is cut."""
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str | None = None
+    name: str = ""
+    written: list[str] = field(default_factory=list[str])
+    parsed: JsonObject | None = None
+
+    def raw(self) -> RawCall:
+        arguments = "".join(self.written) if self.parsed is None else self.parsed
+        return RawCall(self.id or None, well_formed(self.name), arguments)
+
+
+class ReplyBuilder:
+    """One reply in the making."""
+
+    def __init__(self, deltas: DeltaSink) -> None:
+        self._deltas = deltas
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._chars = 0
+
+    @property
+    def full(self) -> bool:
+        """True when the reply is so long that nothing more may be added."""
+        return self._chars > MAX_COLLECTED_CHARS
+
+    @property
+    def reasoning(self) -> str:
+        """All reasoning so far."""
+        return well_formed("".join(self._reasoning))
+
+    async def add_text(self, piece: str) -> None:
+        """Take the next piece of the reply's text."""
+        if piece:
+            self._text.append(piece)
+            self._chars += len(piece)
+            await self._deltas.write("message", well_formed(piece))
+
+    async def add_reasoning(self, piece: str) -> None:
+        """Take the next piece of what the model thought."""
+        if piece:
+            self._reasoning.append(piece)
+            self._chars += len(piece)
+            await self._deltas.write("reasoning", well_formed(piece))
+
+    def add_call(
+        self,
+        index: int,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        arguments: str | JsonObject | None = None,
+    ) -> None:
+        """Take what came of the call at `index`; the first id and name count, as some servers repeat them."""
+        call = self._calls.setdefault(index, _Call())
+        call.id = call.id or id
+        call.name = call.name or name or ""
+        self._chars += 64
+        match arguments:
+            case None:
+                pass
+            case str():
+                call.written.append(arguments)
+                self._chars += len(arguments)
+            case dict():
+                call.parsed = arguments
+
+    def last_call(self) -> int | None:
+        """The index of the call that was begun last; None before the first."""
+        return max(self._calls, default=None)
+
+    def reply(
+        self,
+        finish_reason: FinishReason,
+        raw_finish_reason: str,
+        usage: Usage,
+        provider_state: JsonObject | None = None,
+    ) -> ModelReply:
+        """The whole reply."""
+        if self.full:
+            finish_reason, raw_finish_reason = "length", "reply too long"
+        return ModelReply(
+            text=well_formed("".join(self._text)) or None,
+            calls=tuple(call.raw() for _, call in sorted(self._calls.items())),
+            finish_reason=finish_reason,
+            raw_finish_reason=raw_finish_reason,
+            usage=usage,
+            provider_state=provider_state,
+        )
+
+
+def well_formed(text: str) -> str:
+    """The text with lone surrogates replaced: a model's JSON can hold them, UTF-8 cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,86 @@
+"""OpenAI's Chat Completions API, and every server that is compatible with it."""
+
+from __future__ import annotations
+
+from json import JSONDecodeError
+from typing import TYPE_CHECKING
+
+from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.providers.base import DeltaSink, ProviderSettings
+from banksman.agent.providers.openai_reply import ReplyReader
+from banksman.agent.providers.openai_request import messages, options
+from banksman.agent.providers.retry import PassingFault, status_fault
+from banksman.agent.providers.sdk import SdkProvider
+from banksman.contracts.errors import ProviderFailed
+
+if TYPE_CHECKING:
+    from openai import APIError, APIStatusError, AsyncOpenAI
+
+_OWN_ADDRESS = "https://api.openai.com"
+
+_LASTING_FAULTS = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
+_LASTING_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "content_filter"})
+
+
+class OpenAI(SdkProvider["AsyncOpenAI"]):
+    """The `Provider` of one address that speaks the OpenAI format."""
+
+    def __init__(self, name: str, settings: ProviderSettings, *, base_url: str, api_key: str | None) -> None:
+        super().__init__(name, settings)
+        self._base_url = base_url
+        self._api_key = api_key
+
+    def make_client(self) -> AsyncOpenAI:
+        """See `SdkProvider.make_client`."""
+        from openai import AsyncOpenAI, DefaultAioHttpClient, Timeout
+
+        timeout = Timeout(self.settings.request_timeout_s, connect=self.settings.connect_timeout_s)
+        return AsyncOpenAI(
+            # The SDK insists on a key; servers that need none ignore it.
+            api_key=self._api_key or "none",
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=timeout,
+            http_client=DefaultAioHttpClient(timeout=timeout),
+        )
+
+    async def attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
+        """See `SdkProvider.attempt`."""
+        import httpx2
+        from openai import APIConnectionError, APIError, APIStatusError
+
+        try:
+            return await self._stream(request, deltas)
+        except APIStatusError as error:
+            raise self._refusal(error) from error
+        except APIConnectionError as error:
+            raise PassingFault(f"the connection failed: {error.__cause__ or error.message}") from error
+        except APIError as error:
+            raise self._broken_off(error) from error
+        except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
+            raise PassingFault(f"the stream broke off: {error}") from error
+
+    async def _stream(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
+        reader = ReplyReader(deltas)
+        async with await self.client.chat.completions.create(
+            model=request.model,
+            messages=messages(request, self.name),
+            stream=True,
+            stream_options={"include_usage": True},
+            **options(request, own=self._base_url.startswith(_OWN_ADDRESS)),
+        ) as stream:
+            async for chunk in stream:
+                await reader.take(chunk)
+                if reader.full:
+                    break
+        return reader.reply()
+
+    def _refusal(self, error: APIStatusError) -> Exception:
+        if error.code in _LASTING_CODES:
+            return ProviderFailed(self.name, error.message, status=error.status_code)
+        return status_fault(self.name, error.status_code, error.message, error.response.headers)
+
+    def _broken_off(self, error: APIError) -> Exception:
+        if error.type in _LASTING_FAULTS or error.code in _LASTING_CODES:
+            return ProviderFailed(self.name, error.message)
+        return PassingFault(error.message)

@@ -1,0 +1,104 @@
+"""Our history and tools in the words of the Chat Completions API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.providers.history import AnsweredCall, Exchange, exchanges
+from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
+from banksman.contracts.messages import UserMessage
+from banksman.contracts.tools import ToolDefinition
+from banksman.runs.rendering import result_json
+
+if TYPE_CHECKING:
+    from openai.types.chat import (
+        ChatCompletionAssistantMessageParam,
+        ChatCompletionContentPartParam,
+        ChatCompletionMessageFunctionToolCallParam,
+        ChatCompletionMessageParam,
+        ChatCompletionToolParam,
+    )
+
+EMPTY_MESSAGE = "(an empty message)"
+
+
+def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessageParam]:
+    """The system prompt and the history (R79, R92, R95)."""
+    sent: list[ChatCompletionMessageParam] = []
+    if request.system:
+        sent.append({"role": "system", "content": request.system})
+    for item in exchanges(request.messages):
+        match item:
+            case UserMessage():
+                sent.append({"role": "user", "content": _content(item)})
+            case Exchange():
+                sent.extend(_exchange(item, provider))
+            case _:
+                assert_never(item)
+    return sent
+
+
+def options(request: ModelRequest, *, own: bool) -> dict[str, Any]:
+    """Tools and limits (R80, R85, R87).
+
+    Args:
+        request: The request.
+        own: Whether it goes to OpenAI itself, whose reasoning models refuse `max_tokens`; many compatible
+            servers know nothing else.
+    """
+    chosen: dict[str, Any] = {}
+    if request.tools:
+        chosen["tools"] = [_tool(tool) for tool in request.tools]
+    if request.options.temperature is not None:
+        chosen["temperature"] = request.options.temperature
+    if request.options.max_tokens is not None:
+        chosen["max_completion_tokens" if own else "max_tokens"] = request.options.max_tokens
+    return chosen
+
+
+def _tool(tool: ToolDefinition) -> ChatCompletionToolParam:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},
+    }
+
+
+def _content(message: UserMessage) -> str | list[ChatCompletionContentPartParam]:
+    parts = sent_parts(message.content)
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n\n".join(texts) or EMPTY_MESSAGE
+    return [_part(part) for part in parts]
+
+
+def _part(part: SentPart) -> ChatCompletionContentPartParam:
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case InlineImage() | LinkedImage():
+            return {"type": "image_url", "image_url": {"url": part.url}}
+        case _:
+            assert_never(part)
+
+
+def _exchange(exchange: Exchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
+    said = exchange.said
+    if not exchange.calls and not (said.content or "").strip():
+        return
+    reply: ChatCompletionAssistantMessageParam = {"role": "assistant", "content": said.content}
+    if exchange.calls:
+        reply["tool_calls"] = [_call(call) for call in exchange.calls]
+    if said.provider == provider and said.provider_state:
+        # Fields beyond the SDK's types, such as the reasoning that DeepSeek wants back.
+        reply = cast("ChatCompletionAssistantMessageParam", {**reply, **said.provider_state})
+    yield reply
+    for call in exchange.calls:
+        yield {"role": "tool", "tool_call_id": call.id, "content": result_json(call.answer.result)}
+
+
+def _call(call: AnsweredCall) -> ChatCompletionMessageFunctionToolCallParam:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

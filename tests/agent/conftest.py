@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Literal
+
+import pytest
+
+from banksman.agent.providers.base import Provider, ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.model_server import ModelServer
+from banksman.testing.deltas import Shown
+
+Vendor = Literal["anthropic", "openai"]
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[ModelServer]:
+    async with ModelServer.running() as running:
+        yield running
+
+
+@pytest.fixture
+def settings(server: ModelServer) -> ProviderSettings:
+    return ProviderSettings(
+        anthropic_base_url=server.url,
+        openai_base_url=server.openai_url,
+        demo_base_url=server.openai_url,
+        request_timeout_s=2.0,
+        first_delay_s=0.01,
+    )
+
+
+@pytest.fixture
+async def providers(settings: ProviderSettings) -> AsyncGenerator[Providers]:
+    catalog = Providers(settings)
+    yield catalog
+    await catalog.close()
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def vendor(request: pytest.FixtureRequest) -> Vendor:
+    return request.param
+
+
+@pytest.fixture
+def provider(providers: Providers, vendor: Vendor) -> Provider:
+    """Each vendor's adapter in turn, over the vendor's real SDK, against the model server."""
+    return providers.choose(f"{vendor}:any")[0]
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()

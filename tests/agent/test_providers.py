@@ -1,0 +1,440 @@
+"""Both adapters over the vendors' real SDKs against the model server, which is as strict as the vendors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
+from banksman.agent.providers.base import Provider, ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.contracts.assistants import ModelOptions
+from banksman.contracts.errors import BadInput, ProviderFailed
+from banksman.contracts.messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    TextPart,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
+from banksman.model_server import (
+    ConnectionCut,
+    EarlyEnd,
+    Gate,
+    HalfJson,
+    HttpError,
+    ModelServer,
+    RawReply,
+    Reply,
+    Silence,
+    StreamError,
+)
+from banksman.model_server import ToolCall as ScriptedCall
+from banksman.model_server import Usage as ScriptedUsage
+from banksman.model_server.script import Fault
+from banksman.testing.deltas import Shown
+
+BASH = ToolDefinition(
+    name="bash",
+    description="Runs a command.",
+    input_schema={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+)
+READ_FILE = ToolDefinition(name="read_file", description="Reads a file.")
+HELLO = UserMessage(message_id="m1", content="hello")
+
+
+def ask(model: str, *messages: Any, **fields: Any) -> ModelRequest:
+    return ModelRequest(model=model, system="Be brief.", messages=messages or (HELLO,), **fields)
+
+
+async def complete(provider: Provider, request: ModelRequest, shown: Shown | None = None) -> ModelReply:
+    return await provider.complete(request, deltas=shown or Shown(), deadline_s=5)
+
+
+async def test_a_text_reply_arrives_in_deltas_and_whole(
+    server: ModelServer, provider: Provider, shown: Shown
+) -> None:
+    """R80, R81."""
+    usage = ScriptedUsage(input_tokens=120, output_tokens=7)
+    model = server.play("hello", [Reply(text="Good day to you.", usage=usage)])
+
+    reply = await complete(provider, ask(model), shown)
+
+    assert reply.text == shown.message == "Good day to you."
+    assert (reply.finish_reason, reply.calls) == ("stop", ())
+    assert reply.usage == Usage(input_tokens=120, output_tokens=7)
+    assert server.violations == []
+
+
+async def test_parallel_calls_arrive_in_order_with_the_vendors_ids(
+    server: ModelServer, provider: Provider
+) -> None:
+    """R48, R49, R91."""
+    calls = (
+        ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_a"),
+        ScriptedCall(name="read_file", arguments={}, id="call_b"),
+    )
+    model = server.play("calls", [Reply(text="Looking.", tool_calls=calls)])
+
+    reply = await complete(provider, ask(model, tools=(BASH, READ_FILE)))
+
+    assert reply.text == "Looking."
+    assert reply.finish_reason == "tool_calls"
+    assert [(call.provider_call_id, call.name) for call in reply.calls] == [
+        ("call_a", "bash"),
+        ("call_b", "read_file"),
+    ]
+    assert [json.loads(str(call.arguments)) for call in reply.calls] == [{"command": "ls"}, {}]
+
+
+async def test_broken_arguments_reach_the_protocol_as_they_were_written(
+    server: ModelServer, provider: Provider
+) -> None:
+    model = server.play("broken", [Reply(tool_calls=(ScriptedCall(name="bash", arguments='{"command": '),))])
+
+    reply = await complete(provider, ask(model, tools=(BASH,)))
+
+    assert [call.arguments for call in reply.calls] == ['{"command": ']
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "content_filter"])
+async def test_each_vendors_finish_reasons_become_ours(
+    server: ModelServer, provider: Provider, reason: str
+) -> None:
+    model = server.play("finish", [Reply(text="x", finish_reason=reason)])
+
+    assert (await complete(provider, ask(model))).finish_reason == reason
+
+
+async def test_an_unknown_finish_reason_is_kept_for_the_log(server: ModelServer, provider: Provider) -> None:
+    """R99."""
+    model = server.play("finish", [Reply(text="x", finish_reason="pause_turn")])
+
+    reply = await complete(provider, ask(model))
+
+    assert (reply.finish_reason, reply.raw_finish_reason) == ("unknown", "pause_turn")
+
+
+async def test_cached_tokens_are_part_of_the_input_tokens(
+    server: ModelServer, provider: Provider, vendor: str
+) -> None:
+    scripted = ScriptedUsage(input_tokens=100, output_tokens=1, cached_tokens=40)
+    model = server.play("cache", [Reply(text="x", usage=scripted)])
+
+    usage = (await complete(provider, ask(model))).usage
+
+    # Anthropic reports the cached tokens beside the others, OpenAI among them.
+    assert usage == Usage(
+        input_tokens=140 if vendor == "anthropic" else 100, output_tokens=1, cached_tokens=40
+    )
+
+
+async def test_reasoning_is_shown_apart_and_goes_back_to_the_same_provider_only(
+    server: ModelServer, providers: Providers, vendor: str, shown: Shown
+) -> None:
+    provider = providers.choose(f"{vendor}:any")[0]
+    model = server.play("think", [Reply(reasoning="Let me see.", text="4"), Reply(text="5")])
+
+    reply = await complete(provider, ask(model), shown)
+    said = AssistantMessage(
+        message_id="m2", content=reply.text, provider=vendor, provider_state=reply.provider_state
+    )
+    after = (HELLO, said, UserMessage(message_id="m3", content="and one more?"))
+    await complete(provider, ask(model, *after))
+    other = "openai" if vendor == "anthropic" else "anthropic"
+    await complete(providers.choose(f"{other}:any")[0], ask(model, *after))
+
+    assert (shown.reasoning, shown.message) == ("Let me see.", "4")
+    _, same, foreign = server.requests("think")
+    assert b"Let me see." in same.raw
+    assert b"Let me see." not in foreign.raw
+    assert server.violations == []
+
+
+async def test_options_and_tools_reach_the_model(
+    server: ModelServer, provider: Provider, vendor: str
+) -> None:
+    """R62, R80, R85, R87."""
+    model = server.play("options", [Reply(text="x")])
+    options = ModelOptions(max_tokens=99, temperature=0.25)
+
+    await complete(provider, ask(model, tools=(BASH,), options=options))
+
+    body = server.requests("options")[0].body
+    assert (body["max_tokens"], body["temperature"], body["model"]) == (99, 0.25, model)
+    tool = body["tools"][0] if vendor == "anthropic" else body["tools"][0]["function"]
+    schema = tool["input_schema"] if vendor == "anthropic" else tool["parameters"]
+    assert (tool["name"], tool["description"], schema) == ("bash", "Runs a command.", BASH.input_schema)
+
+
+async def test_anthropic_is_told_where_cached_prefixes_end(server: ModelServer, providers: Providers) -> None:
+    model = server.play("cache", [Reply(text="x")])
+
+    await complete(providers.choose("anthropic:any")[0], ask(model, tools=(BASH, READ_FILE)))
+
+    body = server.requests("cache")[0].body
+    marked = [
+        body["system"][-1],
+        body["tools"][-1],
+        body["messages"][-1]["content"][-1],
+    ]
+    assert all(item["cache_control"] == {"type": "ephemeral"} for item in marked)
+    assert "cache_control" not in body["tools"][0]
+
+
+async def test_images_travel_inline_and_workspace_files_by_name(
+    server: ModelServer, provider: Provider
+) -> None:
+    parts = (
+        TextPart(text="What is this?"),
+        ImagePart(url="data:image/png;base64,iVBORw0KGgo="),
+        ImagePart(url="pictures/cat.png"),
+        FilePart(path="notes.txt"),
+    )
+    model = server.play("parts", [Reply(text="x")])
+
+    await complete(provider, ask(model, UserMessage(message_id="m1", content=parts)))
+
+    raw = server.requests("parts")[0].raw.decode()
+    for expected in ("What is this?", "iVBORw0KGgo=", "pictures/cat.png", "notes.txt"):
+        assert expected in raw
+    assert server.violations == []
+
+
+async def test_results_go_back_in_the_form_of_each_vendor(
+    server: ModelServer, provider: Provider, vendor: str
+) -> None:
+    """R77, R95 and the ruling on the shape of results."""
+    calls = (
+        ToolCall(id="c1", name="read_file", arguments={"path": "a"}, provider_call_id="call_1"),
+        ToolCall(id="c2", name="bash", arguments={"command": "false"}),
+    )
+    history = (
+        HELLO,
+        AssistantMessage(message_id="m2", content=None, calls=calls),
+        ToolMessage(
+            name="read_file",
+            result=ToolResult(tool_call_id="c1", content={"success": True, "content": "abc"}),
+        ),
+        ToolMessage(
+            name="bash",
+            result=ToolResult(tool_call_id="c2", content={"success": False, "exit_code": 1}, is_error=True),
+        ),
+    )
+    model = server.play("results", [Reply(text="x"), Reply(text="y")])
+
+    await complete(provider, ask(model, *history, tools=(BASH, READ_FILE)))
+
+    sent = server.requests("results")[0].body["messages"]
+    if vendor == "openai":
+        assert sent[2]["content"] is None
+        assert sent[3:] == [
+            {"role": "tool", "tool_call_id": "call_1", "content": '{"success": true, "content": "abc"}'},
+            {"role": "tool", "tool_call_id": "c2", "content": '{"success": false, "exit_code": 1}'},
+        ]
+    else:
+        first, second = sent[2]["content"]
+        assert first == {"type": "tool_result", "tool_use_id": "call_1", "content": "abc"}
+        assert (second["tool_use_id"], second["is_error"]) == ("c2", True)
+    assert server.violations == []
+
+
+PASSING: list[Fault] = [
+    HttpError(status=429, retry_after_s=0.01, times=1),
+    HttpError(status=500, times=1),
+    HttpError(status=529, times=1),
+    ConnectionCut(times=1),
+    ConnectionCut(after_events=4, times=1),
+    HalfJson(after_events=4, times=1),
+    EarlyEnd(times=1),
+    StreamError(after_events=4, times=1),
+]
+
+
+@pytest.mark.parametrize(
+    "fault", PASSING, ids=lambda fault: f"{fault.kind}-{fault.model_dump().get('status')}"
+)
+async def test_a_fault_that_passes_is_retried_and_the_deltas_begin_anew(
+    server: ModelServer, provider: Provider, shown: Shown, fault: Fault
+) -> None:
+    """A27."""
+    model = server.play("fault", [Reply(text="one two three four", fault=fault)])
+
+    reply = await complete(provider, ask(model), shown)
+
+    assert reply.text == shown.message == "one two three four"
+    assert len(shown.abandoned) == 1
+    assert len(server.requests("fault")) == 2
+
+
+async def test_a_silent_stream_is_given_up_and_asked_again(
+    server: ModelServer, settings: ProviderSettings, vendor: str, shown: Shown
+) -> None:
+    """A27."""
+    model = server.play("silence", [Reply(text="one two three", fault=Silence(after_events=4, times=1))])
+    impatient = Providers(settings.model_copy(update={"request_timeout_s": 0.2}))
+
+    reply = await complete(impatient.choose(f"{vendor}:any")[0], ask(model), shown)
+    await impatient.close()
+
+    assert reply.text == shown.message == "one two three"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
+async def test_a_refused_request_fails_at_once_and_names_provider_and_status(
+    server: ModelServer, provider: Provider, vendor: str, status: int
+) -> None:
+    model = server.play(
+        "refused", [Reply(text="x", fault=HttpError(status=status, message="Not like this."))]
+    )
+
+    with pytest.raises(ProviderFailed, match=r"Not like this\.") as failure:
+        await complete(provider, ask(model))
+
+    assert (failure.value.provider, failure.value.status) == (vendor, status)
+    assert len(server.requests("refused")) == 1
+
+
+async def test_a_fault_that_does_not_pass_fails_after_the_last_attempt(
+    server: ModelServer, settings: ProviderSettings, vendor: str
+) -> None:
+    model = server.play("down", [Reply(text="x", fault=HttpError(status=503, message="Down."))])
+    twice = Providers(settings.model_copy(update={"max_attempts": 2}))
+
+    with pytest.raises(ProviderFailed, match=r"503.*Down") as failure:
+        await complete(twice.choose(f"{vendor}:any")[0], ask(model))
+    await twice.close()
+
+    assert failure.value.status == 503
+    assert len(server.requests("down")) == 2
+
+
+async def test_a_wait_that_the_deadline_does_not_allow_is_not_begun(
+    server: ModelServer, provider: Provider
+) -> None:
+    model = server.play("busy", [Reply(text="x", fault=HttpError(status=429, retry_after_s=60))])
+    began = time.monotonic()
+
+    with pytest.raises(ProviderFailed, match="429"):
+        await provider.complete(ask(model), deltas=Shown(), deadline_s=5)
+
+    assert time.monotonic() - began < 2
+
+
+async def test_the_vendors_retry_after_is_waited_for(server: ModelServer, provider: Provider) -> None:
+    model = server.play("busy", [Reply(text="x", fault=HttpError(status=429, retry_after_s=0.3, times=1))])
+    began = time.monotonic()
+
+    await complete(provider, ask(model))
+
+    assert time.monotonic() - began >= 0.3
+
+
+async def test_a_reply_that_outlasts_the_deadline_fails_by_name(
+    server: ModelServer, provider: Provider
+) -> None:
+    model = server.play("slow", [Reply(text="x", gate=Gate(name="never"))])
+
+    with pytest.raises(ProviderFailed, match=r"no complete reply within 0\.2 s"):
+        await provider.complete(ask(model), deltas=Shown(), deadline_s=0.2)
+
+
+async def test_cancelling_closes_the_connection(server: ModelServer, provider: Provider) -> None:
+    """P7: a cancelled run leaves no generation going on at the vendor's."""
+    model = server.play("slow", [Reply(text="one two three", gate=Gate(name="never", after_events=3))])
+    asking = asyncio.create_task(complete(provider, ask(model)))
+    await server.wait_for_requests("slow", outcome="open")
+
+    asking.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await server.wait_for_requests("slow", outcome="disconnected")
+
+
+async def test_a_flood_is_cut_and_told_as_the_length_limit(
+    server: ModelServer, provider: Provider, shown: Shown
+) -> None:
+    """A24."""
+    model = server.play("flood", [Reply(text="x" * 3_000_000, chunk_chars=50_000)])
+
+    reply = await complete(provider, ask(model), shown)
+
+    assert (reply.finish_reason, reply.raw_finish_reason) == ("length", "reply too long")
+    assert len(reply.text or "") < 1_200_000
+
+
+async def test_lone_surrogates_in_a_reply_are_replaced(
+    server: ModelServer, providers: Providers, shown: Shown
+) -> None:
+    chunk = (
+        'data: {"id":"1","object":"chat.completion.chunk","created":0,"model":"m","choices":[{"index":0,'
+        '"delta":{"content":"a\\ud800b"},"finish_reason":"stop"}]}\n\n'
+    )
+    model = server.play("surrogate", [RawReply(raw_chunks=(chunk, "data: [DONE]\n\n"))])
+
+    reply = await complete(providers.choose("openai:any")[0], ask(model), shown)
+
+    assert reply.text == shown.message == "a\ufffdb"
+
+
+SLOPPY = (
+    'data: {"id":"1","model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"id":"c1","function":'
+    '{"name":"bash","arguments":{"command":"ls"}}}]}}]}\n\n',
+    'data: {"id":"1","model":"m","choices":[{"index":0,"delta":null,"finish_reason":"stop"}]}\n\n',
+    'data: {"id":"1","model":"m","choices":null,"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n',
+    "data: [DONE]\n\n",
+)
+
+
+async def test_a_sloppy_compatible_server_is_understood(server: ModelServer, providers: Providers) -> None:
+    """No role, no index, arguments as an object, a null delta, a usage chunk without choices."""
+    model = server.play("sloppy", [RawReply(raw_chunks=SLOPPY)])
+
+    reply = await complete(providers.choose("openai:any")[0], ask(model, tools=(BASH,)))
+
+    assert reply.calls == (RawCall("c1", "bash", {"command": "ls"}),)
+    assert reply.usage == Usage(input_tokens=3, output_tokens=2)
+
+
+async def test_the_demo_model_answers_through_the_same_adapter(providers: Providers) -> None:
+    provider, model = providers.choose("demo")
+
+    reply = await complete(provider, ask(model))
+
+    assert (provider.name, model) == ("demo", "demo")
+    assert reply.text
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "openai:", ":gpt-5", "mistral:large", ""])
+async def test_a_model_without_a_known_provider_is_refused_by_name(providers: Providers, model: str) -> None:
+    with pytest.raises(BadInput, match="anthropic, openai, demo"):
+        providers.choose(model)
+
+
+async def test_keys_are_in_no_error_and_no_representation(server: ModelServer) -> None:
+    """P9."""
+    canary = "sk-canary-0123456789abcdef"
+    settings = ProviderSettings.model_validate(
+        {
+            "openai_api_key": canary,
+            "anthropic_api_key": canary,
+            "openai_base_url": server.openai_url,
+            "anthropic_base_url": server.url,
+        }
+    )
+    model = server.play("refused", [Reply(text="x", fault=HttpError(status=401, message="No."))])
+    catalog = Providers(settings)
+
+    for vendor in ("openai", "anthropic"):
+        with pytest.raises(ProviderFailed) as failure:
+            await complete(catalog.choose(f"{vendor}:any")[0], ask(model))
+        assert canary not in f"{failure.value!r} {settings!r}"
+    await catalog.close()
