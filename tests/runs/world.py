@@ -406,7 +406,7 @@ class World:
         for conversation_id, log in self.logs.items():
             seqs = [event.seq for _, commit in log for event in commit.events]
             assert seqs == list(range(1, len(seqs) + 1)), f"{conversation_id}: events {seqs}"
-            epochs = [c.owner.owner_epoch for _, c in log if c.claim and c.owner]
+            epochs = [c.owner_epoch for _, c in log if c.claim]
             assert epochs == sorted(set(epochs)), f"{conversation_id}: claims {epochs}"
             ends = [e.run_id for _, c in log for e in c.events if isinstance(e.data, RunFinished)]
             assert len(ends) == len(set(ends)), f"{conversation_id}: terminal twice {ends}"

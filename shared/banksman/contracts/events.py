@@ -332,8 +332,10 @@ class Commit(Stored):
     """Number of its first event; the next free one when it has none."""
     owner: Owner | None
     """Who owns the open run from here on; None when nobody does."""
+    owner_epoch: int = Field(default=0, ge=0)
+    """The highest claim so far, this commit's included. It never falls, also while nobody owns the run."""
     claim: bool = False
-    """True when `owner` begins with this commit."""
+    """True when this commit raised `owner_epoch`."""
     events: tuple[Event, ...] = ()
 
     @property

@@ -107,10 +107,9 @@ async def _claim(
     draft.add(run_id, bodies)
     draft.follow(start_next=True)
     log_epoch = state.log_epoch or ports.clock.new_id("l")
-    if draft.rests:
-        commit = draft.commit(ports.clock.new_id("e"), log_epoch, None)
-    else:
-        commit = draft.commit(ports.clock.new_id("e"), log_epoch, owner, claim=True)
+    commit = draft.commit(
+        ports.clock.new_id("e"), log_epoch, None if draft.rests else owner, claim=owner.owner_epoch
+    )
     stored = await ports.log.append(state, commit)
     if stored is None:
         return None

@@ -60,15 +60,23 @@ class Draft:
         """True when nobody needs to own the conversation: no run is open, or a person is waited for."""
         return isinstance(next_step(self.state, self.now), Idle | Park)
 
-    def commit(self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: bool = False) -> Commit:
-        """The commit that holds the events."""
+    def commit(self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: int | None = None) -> Commit:
+        """The commit that holds the events.
+
+        Args:
+            commit_id: unique to this commit.
+            log_epoch: that of the log.
+            owner: who owns the run from here on.
+            claim: the owner epoch this commit raises to; None when it claims nothing.
+        """
         return Commit(
             ts=self.now,
             id=commit_id,
             log_epoch=log_epoch,
             first_seq=self.state.last_seq + 1 - len(self.events),
             owner=owner,
-            claim=claim,
+            owner_epoch=self.state.owner_epoch if claim is None else claim,
+            claim=claim is not None,
             events=tuple(self.events),
         )
 

@@ -183,19 +183,27 @@ def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
 
 
 def _apply_owner(state: Conversation, commit: Commit) -> Conversation:
+    claims = 0 if not commit.claim else 1 if commit.events else state.claims_in_row + 1
+    return replace(
+        state,
+        run=_clocked(state, commit),
+        owner=commit.owner,
+        owner_epoch=commit.owner_epoch,
+        claims_in_row=claims,
+    )
+
+
+def _clocked(state: Conversation, commit: Commit) -> Run | None:
+    """The open run with its waiting time: the clock stops when it is parked and goes on when it is claimed."""
     run = state.run
-    if commit.claim and commit.owner is not None:
-        if run is not None and run.parked_at is not None:
-            waited = (commit.ts - run.parked_at).total_seconds()
-            run = replace(run, parked_at=None, waited_s=run.waited_s + max(0.0, waited))
-        claims = state.claims_in_row + 1 if not commit.events else 1
-        return replace(
-            state, owner=commit.owner, owner_epoch=commit.owner.owner_epoch, claims_in_row=claims, run=run
-        )
-    parks = commit.owner is None and state.owner is not None
-    if run is not None and parks:
-        run = replace(run, parked_at=commit.ts)
-    return replace(state, owner=commit.owner, claims_in_row=0, run=run)
+    if run is None:
+        return None
+    if commit.claim and run.parked_at is not None:
+        waited = max(0.0, (commit.ts - run.parked_at).total_seconds())
+        return replace(run, parked_at=None, waited_s=run.waited_s + waited)
+    if commit.owner is None and state.owner is not None:
+        return replace(run, parked_at=commit.ts)
+    return run
 
 
 def _apply_event(state: Conversation, event: Event) -> Conversation:
