@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,3 +91,61 @@ async def started(event: asyncio.Event) -> None:
     """Wait for an event that has to come."""
     async with asyncio.timeout(5):
         await event.wait()
+
+
+@dataclass
+class Server:
+    """A local server that answers every connection with the same bytes."""
+
+    host: str
+    port: int
+    requests: list[bytes]
+
+    def url(self, path: str = "/", host: str = "site.example") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+
+Answer = Callable[[asyncio.StreamWriter, str], Awaitable[None]]
+"""Writes the response to one request; gets its path."""
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    answer: Answer, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    """Serve on a free port while the block runs."""
+    requests: list[bytes] = []
+    handlers: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Python 3.11 logs an error for each handler that ends as cancelled.
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            requests.append(await reader.readuntil(b"\r\n\r\n"))
+            await answer(writer, requests[-1].split()[1].decode())
+        writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.create_task(handle(reader, writer)))
+
+    server = await asyncio.start_server(serve, host, 0, ssl=tls)
+    async with server:
+        try:
+            yield Server(host, server.sockets[0].getsockname()[1], requests)
+        finally:
+            for handler in handlers:
+                handler.cancel()
+            if handlers:
+                await asyncio.wait(handlers, timeout=5)
+
+
+def replying(body: bytes, *headers: str, status: str = "200 OK") -> Answer:
+    """Always the same response."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
+
+    async def answer(writer: asyncio.StreamWriter, _: str) -> None:
+        writer.write("\r\n".join(lines).encode() + body)
+        await writer.drain()
+
+    return answer

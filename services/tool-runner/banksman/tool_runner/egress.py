@@ -32,6 +32,7 @@ _PORTS = frozenset({80, 443, 8080, 8443})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOCAL_NAMES = ("localhost", "local", "internal", "localdomain", "home.arpa", "lan", "intranet")
 _NUMERIC_HOST = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*", re.IGNORECASE)
+_AUTHORITY_END = re.compile(r"[/?#\\]")
 _DOTTED_QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
 _HEADERS = (
     (b"User-Agent", b"banksman"),
@@ -211,7 +212,7 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
         literal = _literal(host)
-        answers = [host.strip("[]")] if literal else await self._resolver(host, port)
+        answers = [str(literal)] if literal else await self._resolver(host, port)
         addresses = [ip_address(answer.partition("%")[0]) for answer in answers]
         for address in addresses:
             if not self._address_allowed(address):
@@ -249,7 +250,7 @@ def check_url(url: str, ports: frozenset[int] = _PORTS) -> httpx.URL:
         raise FetchRefused(f"not a URL: {error}") from error
     if parsed.scheme not in ("http", "https"):
         raise FetchRefused(f"scheme {parsed.scheme!r}: only http and https are allowed")
-    if parsed.userinfo or "@" in parsed.netloc.decode("ascii", "replace"):
+    if "@" in _AUTHORITY_END.split(url.partition("://")[2], maxsplit=1)[0]:
         raise FetchRefused("a user name or password in the URL is not allowed")
     port = parsed.port or (443 if parsed.scheme == "https" else 80)
     if port not in ports:
