@@ -186,3 +186,8 @@ test('unknown event types count as read and change nothing else', () => {
   assert.equal(conversation.lastSeq, 2);
   assert.equal(conversation.runs[0].entries.length, 0);
 });
+
+test('a log whose beginning is gone is read from what is left', () => {
+  const subscribed = foldSubscribed(emptyConversation('c1'), { oldest_seq: 8, head_seq: 9, log_epoch: 'e1' });
+  assert.equal(placement(subscribed, { seq: 8, prev_seq: 7, log_epoch: 'e1' }), 'next');
+});

@@ -188,3 +188,11 @@ test('a rate-limited client waits at least five seconds', () => {
   peers[0].drop(4429);
   assert.equal(states.at(-1).retryInS, 5);
 });
+
+test('what onWelcome asks is sent once', () => {
+  const { connection, peers, online } = scene();
+  connection.onWelcome = () => connection.request({ type: 'subscribe' }, { resend: false }).catch(() => {});
+  connection.connect();
+  online();
+  assert.deepEqual(peers[0].sentTypes(), ['hello', 'subscribe']);
+});

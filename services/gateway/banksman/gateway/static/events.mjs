@@ -38,11 +38,17 @@ export function fold(conversation, frame) {
   return { ...folded, lastSeq: frame.seq, logEpoch: frame.log_epoch ?? conversation.logEpoch };
 }
 
-/** Fold the `subscribed` frame: pending approvals that the log read so far does not show are kept aside. */
+/** Fold the `subscribed` frame: what is older than `oldest_seq` cannot be missed any more, and pending approvals that the log read so far does not show are kept aside. */
 export function foldSubscribed(conversation, frame) {
   const activeRun = frame.active_run?.run_id ?? frame.active_run;
   const pending = (frame.pending_approvals ?? []).map((approval) => ({ ...approval, run_id: approval.run_id ?? activeRun }));
-  return { ...conversation, logEpoch: frame.log_epoch ?? conversation.logEpoch, orphans: pending, replayed: false };
+  return {
+    ...conversation,
+    logEpoch: frame.log_epoch ?? conversation.logEpoch,
+    lastSeq: Math.max(conversation.lastSeq, (frame.oldest_seq ?? 1) - 1),
+    orphans: pending,
+    replayed: false,
+  };
 }
 
 /** Fold `replay.done`: what is still aside belongs to a run whose request this subscription did not see. */

@@ -144,8 +144,9 @@ export class Connection {
     this.heartbeatS = frame.heartbeat_s ?? DEFAULT_HEARTBEAT_S;
     this.#heard();
     this.onState({ phase: 'online' });
+    const unanswered = [...this.waiting.values()];
     this.onWelcome(frame);
-    for (const entry of this.waiting.values()) this.#send(entry.frame);
+    for (const entry of unanswered) this.#send(entry.frame);
   }
 
   #settle(id, how, value) {

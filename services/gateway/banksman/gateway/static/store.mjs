@@ -9,6 +9,7 @@ import { contentText } from './text.mjs';
 const VERSION = '1';
 const KEPT_SUBSCRIPTIONS = 12;
 const LIST_REFRESH_DELAY_MS = 400;
+const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 const TITLE_CHARACTERS = 60;
 
@@ -34,7 +35,7 @@ export class Store {
     this.workflowsOpen = signal(false);
     this.draft = signal('');
     this.filesVersion = signal(0);
-    /** @type {Map<string, {state: import('@preact/signals').Signal, frames: object[], scheduled: boolean, reading: boolean}>} */
+    /** @type {Map<string, {state: import('@preact/signals').Signal, frames: object[], scheduled: boolean, reading: boolean, resetting: boolean}>} */
     this.views = new Map();
     this.viewCount = signal(0);
     this.current = computed(() => {
@@ -58,6 +59,7 @@ export class Store {
       if (!document.hidden && this.connection.value.phase === 'offline') this.reconnect();
       if (!document.hidden) this.refreshList();
     });
+    setInterval(() => !document.hidden && this.connection.value.phase === 'online' && this.refreshList(), LIST_POLL_MS);
     this.socket.connect();
     this.#followAddress();
   }
@@ -193,7 +195,7 @@ export class Store {
       this.views.set(id, view);
       return view.state;
     }
-    view = { state: signal(emptyConversation(id)), frames: [], scheduled: false, reading: false };
+    view = { state: signal(emptyConversation(id)), frames: [], scheduled: false, reading: false, resetting: false };
     this.views.set(id, view);
     this.viewCount.value += 1;
     this.#subscribe(id, 0);
@@ -230,6 +232,7 @@ export class Store {
     const view = this.views.get(id);
     if (!view) return;
     view.reading = false;
+    view.resetting = false;
     view.state.value = { ...view.state.value, replayed: true, error: error.message };
   }
 
@@ -258,12 +261,14 @@ export class Store {
       case 'subscribed':
         return this.#subscribed(id, view, frame);
       case 'replay.done':
+        if (view.resetting) return;
         view.state.value = foldReplayDone(state);
         return;
       case 'resync_required':
+        view.reading = false;
         return this.#readAgain(id, view);
       default:
-        if (frame.data) this.#applyEvent(id, view, frame);
+        if (frame.data && !view.resetting) this.#applyEvent(id, view, frame);
     }
   }
 
@@ -283,15 +288,28 @@ export class Store {
   #subscribed(id, view, frame) {
     const { logEpoch, lastSeq } = view.state.value;
     view.reading = false;
+    view.resetting = false;
     const restored = logEpoch && frame.log_epoch && frame.log_epoch !== logEpoch;
     if (restored || frame.head_seq < lastSeq) return this.#readAgain(id, view);
     view.state.value = foldSubscribed(view.state.value, frame);
+    if (view.state.value.title === null) this.#readTitle(id, view);
+  }
+
+  async #readTitle(id, view) {
+    const listed = this.list.value.items.find((item) => item.conversation_id === id);
+    try {
+      const { title } = listed ?? (await this.api.conversation(id));
+      if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? '' };
+    } catch {
+      // A title that cannot be read leaves `Untitled`; the subscription says what is wrong, if anything is.
+    }
   }
 
   #readAgain(id, view) {
     if (view.reading) return;
-    view.state.value = emptyConversation(id);
+    view.state.value = { ...emptyConversation(id), title: view.state.value.title };
     view.frames = [];
+    view.resetting = true;
     this.#subscribe(id, 0);
   }
 

@@ -2,9 +2,10 @@
 
 import { useEffect } from 'preact/hooks';
 
+import { pendingApprovals } from '../events.mjs';
 import { Composer } from './composer.mjs';
 import { FilePanel } from './files.mjs';
-import { Header } from './header.mjs';
+import { Header, titleOf } from './header.mjs';
 import { Login } from './login.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
 import { Sidebar } from './sidebar.mjs';
@@ -40,8 +41,10 @@ function focusComposer(event) {
 }
 
 function useDocumentTitle(store) {
-  const title = store.current.value?.title;
+  const conversation = store.current.value;
+  const title = conversation ? titleOf(store, conversation) : '';
+  const waiting = conversation !== null && pendingApprovals(conversation).length > 0;
   useEffect(() => {
-    document.title = title ? `${title} · Banksman` : 'Banksman';
-  }, [title]);
+    document.title = `${waiting ? '● ' : ''}${title ? `${title} · ` : ''}Banksman`;
+  }, [title, waiting]);
 }

@@ -1,6 +1,6 @@
 /** Where a message is written: Enter sends, Shift+Enter breaks the line. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun, pendingApprovals } from '../events.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
@@ -13,7 +13,7 @@ export function Composer() {
   const conversation = store.current.value;
   const open = conversation ? openRun(conversation) : null;
   useGrow(area, text);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (matchMedia('(pointer: fine)').matches) area.current.focus();
   }, [store.currentId.value]);
 
@@ -98,7 +98,7 @@ function useCardInView(id) {
 }
 
 function useGrow(area, text) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     area.current.style.height = 'auto';
     area.current.style.height = `${area.current.scrollHeight}px`;
   }, [text]);

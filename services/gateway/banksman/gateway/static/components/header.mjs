@@ -43,7 +43,8 @@ function togglePanel(store) {
   store.panel.value = store.panel.value === 'files' ? null : 'files';
 }
 
-function titleOf(store, conversation) {
+/** The words that name a conversation: as its log says, else as the list does. */
+export function titleOf(store, conversation) {
   if (!conversation) return 'New conversation';
   const listed = store.list.value.items.find((item) => item.conversation_id === conversation.id);
   return conversation.title || listed?.title || 'Untitled';

@@ -57,7 +57,7 @@ function useFollow(scroller, id) {
     setAway(!atEnd.current);
   };
   useLayoutEffect(toEnd, [id]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const grown = new ResizeObserver(() => atEnd.current && toEnd());
     grown.observe(scroller.current.firstElementChild);
     grown.observe(scroller.current);
@@ -104,7 +104,8 @@ const Run = memo(function Run({ run, details }) {
   return html`<section class="run" data-run=${run.id} data-status=${run.status}>
     ${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.askedAt} queued=${run.status === 'queued'} />`}
     <div class="run-body">
-      ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} runId=${run.id} onExpand=${() => setExpanded(!expanded)} />`)}
+      ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} runId=${run.id} onExpand=${() => setExpanded(true)} />`)}
+      ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>Hide the steps</button>`}
       ${run.finished ? html`<${Outcome} run=${run} />` : html`<${Activity} run=${run} />`}
     </div>
   </section>`;
