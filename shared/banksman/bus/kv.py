@@ -1,0 +1,178 @@
+"""Buckets: typed values under keys, changed by compare-and-set, watched without consumers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.errors import WrongLastSequence
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import KV_OPERATION, MARKER_REASON, MSG_ID, TTL, kv_stream, kv_subject
+from banksman.bus.publish import durable
+from banksman.contracts.errors import BadInput, Poison
+from banksman.contracts.ids import check_token, new_id
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=BaseModel)
+
+MARKER_TTL = "1h"
+"""How long the marker of a deleted key stays: longer than any watcher is away without reading all anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """A value and its place."""
+
+    key: str
+    value: T
+    revision: int
+    """Stream sequence of the value; what a compare-and-set expects."""
+
+
+class Bucket(Generic[T]):
+    """One bucket whose values are of one model.
+
+    Keys are tokens joined by dots, `{tenant}.{id}` for what a tenant owns.
+    """
+
+    def __init__(self, bus: Bus, name: str, model: type[T]) -> None:
+        self.bus = bus
+        self.name = name
+        self.stream = kv_stream(name)
+        self._model = model
+
+    async def get(self, key: str) -> Entry[T] | None:
+        """The value as the leader knows it; None when there is none.
+
+        Raises:
+            Poison: it cannot be decoded.
+            Unavailable: no answer.
+        """
+        message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
+        return None if message is None or is_marker(message) else self.entry(message)
+
+    async def put(self, key: str, value: T) -> int:
+        """Write whatever was there before; returns the revision.
+
+        Raises:
+            Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
+        """
+        ack = await durable(self.bus, self.subject(key), _encoded(value), msg_id=new_id("kv-"))
+        return ack.stream_seq
+
+    async def create(self, key: str, value: T) -> int | None:
+        """Write when there is no value; returns the revision, or None when there is one.
+
+        Raises:
+            Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
+        """
+        expected = 0
+        while True:
+            written = await self._write(key, _encoded(value), expected)
+            if isinstance(written, int):
+                return written
+            last = await jetstream.last_message(self.bus, self.stream, self.subject(key))
+            if last is not None and not is_marker(last):
+                return None
+            expected = last.stream_seq if last else 0
+
+    async def update(self, key: str, value: T, revision: int) -> int | None:
+        """Write when the value is still that of `revision`; returns the new one, or None when it is not.
+
+        Raises:
+            Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
+        """
+        written = await self._write(key, _encoded(value), revision)
+        return written if isinstance(written, int) else None
+
+    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+        """Remove a value; with `revision` only when it is still that one. False when it is not."""
+        headers = {KV_OPERATION: "DEL", TTL: MARKER_TTL}
+        written = await self._write(key, b"", revision, headers)
+        return isinstance(written, int)
+
+    async def entries(self, prefix: str = "") -> AsyncIterator[Entry[T]]:
+        """All values whose key begins with the tokens of `prefix`; those that cannot be decoded are skipped.
+
+        A replica may answer: what was written a moment ago can be missing.
+        """
+        async for message in direct.read(self.bus, self.stream, self._below(prefix)):
+            if is_marker(message):
+                continue
+            try:
+                yield self.entry(message)
+            except Poison as poison:
+                logger.error("%s", poison)
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with the tokens of `prefix`."""
+        return [
+            self.key_of(message.subject)
+            async for message in direct.read(self.bus, self.stream, self._below(prefix))
+            if not is_marker(message)
+        ]
+
+    def subject(self, key: str) -> str:
+        """Where a key is kept.
+
+        Raises:
+            BadInput: when the key is not made of tokens.
+        """
+        if not key:
+            raise BadInput("key", key, "tokens joined by dots")
+        for token in key.split("."):
+            check_token(token, "key")
+        return kv_subject(self.name, key)
+
+    def key_of(self, subject: str) -> str:
+        """The key that a subject of this bucket stands for."""
+        return subject.removeprefix(kv_subject(self.name, ""))
+
+    def entry(self, message: StoredMessage) -> Entry[T]:
+        """Decode a value.
+
+        Raises:
+            Poison: it is not of this bucket's model.
+        """
+        try:
+            value = self._model.model_validate_json(message.data)
+        except ValidationError as error:
+            reason = f"not a {self._model.__name__}: {error.error_count()} fields are wrong"
+            raise Poison(message.subject, reason) from error
+        return Entry(self.key_of(message.subject), value, message.stream_seq)
+
+    def _below(self, prefix: str) -> str:
+        return f"{self.subject(prefix)}.>" if prefix else kv_subject(self.name, ">")
+
+    async def _write(
+        self, key: str, data: bytes, expected: int | None, headers: dict[str, str] | None = None
+    ) -> int | WrongLastSequence:
+        subject, msg_id = self.subject(key), new_id("kv-")
+        try:
+            ack = await durable(
+                self.bus, subject, data, msg_id=msg_id, expect_last_subject_seq=expected, headers=headers
+            )
+        except WrongLastSequence as refused:
+            return await self._stored_before(subject, msg_id) or refused
+        return ack.stream_seq
+
+    async def _stored_before(self, subject: str, msg_id: str) -> int | None:
+        """The revision when an earlier try stored it whose acknowledgement was lost."""
+        last = await jetstream.last_message(self.bus, self.stream, subject)
+        return last.stream_seq if last is not None and last.headers.get(MSG_ID) == msg_id else None
+
+
+def is_marker(message: StoredMessage) -> bool:
+    """Whether a message says that its key has ended: deleted, purged, or too old."""
+    return KV_OPERATION in message.headers or MARKER_REASON in message.headers
+
+
+def _encoded(value: BaseModel) -> bytes:
+    return value.model_dump_json(by_alias=True).encode()

@@ -1,0 +1,61 @@
+"""A runner's lease: the one key that it renews, and may write without any right to read."""
+
+from __future__ import annotations
+
+from banksman.bus.connection import Bus
+from banksman.bus.errors import WrongLastSequence
+from banksman.bus.names import RUNNERS, kv_subject
+from banksman.bus.publish import durable
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.ids import new_id
+
+RENEW_EVERY_S = 1.0
+"""Seconds between renewals; the lease ends three seconds after the last."""
+STOP_AFTER_S = 2.0
+"""Seconds without a successful renewal after which a runner stops itself and its commands."""
+
+_TRIES = 10
+
+
+async def take_lease(bus: Bus, lease: RunnerLease) -> int:
+    """Begin a lease in the place of whatever this runner held before; returns its revision.
+
+    Called once by each process of a runner, with an epoch above all earlier ones: whoever held the old
+    revision cannot renew.
+
+    Raises:
+        Unavailable: it could not be stored.
+        Forbidden: this user may not write that key.
+    """
+    revision = 0
+    for _ in range(_TRIES):
+        try:
+            return await _write(bus, lease, revision, budget_s=10.0)
+        except WrongLastSequence as refused:
+            revision = refused.found
+    raise Unavailable(f"the lease of {lease.runner} is contended")
+
+
+async def renew_lease(bus: Bus, lease: RunnerLease, revision: int) -> int:
+    """Renew; returns the new revision.
+
+    Raises:
+        WrongLastSequence: the lease ended, or another process of this runner took it: stop. Also when a
+            renewal was stored whose acknowledgement was lost, which nobody without a right to read can tell.
+        Unavailable: not stored within a second; try again until `STOP_AFTER_S` is over.
+        Forbidden: this user may not write that key.
+    """
+    return await _write(bus, lease, revision, budget_s=RENEW_EVERY_S)
+
+
+async def _write(bus: Bus, lease: RunnerLease, revision: int, *, budget_s: float) -> int:
+    ack = await durable(
+        bus,
+        kv_subject(RUNNERS, lease.runner),
+        lease.model_dump_json().encode(),
+        msg_id=new_id("lease-"),
+        expect_last_subject_seq=revision,
+        budget_s=budget_s,
+    )
+    return ack.stream_seq

@@ -1,0 +1,236 @@
+"""Object stores in the layout all NATS clients share, read in batches and under a deadline.
+
+An object is at most 16 MB; larger data is stored as parts. Chunks and parts come before what names them.
+Layout: ADR-20, https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.errors import MessageTooLarge
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import ROLLUP, object_chunks, object_meta, object_stream
+from banksman.bus.publish import durable
+from banksman.contracts.errors import Fault, NotFound, Unavailable
+from banksman.contracts.ids import new_id
+
+MAX_OBJECT_BYTES = 16 * 1024 * 1024
+CHUNK_BYTES = 512 * 1024
+DEADLINE_S = 60.0
+"""Seconds that writing or reading one object may take."""
+
+
+class ObjectBroken(Fault):
+    """A stored object is not what was written: a chunk is missing or altered."""
+
+    def __init__(self, store: str, name: str) -> None:
+        self.store = store
+        self.name = name
+        super().__init__(f"object {name!r} in {store} does not match its digest")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store knows of an object."""
+
+    name: str
+    size: int
+    """Bytes."""
+    modified_at: datetime
+
+
+class _Meta(BaseModel):
+    """The stored description, named as in the shared layout."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    bucket: str
+    nuid: str
+    size: int
+    chunks: int
+    digest: str = ""
+    deleted: bool = False
+    mtime: str = ""
+    options: dict[str, int] = Field(default_factory=lambda: {"max_chunk_size": CHUNK_BYTES})
+
+
+class Objects:
+    """One object store."""
+
+    def __init__(self, bus: Bus, store: str) -> None:
+        self._bus = bus
+        self._store = store
+        self._stream = object_stream(store)
+
+    async def put(self, name: str, data: bytes, *, deadline_s: float = DEADLINE_S) -> ObjectInfo:
+        """Store an object in the place of any of that name.
+
+        Raises:
+            MessageTooLarge: more than 16 MB.
+            Overloaded: the store is full.
+            Unavailable: not stored by the deadline.
+        """
+        if len(data) > MAX_OBJECT_BYTES:
+            raise MessageTooLarge(f"{self._store}/{name}", len(data), MAX_OBJECT_BYTES)
+        upload = new_id("o")
+        pieces = [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]
+        meta = _Meta(
+            name=name,
+            bucket=self._store,
+            nuid=upload,
+            size=len(data),
+            chunks=len(pieces),
+            digest=_digest(data),
+            mtime=datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        )
+        async with _deadline(f"writing {self._store}/{name}", deadline_s):
+            old = await self._meta(name)
+            subject = object_chunks(self._store, upload)
+            for number, piece in enumerate(pieces):
+                await durable(self._bus, subject, piece, msg_id=f"{upload}:{number}", budget_s=deadline_s)
+            await self._put_meta(meta, deadline_s)
+            if old is not None:
+                await jetstream.purge_subject(self._bus, self._stream, object_chunks(self._store, old.nuid))
+        return _info(meta)
+
+    async def get(self, name: str, *, deadline_s: float = DEADLINE_S) -> bytes:
+        """The bytes of an object, checked against its digest.
+
+        Raises:
+            NotFound: there is none of that name.
+            ObjectBroken: it is not what was written.
+            Unavailable: not read by the deadline.
+        """
+        async with _deadline(f"reading {self._store}/{name}", deadline_s):
+            meta = await self._meta(name)
+            if meta is None:
+                raise NotFound("object", name)
+            subject = object_chunks(self._store, meta.nuid)
+            pieces = [message.data async for message in direct.read(self._bus, self._stream, subject)]
+        data = b"".join(pieces)
+        if len(data) != meta.size or (meta.digest and _digest(data) != meta.digest):
+            raise ObjectBroken(self._store, name)
+        return data
+
+    async def put_parts(
+        self, name: str, source: AsyncIterable[bytes], *, deadline_s: float = DEADLINE_S
+    ) -> int:
+        """Store data of any size as parts of at most 16 MB; returns the number of bytes.
+
+        The object `name` holds the number of parts; each is an object `{name}/{number}`.
+
+        Args:
+            name: Of the whole.
+            source: The data, in pieces of any size.
+            deadline_s: For each part.
+        """
+        buffer, total, parts = bytearray(), 0, 0
+        async for piece in source:
+            buffer += piece
+            total += len(piece)
+            while len(buffer) >= MAX_OBJECT_BYTES:
+                await self.put(f"{name}/{parts}", bytes(buffer[:MAX_OBJECT_BYTES]), deadline_s=deadline_s)
+                del buffer[:MAX_OBJECT_BYTES]
+                parts += 1
+        if buffer:
+            await self.put(f"{name}/{parts}", bytes(buffer), deadline_s=deadline_s)
+            parts += 1
+        await self.put(name, str(parts).encode(), deadline_s=deadline_s)
+        return total
+
+    async def get_parts(self, name: str, *, deadline_s: float = DEADLINE_S) -> AsyncIterator[bytes]:
+        """The data of `put_parts`, part by part.
+
+        Raises:
+            NotFound: there is none of that name.
+            ObjectBroken: a part is missing or altered.
+            Unavailable: a part was not read by the deadline.
+        """
+        for number in range(await self._parts(name, deadline_s)):
+            yield await self.get(f"{name}/{number}", deadline_s=deadline_s)
+
+    async def delete_parts(self, name: str) -> None:
+        """Remove what `put_parts` stored; what is not there is no error."""
+        try:
+            parts = await self._parts(name, DEADLINE_S)
+        except NotFound:
+            return
+        await self.delete(name)
+        for number in range(parts):
+            await self.delete(f"{name}/{number}")
+
+    async def delete(self, name: str) -> bool:
+        """Remove an object; False when there is none."""
+        meta = await self._meta(name)
+        if meta is None:
+            return False
+        await jetstream.purge_subject(self._bus, self._stream, self._meta_subject(name))
+        await jetstream.purge_subject(self._bus, self._stream, object_chunks(self._store, meta.nuid))
+        return True
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        """The objects whose name begins with `prefix`."""
+        async for message in direct.read(self._bus, self._stream, object_meta(self._store, ">")):
+            meta = self._decoded(message)
+            if not meta.deleted and meta.name.startswith(prefix):
+                yield _info(meta)
+
+    async def _parts(self, name: str, deadline_s: float) -> int:
+        count = await self.get(name, deadline_s=deadline_s)
+        if not count.isdigit():
+            raise ObjectBroken(self._store, name)
+        return int(count)
+
+    async def _meta(self, name: str) -> _Meta | None:
+        message = await jetstream.last_message(self._bus, self._stream, self._meta_subject(name))
+        meta = None if message is None else self._decoded(message)
+        return None if meta is None or meta.deleted else meta
+
+    async def _put_meta(self, meta: _Meta, deadline_s: float) -> None:
+        await durable(
+            self._bus,
+            self._meta_subject(meta.name),
+            meta.model_dump_json().encode(),
+            msg_id=f"{meta.nuid}:meta",
+            headers={ROLLUP: "sub"},
+            budget_s=deadline_s,
+        )
+
+    def _decoded(self, message: StoredMessage) -> _Meta:
+        try:
+            return _Meta.model_validate_json(message.data)
+        except ValidationError as error:
+            raise ObjectBroken(self._store, message.subject) from error
+
+    def _meta_subject(self, name: str) -> str:
+        return object_meta(self._store, base64.urlsafe_b64encode(name.encode()).decode())
+
+
+def _digest(data: bytes) -> str:
+    return "SHA-256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
+
+
+def _info(meta: _Meta) -> ObjectInfo:
+    modified = datetime.fromisoformat(meta.mtime) if meta.mtime else datetime.fromtimestamp(0, UTC)
+    return ObjectInfo(meta.name, meta.size, modified)
+
+
+@asynccontextmanager
+async def _deadline(what: str, seconds: float) -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise Unavailable(f"{what}: not done within {seconds:g} s") from error

@@ -1,0 +1,160 @@
+"""A bucket as it changes, kept in memory: read at once, told of every change, compared now and then.
+
+No consumer is made in the server: the bucket's stream sends each stored change on, and what was lost on the
+way is read again after a reconnect, after messages were dropped, and from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from pydantic import BaseModel
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Subscription
+from banksman.bus.kv import Bucket, Entry, is_marker
+from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.names import SEQUENCE, SUBJECT, TIME_STAMP, kv_subject
+from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError, Poison
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=BaseModel)
+
+CHECK_S = 20.0
+"""Seconds between comparisons with the stream."""
+RETRY_S = 1.0
+
+
+class BucketView(Generic[T]):
+    """All entries of a bucket, up to date within a moment.
+
+    As a context manager it is loaded when the block begins. A decision that must not be wrong reads the
+    bucket itself (`Bucket.get`): that goes to the leader.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket[T],
+        *,
+        on_change: Callable[[str, Entry[T] | None], None] | None = None,
+        check_s: float = CHECK_S,
+    ) -> None:
+        """Describe a view.
+
+        Args:
+            bucket: What to watch.
+            on_change: Called with a key and its new entry, or None when it has ended; must not block.
+            check_s: Seconds between comparisons with the stream.
+        """
+        self._bucket = bucket
+        self._on_change = on_change
+        self._check_s = check_s
+        self._entries: dict[str, Entry[T]] = {}
+        self._revisions: dict[str, int] = {}
+        """The newest revision seen of each key, deleted ones included."""
+        self._stale = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._removers: list[Callable[[], None]] = []
+        self._subscription: Subscription | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def get(self, key: str) -> Entry[T] | None:
+        """The entry of a key; None when there is none."""
+        return self._entries.get(key)
+
+    def entries(self, prefix: str = "") -> list[Entry[T]]:
+        """The entries whose key begins with `prefix`, sorted by key."""
+        return [self._entries[key] for key in sorted(self._entries) if key.startswith(prefix)]
+
+    async def wait_for(self, holds: Callable[[Self], bool]) -> None:
+        """Wait until `holds` is true of this view; the caller sets the deadline."""
+        while not holds(self):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def __aenter__(self) -> Self:
+        bus = self._bucket.bus
+        pattern = subjects.stored(kv_subject(self._bucket.name, ">"))
+        self._subscription = await bus.subscribe(pattern, self._received)
+        await self._load()
+        self._removers = [
+            bus.on_reconnect(self._stale.set),
+            bus.on_slow_consumer(lambda subject: self._stale.set() if subject == pattern else None),
+        ]
+        self._task = asyncio.create_task(self._check_for_ever())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for remove in self._removers:
+            remove()
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._subscription:
+            await self._subscription.unsubscribe()
+
+    async def _check_for_ever(self) -> None:
+        wait_s = self._check_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._stale.wait()
+            self._stale.clear()
+            try:
+                await self._load()
+                wait_s = self._check_s
+            except BanksmanError as error:
+                logger.warning("bucket %s could not be read: %s", self._bucket.name, error)
+                wait_s = RETRY_S
+
+    async def _load(self) -> None:
+        known = set(self._entries)
+        async for message in direct.read(self._bucket.bus, self._bucket.stream, self._all()):
+            known.discard(self._bucket.key_of(message.subject))
+            self._apply(message)
+        for key in known:
+            # Missing from what one replica holds: it has ended only when the leader says so.
+            subject = self._bucket.subject(key)
+            message = await jetstream.last_message(self._bucket.bus, self._bucket.stream, subject)
+            if message is None:
+                self._set(key, None)
+            else:
+                self._apply(message)
+
+    async def _received(self, message: Message) -> None:
+        headers = message.headers
+        stored = StoredMessage(
+            headers[SUBJECT], int(headers[SEQUENCE]), message.data, headers, headers[TIME_STAMP]
+        )
+        self._apply(stored)
+
+    def _apply(self, message: StoredMessage) -> None:
+        key = self._bucket.key_of(message.subject)
+        if message.stream_seq <= self._revisions.get(key, 0):
+            return
+        self._revisions[key] = message.stream_seq
+        try:
+            self._set(key, None if is_marker(message) else self._bucket.entry(message))
+        except Poison as poison:
+            logger.error("%s", poison)
+
+    def _set(self, key: str, entry: Entry[T] | None) -> None:
+        if entry is not None:
+            self._entries[key] = entry
+        elif self._entries.pop(key, None) is None:
+            return
+        self._changed.set()
+        if self._on_change:
+            self._on_change(key, entry)
+
+    def _all(self) -> str:
+        return kv_subject(self._bucket.name, ">")
