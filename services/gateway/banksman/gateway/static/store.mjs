@@ -212,7 +212,7 @@ export class Store {
 
   #welcomed(frame) {
     this.welcome.value = frame;
-    this.refreshList();
+    this.#readList(null);
     for (const [id, view] of this.views) this.#subscribe(id, view.state.value.lastSeq);
   }
 

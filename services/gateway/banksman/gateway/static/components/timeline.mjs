@@ -56,7 +56,11 @@ function useFollow(scroller, id) {
     lastTop.current = scrollTop;
     setAway(!atEnd.current);
   };
-  useLayoutEffect(toEnd, [id]);
+  useLayoutEffect(() => {
+    if (id !== null) return toEnd();
+    atEnd.current = false;
+    scroller.current.scrollTop = 0;
+  }, [id]);
   useLayoutEffect(() => {
     const grown = new ResizeObserver(() => atEnd.current && toEnd());
     grown.observe(scroller.current.firstElementChild);
