@@ -1,0 +1,421 @@
+"""The websocket's frames: what clients send, what they are told, and how a stored event is shown to them.
+
+The same bodies travel over `api.{tenant}.>` on NATS, so there is one contract for both doors.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, assert_never
+
+from pydantic import Field, TypeAdapter
+
+from banksman.contracts.assistants import ConversationSettings, RunOverrides
+from banksman.contracts.errors import BanksmanError, ErrorCode
+from banksman.contracts.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    CancelRequested,
+    ConversationUpdated,
+    Event,
+    InputRequested,
+    InputResolved,
+    ItemDecision,
+    IterationStarted,
+    MessageCompleted,
+    ProtocolRetry,
+    Remember,
+    RunFinished,
+    RunQueued,
+    RunStarted,
+    ToolCallCompleted,
+    ToolCallRequested,
+    WorkflowLinked,
+    WorkflowProgress,
+    WorkspaceChanged,
+    WorkspaceRestored,
+)
+from banksman.contracts.messages import Content
+from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
+
+SUBPROTOCOL = "banksman.v1"
+HEARTBEAT_S = 20
+"""Seconds of silence after which a client pings; it reconnects after twice that."""
+
+Detail = Literal["final", "steps", "full"]
+"""
+final  answers, questions and outcomes
+steps  also iterations, tool calls and their results
+full   also running output and reasoning
+"""
+
+DETAILS: tuple[Detail, ...] = ("final", "steps", "full")
+
+FrameId = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class ClientInfo(Wire):
+    """Who is calling, for logs."""
+
+    name: str = Field(default="", max_length=100)
+    version: str = Field(default="", max_length=100)
+
+
+class Resume(Wire):
+    """Where a client left a conversation."""
+
+    conversation_id: Token
+    after_seq: int = Field(ge=0)
+    log_epoch: str | None = Field(default=None, max_length=64)
+    detail: Detail = "final"
+
+
+class Hello(Wire):
+    """The first frame of a connection."""
+
+    type: Literal["hello"]
+    id: FrameId | None = None
+    token: str | None = Field(default=None, max_length=4096, repr=False)
+    client: ClientInfo = ClientInfo()
+    resume: tuple[Resume, ...] = Field(default=(), max_length=200)
+
+
+class AuthRefresh(Wire):
+    """A new token for a connection that stays."""
+
+    type: Literal["auth.refresh"]
+    id: FrameId
+    token: str = Field(max_length=4096, repr=False)
+
+
+class Ping(Wire):
+    """Is anybody there?"""
+
+    type: Literal["ping"]
+    id: FrameId | None = None
+    t: JsonValue = None
+
+
+class ConversationCreate(Wire):
+    """A new conversation; the connection is subscribed to it."""
+
+    type: Literal["conversation.create"]
+    id: FrameId
+    title: str = Field(default="", max_length=200)
+    assistant: Token = "default"
+    system_prompt_id: Token | None = None
+    model: str | None = Field(default=None, max_length=200)
+    settings: ConversationSettings = ConversationSettings()
+    detail: Detail = "final"
+
+
+class Subscribe(Wire):
+    """Events of a conversation, from a point on; replaces an earlier subscription to it."""
+
+    type: Literal["subscribe"]
+    id: FrameId
+    conversation_id: Token
+    after_seq: int | None = Field(default=None, ge=0)
+    """0 for all, None for what comes from now on."""
+    log_epoch: str | None = Field(default=None, max_length=64)
+    detail: Detail = "final"
+
+
+class Unsubscribe(Wire):
+    """No more events of a conversation."""
+
+    type: Literal["unsubscribe"]
+    id: FrameId
+    conversation_id: Token
+
+
+class ChatSend(Wire):
+    """A message that wants an answer."""
+
+    type: Literal["chat.send"]
+    id: FrameId
+    conversation_id: Token
+    content: Content
+    mode: Literal["queue", "steer"] = "queue"
+    overrides: RunOverrides = RunOverrides()
+    variables: JsonObject = Field(default_factory=dict)
+    attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
+
+
+class RunCancel(Wire):
+    """End a run."""
+
+    type: Literal["run.cancel"]
+    id: FrameId
+    run_id: Token
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class ApprovalDecision(Wire):
+    """Decide an approval, all of its calls at once."""
+
+    type: Literal["approval.reply"]
+    id: FrameId
+    approval_id: Token
+    decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
+    all: Literal["approve", "reject"] | None = None
+    remember: Remember | None = None
+
+
+class WorkflowStart(Wire):
+    """Run a workflow."""
+
+    type: Literal["workflow.start"]
+    id: FrameId
+    workflow: Token
+    parameters: JsonObject = Field(default_factory=dict)
+    conversation_id: Token | None = None
+
+
+class InputReply(Wire):
+    """The value a workflow asked for."""
+
+    type: Literal["input.reply"]
+    id: FrameId
+    request_id: Token
+    value: JsonValue
+
+
+ClientFrame = Annotated[
+    Hello
+    | AuthRefresh
+    | Ping
+    | ConversationCreate
+    | Subscribe
+    | Unsubscribe
+    | ChatSend
+    | RunCancel
+    | ApprovalDecision
+    | WorkflowStart
+    | InputReply,
+    Field(discriminator="type"),
+]
+
+CLIENT_FRAME: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
+
+
+class ConnectionLimits(Wire):
+    """What a connection may do."""
+
+    frame_bytes: int
+    inflight: int
+    """Frames that may wait for their reply."""
+    rate: int
+    """Frames a second, over a burst of twice as many."""
+
+
+class NotResumed(Wire):
+    """A conversation that could not be taken up where the client left it."""
+
+    conversation_id: Token
+    reason: str
+
+
+class Welcome(Wire):
+    """The answer to `hello`."""
+
+    type: Literal["welcome"] = "welcome"
+    reply_to: str | None = None
+    protocol: str = SUBPROTOCOL
+    server_version: str
+    connection_id: str
+    tenant: str
+    user: str
+    heartbeat_s: int = HEARTBEAT_S
+    limits: ConnectionLimits
+    notices: tuple[str, ...] = ()
+    """Sentences a person should see, such as that the demo model answers."""
+    resumed: tuple[Token, ...] = ()
+    not_resumed: tuple[NotResumed, ...] = ()
+
+
+class Pong(Wire):
+    """Yes."""
+
+    type: Literal["pong"] = "pong"
+    reply_to: str | None = None
+    t: JsonValue = None
+    ts: str
+
+
+class Ack(Wire):
+    """Done; with the ids that belong to it."""
+
+    type: Literal["ack"] = "ack"
+    reply_to: str
+    conversation_id: str | None = None
+    run_id: str | None = None
+    message_id: str | None = None
+    resolved_by: str | None = None
+    already_resolved: bool | None = None
+    outcome: str | None = None
+
+
+class Subscribed(Wire):
+    """The head of a conversation; its events follow."""
+
+    type: Literal["subscribed"] = "subscribed"
+    reply_to: str | None = None
+    conversation_id: str
+    head_seq: int
+    oldest_seq: int
+    log_epoch: str
+    active_run: JsonObject | None = None
+    pending_approvals: tuple[JsonObject, ...] = ()
+
+
+class ReplayDone(Wire):
+    """All that was stored has been sent; what follows is live."""
+
+    type: Literal["replay.done"] = "replay.done"
+    conversation_id: str
+    seq: int
+
+
+class ResyncRequired(Wire):
+    """The client's position is of no use: read the conversation again and subscribe anew."""
+
+    type: Literal["resync_required"] = "resync_required"
+    conversation_id: str
+    oldest_seq: int
+    reason: str
+
+
+class ErrorFrame(Wire):
+    """A request failed; the connection stays open."""
+
+    type: Literal["error"] = "error"
+    reply_to: str | None = None
+    code: ErrorCode
+    message: str
+    retryable: bool = False
+    retry_after_s: float | None = None
+    details: JsonObject | None = None
+
+
+class Draining(Wire):
+    """The server goes away; reconnect elsewhere."""
+
+    type: Literal["server.draining"] = "server.draining"
+    reconnect_after_s: float
+
+
+ServerFrame = Welcome | Pong | Ack | Subscribed | ReplayDone | ResyncRequired | ErrorFrame | Draining
+
+
+def error_frame(error: BanksmanError, reply_to: str | None = None) -> ErrorFrame:
+    """What a client is told of an error."""
+    field = getattr(error, "field", None)
+    details: JsonObject | None = None
+    if isinstance(field, str):
+        details = {"field": field, "expected": str(getattr(error, "expected", ""))}
+    return ErrorFrame(
+        reply_to=reply_to,
+        code=error.code,
+        message=str(error),
+        retryable=error.retryable,
+        retry_after_s=error.retry_after_s,
+        details=details,
+    )
+
+
+def detail_of(event: Event) -> Detail:
+    """The least detail at which a client is sent an event."""
+    match event.data:
+        case (
+            RunQueued()
+            | RunStarted()
+            | MessageCompleted()
+            | ApprovalRequested()
+            | ApprovalResolved()
+            | RunFinished()
+            | WorkflowProgress()
+            | WorkflowLinked()
+            | InputRequested()
+            | InputResolved()
+            | WorkspaceRestored()
+            | ConversationUpdated()
+        ):
+            return "final"
+        case (
+            IterationStarted()
+            | ProtocolRetry()
+            | ToolCallRequested()
+            | ToolCallCompleted()
+            | WorkspaceChanged()
+            | CancelRequested()
+        ):
+            return "steps"
+        case body:
+            assert_never(body)
+
+
+def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:
+    """An event as clients see it.
+
+    Args:
+        event: as stored.
+        conversation_id: whose event it is.
+        log_epoch: of the log it is stored in.
+        prev_seq: the last one sent on the same subscription.
+    """
+    frame: dict[str, Any] = {
+        "type": event.data.type,
+        "seq": event.seq,
+        "prev_seq": prev_seq,
+        "log_epoch": log_epoch,
+        "ts": event.ts.isoformat(),
+        "conversation_id": conversation_id,
+        "run_id": event.run_id,
+        "data": event_data(event),
+    }
+    if event.iteration is not None:
+        frame["iteration"] = event.iteration
+    return frame
+
+
+def event_data(event: Event) -> JsonObject:
+    """The `data` of an event frame: the stored body without what is for the next model request only."""
+    body = event.data
+    match body:
+        case RunStarted() | RunQueued():
+            return _run_data(body)
+        case MessageCompleted():
+            return body.model_dump(
+                mode="json", exclude={"type", "provider_state", "provider", "protocol", "usage"}
+            )
+        case ProtocolRetry():
+            return body.model_dump(mode="json", include={"attempt", "max", "error"})
+        case ToolCallRequested():
+            call = body.call
+            return {
+                "tool_call_id": call.id,
+                "name": call.name,
+                "arguments": call.arguments,
+                "terminate": call.terminate,
+                "requires_approval": call.requires_approval,
+            }
+        case ToolCallCompleted():
+            return body.result.model_dump(mode="json", exclude={"changed"})
+        case _:
+            return body.model_dump(mode="json", by_alias=True, exclude={"type"})
+
+
+def _run_data(body: RunStarted | RunQueued) -> JsonObject:
+    settings = body.settings
+    data = body.model_dump(mode="json", include={"message_id", "message", "position"})
+    return {
+        **data,
+        "model": settings.model,
+        "assistant": settings.assistant_id,
+        "assistant_revision": settings.assistant_revision,
+        "tool_protocol": settings.tool_protocol,
+        "limits": {
+            "max_iterations": settings.tools.max_iterations,
+            "run_timeout_s": settings.limits.run_timeout_s,
+        },
+    }
