@@ -20,7 +20,11 @@ async def server() -> AsyncGenerator[ModelServer]:
 @pytest.fixture
 async def openai(server: ModelServer) -> AsyncGenerator[AsyncOpenAI]:
     async with AsyncOpenAI(
-        base_url=server.openai_url, api_key="any", max_retries=0, timeout=5, http_client=OpenAIHttpClient()
+        base_url=server.openai_url,
+        api_key="any",
+        max_retries=0,
+        timeout=5,
+        http_client=OpenAIHttpClient(verify=False),
     ) as client:
         yield client
 
@@ -28,6 +32,10 @@ async def openai(server: ModelServer) -> AsyncGenerator[AsyncOpenAI]:
 @pytest.fixture
 async def anthropic(server: ModelServer) -> AsyncGenerator[AsyncAnthropic]:
     async with AsyncAnthropic(
-        base_url=server.url, api_key="any", max_retries=0, timeout=5, http_client=AnthropicHttpClient()
+        base_url=server.url,
+        api_key="any",
+        max_retries=0,
+        timeout=5,
+        http_client=AnthropicHttpClient(verify=False),
     ) as client:
         yield client

@@ -77,10 +77,10 @@ class ModelService:
 
     async def _body(self, request: web.Request, recorded: RecordedRequest | None) -> Json:
         raw = await request.read()
-        if recorded is not None and self.recorder is not None:
-            recorded.received(raw)
-            self.recorder.changed()
         body = loads_object(raw)
+        if recorded is not None and self.recorder is not None:
+            recorded.raw, recorded.model = raw, _model(body)
+            self.recorder.changed()
         if body is None:
             raise RequestRefused("We could not parse the JSON body of your request: expected a JSON object.")
         return body
@@ -97,12 +97,8 @@ class ModelService:
 
     def _refuse(self, refused: RequestRefused, wire: Wire, request_id: str, raw: bytes) -> web.Response:
         if refused.is_violation:
-            model = (loads_object(raw) or {}).get("model")
-            self.violations.add(
-                Violation(
-                    wire.dialect, model if isinstance(model, str) else None, refused.message, refused.param
-                )
-            )
+            model = _model(loads_object(raw))
+            self.violations.add(Violation(wire.dialect, model, refused.message, refused.param))
         return _json_bytes(
             wire.refusal(refused, request_id), refused.status, {wire.request_id_header: request_id}
         )
@@ -126,6 +122,11 @@ class ModelService:
             return self._refuse(model_not_found(name), wire, "req_" + uuid.uuid4().hex, b"")
         entry = anthropic_reply.model_object if _speaks_anthropic(request) else openai_reply.model_object
         return web.json_response(entry(name))
+
+
+def _model(body: Json | None) -> str | None:
+    model = body.get("model") if body is not None else None
+    return model if isinstance(model, str) else None
 
 
 def _speaks_anthropic(request: web.Request) -> bool:

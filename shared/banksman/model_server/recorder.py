@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from banksman.model_server.chat import Dialect
 from banksman.model_server.json_values import Json, loads_object
@@ -22,7 +22,7 @@ Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 """
 
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie"})
-_KEPT_REQUESTS = 10_000
+_KEPT_REQUESTS = 5_000
 _KEPT_VIOLATIONS = 1_000
 
 
@@ -38,25 +38,19 @@ class RecordedRequest:
     """Names in lower case; of a secret only `sha256:` and the first 12 digits of its digest."""
     raw: bytes = b""
     """The body's bytes."""
+    model: str | None = None
+    """The model that the request names."""
     outcome: Outcome = "open"
-    body: Json = field(default_factory=dict[str, Any])
-    """The decoded body; empty when it is no JSON object."""
 
     @property
-    def model(self) -> str | None:
-        """The model that the request names."""
-        model = self.body.get("model")
-        return model if isinstance(model, str) else None
+    def body(self) -> Json:
+        """The decoded body; empty when it is no JSON object."""
+        return loads_object(self.raw) or {}
 
     @property
     def script(self) -> str | None:
         """The name of the script that the request asks for."""
         return script_name(self.model) if self.model is not None else None
-
-    def received(self, raw: bytes) -> None:
-        """Take the body."""
-        self.raw = raw
-        self.body = loads_object(raw) or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ class Violation:
 
 
 class Recorder:
-    """Keeps the last 10,000 requests, and wakes those who wait for one."""
+    """Keeps the last 5,000 requests, and wakes those who wait for one."""
 
     def __init__(self) -> None:
         self._requests: deque[RecordedRequest] = deque(maxlen=_KEPT_REQUESTS)

@@ -15,7 +15,7 @@ _LITERAL = re.compile(
     r"|(?P<url>https?://[^\s`\"'<>]*[^\s`\"'<>.,;:!?)])"
     r"|\"(?P<double>[^\"\n]*)\""
     r"|(?<!\w)'(?P<single>[^'\n]*)'(?!\w)"
-    r"|\u201c(?P<curly>[^\u201d\n]*)\u201d",
+    r"|\u201c(?P<curly>[^\u201c\u201d\n]*)\u201d",
     re.DOTALL,
 )
 _TOKEN = re.compile(TOKEN)

@@ -7,8 +7,8 @@ from banksman.model_server.demo.literals import TOKEN, Literals
 from banksman.model_server.demo.rules import PATH, VERBS, steps_of
 from banksman.model_server.demo.steps import ListFiles, Read, ReadingStep, Run, Step, WriteReport
 
-_MAX_REQUEST_CHARS = 200_000
-_MAX_WORDS_CHARS = 8_000
+_MAX_REQUEST_CHARS = 100_000
+_MAX_WORDS_CHARS = 2_000
 """Longer requests are not read: the patterns' time may grow faster than the text."""
 
 _JOINER = r"(?:and|then|also|next|finally|afterwards|after\s+that|please|now)\b,?\s+"

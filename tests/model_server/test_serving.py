@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from banksman.model_server import Gate, ModelServer, Reply
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+
+
+@asynccontextmanager
+async def model_server(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """The server as a process of its own, ended when the context ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "banksman.model_server",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ready_url(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(5):
+        line = (await process.stdout.readline()).decode()
+    assert line.startswith("model server ready at http://127.0.0.1:")
+    return line.split()[-1]
+
+
+async def test_the_command_serves_its_scripts_until_it_is_told_to_stop(tmp_path: Path):
+    scripts = tmp_path / "scripts.json"
+    scripts.write_text(json.dumps({"greeting": {"replies": [{"text": "from a file"}]}}), encoding="utf-8")
+    async with model_server("--port", "0", "--scripts", str(scripts), "--chunk-delay-s", "0") as process:
+        url = await ready_url(process)
+        async with httpx.AsyncClient(base_url=url, timeout=5) as client:
+            body = {"model": "scripted/greeting", "messages": HELLO}
+            answer = (await client.post("/v1/chat/completions", json=body)).json()
+            recorded = await client.get("/requests")
+        assert answer["choices"][0]["message"]["content"] == "from a file"
+        assert recorded.status_code == 404
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            _, errors = await process.communicate()
+        assert (process.returncode, errors) == (0, b"")
+
+
+async def test_a_busy_port_is_one_sentence(server: ModelServer):
+    port = server.url.rsplit(":", 1)[1]
+    async with model_server("--port", port) as process, asyncio.timeout(5):
+        _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert errors.decode().count("\n") == 1
+    assert "address already in use" in errors.decode()
+
+
+async def test_the_demo_streams_word_by_word_at_the_servers_pace():
+    async with (
+        ModelServer.running(chunk_delay_s=0.001) as server,
+        AsyncOpenAI(base_url=server.openai_url, api_key="any", max_retries=0, timeout=5) as openai,
+    ):
+        stream = await openai.chat.completions.create(model="demo", messages=HELLO, stream=True)
+        pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+    assert len(pieces) > 50
+    assert max(len(piece.split()) for piece in pieces) == 1
+
+
+async def test_a_stop_cuts_the_replies_that_still_wait():
+    async with httpx.AsyncClient(timeout=5) as client, asyncio.timeout(5):
+        async with ModelServer.running() as server:
+            model = server.play("late", [Reply(text="late", gate=Gate(name="never"))])
+            body = {"model": model, "messages": HELLO}
+            asking = asyncio.create_task(client.post(f"{server.openai_url}/chat/completions", json=body))
+            await server.wait_for_requests("late")
+        with pytest.raises(httpx.TransportError):
+            await asking
