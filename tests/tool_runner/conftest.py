@@ -87,6 +87,11 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
+def exists(path: str) -> bool:
+    """True when the host has something there."""
+    return os.path.lexists(path)
+
+
 async def started(event: asyncio.Event) -> None:
     """Wait for an event that has to come."""
     async with asyncio.timeout(5):

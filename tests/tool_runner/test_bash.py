@@ -14,7 +14,7 @@ import pytest
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
 
-from .conftest import Runner
+from .conftest import Runner, exists
 
 
 def python(code: str) -> str:
@@ -52,7 +52,7 @@ async def test_a_skill_runs_as_a_script_of_the_workspace(runner: Runner) -> None
 async def test_everything_but_the_workspace_and_scratch_space_is_read_only(runner: Runner, path: str) -> None:
     outcome = await runner.bash(f"touch {path}")
     assert outcome.value["exit_code"] != 0
-    assert not Path(path).exists()
+    assert not exists(path)
 
 
 @pytest.mark.parametrize("path", ["/root", "/var/run/docker.sock", "/etc/passwd", "/home/*", "/sys", "/boot"])
@@ -65,14 +65,18 @@ async def test_the_host_is_not_there(runner: Runner, path: str) -> None:
 async def test_other_workspaces_are_not_there(runner: Runner) -> None:
     neighbour = runner.store.get("acme", "c2")
     (neighbour.directory / "secret").write_text("neighbour's")
-    outcome = await runner.bash(f"ls {neighbour.directory} {runner.store.root}; ls -a /workspace/.. | tr '\\n' ' '")
+    outcome = await runner.bash(
+        f"ls {neighbour.directory} {runner.store.root}; ls -a /workspace/.. | tr '\\n' ' '"
+    )
     assert str(outcome.value["stderr"]).count("No such file") == 2
     assert "secret" not in str(outcome.value["stdout"])
 
 
 async def test_the_environment_is_ours_alone(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
-    outcome = await runner.bash("env | cut -d= -f1 | sort | tr '\\n' ' '; cat /proc/*/environ | grep -ac canary")
+    outcome = await runner.bash(
+        "env | cut -d= -f1 | sort | tr '\\n' ' '; cat /proc/*/environ | grep -ac canary"
+    )
     assert outcome.value["stdout"] == "HOME LANG PATH PWD SHLVL TMPDIR _ 0\n"
 
 
@@ -181,31 +185,42 @@ async def test_a_file_cannot_grow_beyond_its_limit(runner: Runner) -> None:
     assert (runner.workspace.directory / "big").stat().st_size <= runner.limits.sandbox.file_size_bytes
 
 
-@pytest.mark.parametrize(
-    ("path", "size"), [("/tmp/x", "65M"), ("/dev/shm/x", "17M"), ("/home/x", "2M")]
-)
+@pytest.mark.parametrize(("path", "size"), [("/tmp/x", "65M"), ("/dev/shm/x", "17M"), ("/home/x", "2M")])
 async def test_scratch_space_is_bounded(runner: Runner, path: str, size: str) -> None:
     outcome = await runner.bash(f"echo ok > {path}.small && head -c {size} /dev/zero > {path}")
-    assert "No space left" in str(outcome.value["stderr"]) or "File size limit" in str(outcome.value["stderr"])
+    assert "No space left" in str(outcome.value["stderr"]) or "File size limit" in str(
+        outcome.value["stderr"]
+    )
 
 
 async def test_scratch_space_does_not_outlive_the_call(runner: Runner) -> None:
     await runner.bash("touch /tmp/x /home/x /dev/shm/x")
-    assert (await runner.bash("ls -A /tmp /home /dev/shm")).value["stdout"] == "/dev/shm:\n\n/home:\n\n/tmp:\n"
+    assert (await runner.bash("ls -A /tmp /home /dev/shm")).value[
+        "stdout"
+    ] == "/dev/shm:\n\n/home:\n\n/tmp:\n"
 
 
 async def test_nothing_of_the_runner_is_open_in_the_sandbox(runner: Runner) -> None:
-    outcome = await runner.bash("for fd in /proc/1/fd/* /proc/$$/fd/*; do readlink $fd; done; ls /proc | grep -c '^[0-9]'")
+    outcome = await runner.bash(
+        "for fd in /proc/1/fd/* /proc/$$/fd/*; do readlink $fd; done; ls /proc | grep -c '^[0-9]'"
+    )
     links = str(outcome.value["stdout"]).split()
-    assert {link for link in links[:-1] if not link.startswith(("pipe:", "/dev/null"))} <= {"anon_inode:[eventfd]", "anon_inode:[signalfd]"}
+    assert {link for link in links[:-1] if not link.startswith(("pipe:", "/dev/null"))} <= {
+        "anon_inode:[eventfd]",
+        "anon_inode:[signalfd]",
+    }
     assert int(links[-1]) < 8
 
 
-@pytest.mark.parametrize("command", ["unshare -Ur id", "unshare -m true", "mount -t tmpfs x /tmp", "chroot / true"])
+@pytest.mark.parametrize(
+    "command", ["unshare -Ur id", "unshare -m true", "mount -t tmpfs x /tmp", "chroot / true"]
+)
 async def test_namespaces_mounts_and_roots_are_refused(runner: Runner, command: str) -> None:
     outcome = await runner.bash(command)
     assert outcome.value["exit_code"] != 0
-    assert "Operation not permitted" in str(outcome.value["stderr"]) or "superuser" in str(outcome.value["stderr"])
+    assert "Operation not permitted" in str(outcome.value["stderr"]) or "superuser" in str(
+        outcome.value["stderr"]
+    )
 
 
 _CALL = """
@@ -271,7 +286,9 @@ async def test_ordinary_programs_run_under_the_limits(runner: Runner) -> None:
             print(sum(pool.map(lambda x: x * x, range(100))))
     """
     assert (await runner.bash(python(pool))).value["stdout"] == "328350\n"
-    outcome = await runner.bash("git init -q r 2>/dev/null; awk 'BEGIN{print 6*7}'; sort <<< $'b\\na' | head -1")
+    outcome = await runner.bash(
+        "git init -q r 2>/dev/null; awk 'BEGIN{print 6*7}'; sort <<< $'b\\na' | head -1"
+    )
     assert outcome.value["stdout"] == "42\na\n"
 
 

@@ -17,7 +17,7 @@ from banksman.tool_runner import files
 from banksman.tool_runner.files import PathRefused, read_part, write_whole
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 
-from .conftest import Runner
+from .conftest import Runner, exists
 
 SECRET = "top secret"
 RENAME_EXCHANGE = 2
@@ -56,7 +56,13 @@ def tree(runner: Runner) -> Path:
 
 async def test_a_file_is_read_by_its_path_in_the_workspace(runner: Runner, tree: Path) -> None:
     """R67."""
-    for path in ("dir/inside.txt", "/workspace/dir/inside.txt", "./dir/../dir/inside.txt", "good", "gooddir/inside.txt"):
+    for path in (
+        "dir/inside.txt",
+        "/workspace/dir/inside.txt",
+        "./dir/../dir/inside.txt",
+        "good",
+        "gooddir/inside.txt",
+    ):
         outcome = await runner.call("read_file", path=path)
         assert (outcome.value["content"], outcome.value["truncated"]) == ("inside", False), path
 
@@ -71,9 +77,11 @@ async def test_a_missing_file_is_an_error_that_says_so(runner: Runner) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "../secret", "dir/../../secret", "/workspace/../secret", "/etc/passwd", "//etc/passwd", "/workspaces/x",
+        "../secret", "dir/../../secret", "/workspace/../secret", "/etc/passwd", "//etc/passwd",
+        "/workspaces/x",
         "abs", "rel", "updir/secret", "rootdir/etc/passwd", "proc/etc/passwd", "proc", "fd/0", "loop",
-        "a\0b", "", "x" * 300, "a/" * 2048, "\ud800", "dir/", "dir", ".", "fifo", "socket", "ok.txt/x", "ok.txt/",
+        "a\0b", "", "x" * 300, "a/" * 2048, "\ud800", "dir/", "dir", ".", "fifo", "socket", "ok.txt/x",
+        "ok.txt/",
         "OK.TXT", "/proc/self/environ", "~/x", "file:///etc/passwd",
     ],
 )  # fmt: skip
@@ -134,7 +142,8 @@ async def test_an_overwrite_is_confirmed_and_keeps_the_mode(runner: Runner, tree
 @pytest.mark.parametrize(
     "path",
     [
-        "../p", "/tmp/p", "a/../../p", "/workspace/../p", "updir/p", "rootdir/tmp/p", "gooddir/p", "proc/tmp/p",
+        "../p", "/tmp/p", "a/../../p", "/workspace/../p", "updir/p", "rootdir/tmp/p", "gooddir/p",
+        "proc/tmp/p",
         "abs", "rel", "good", "loop", "fifo", "socket", "dir", "dir/", "", ".", "a\0b", "\ud800", "x" * 300,
         "ok.txt/p", ".banksman-x.tmp", "dir/.banksman-y",
     ],
@@ -146,7 +155,7 @@ async def test_nothing_outside_or_through_a_link_is_written(runner: Runner, tree
     assert outcome.value["success"] is False
     assert snapshot(tree) == before
     assert (tree.parent / "secret").read_text() == SECRET
-    assert not Path("/tmp/p").exists()
+    assert not exists("/tmp/p")
     assert not (tree.parent / "p").exists()
 
 
@@ -171,7 +180,9 @@ def test_swapping_a_directory_for_a_link_never_leads_outside(root: Path) -> None
     top, outside = _workspace_with_outside(root)
     identity = sandbox_identity()
     with _swapping(top) as turns:
-        reads = [outcome(lambda: read_part(top, "dir/file", offset=0, max_bytes=99).data) for _ in range(4000)]
+        reads = [
+            outcome(lambda: read_part(top, "dir/file", offset=0, max_bytes=99).data) for _ in range(4000)
+        ]
         writes = [outcome(lambda: write_whole(top, "dir/new", b"x", identity)) for _ in range(2000)]
     assert turns.count > 100
     assert set(reads) == {b"inside", "refused"}
@@ -190,7 +201,7 @@ def _workspace_with_outside(root: Path) -> tuple[Path, Path]:
     return top, outside
 
 
-class repeating:  # noqa: N801 - reads as the statement it is
+class repeating:
     """Does one thing over and over in a thread while the block runs."""
 
     def __init__(self, action: Callable[[int], object]) -> None:
@@ -228,8 +239,11 @@ def outcome(attempt: Callable[[], object]) -> object:
 
 
 _PIECES = st.sampled_from(
-    ["..", ".", "dir", "ok.txt", "updir", "rootdir", "proc", "rel", "abs", "gooddir", "new", "", "secret", "etc",
-     "passwd", "workspace", "self", "root", "inside.txt", "a\u0301", "\u2025", "..\u200b", "%2e%2e", "..\\", " .."]
+    (
+        "..", ".", "dir", "ok.txt", "updir", "rootdir", "proc", "rel", "abs", "gooddir", "new", "", "secret",
+        "etc", "passwd", "workspace", "self", "root", "inside.txt", "a\u0301", "\u2025", "..\u200b", "%2e%2e",
+        "..\\", " ..",
+    )
 )  # fmt: skip
 _PATHS = st.one_of(
     st.lists(_PIECES, max_size=8).map("/".join),
@@ -259,7 +273,9 @@ def test_no_path_writes_what_is_outside(tree: Path, path: str) -> None:
     except PathRefused:
         pass
     else:
-        assert read_part(tree, os.path.normpath(files.relative(path)), offset=0, max_bytes=99).data == b"written"
+        assert (
+            read_part(tree, os.path.normpath(files.relative(path)), offset=0, max_bytes=99).data == b"written"
+        )
         files.delete(tree, path)
         (tree / "dir").mkdir(exist_ok=True)
         (tree / "ok.txt").write_text("fine")
@@ -272,7 +288,13 @@ async def test_a_listing_shows_regular_files_only(runner: Runner, tree: Path) ->
     (tree / "dir" / ".banksman-0123.tmp").write_text("half")
     (tree / "dir" / ".hidden").write_text("")
     entries = files.listing(tree, max_entries=100)
-    assert [entry.path for entry in entries] == ["bad-utf8", "dir/.hidden", "dir/inside.txt", "ok.txt", "sparse"]
+    assert [entry.path for entry in entries] == [
+        "bad-utf8",
+        "dir/.hidden",
+        "dir/inside.txt",
+        "ok.txt",
+        "sparse",
+    ]
     assert {entry.path: entry.size_bytes for entry in entries}["dir/inside.txt"] == 6
     assert len(files.listing(tree, max_entries=2)) == 2
 

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from banksman.testing import privileged
-from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
+from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
+from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
+from banksman.tool_runner.workspace import WorkspaceStore
 
 from .conftest import Runner, started
 
@@ -42,6 +44,16 @@ def _read(pid: int, name: str) -> str:
 def user_ids(pid: int) -> set[int]:
     lines = [line for line in _read(pid, "status").splitlines() if line.startswith("Uid:")]
     return {int(uid) for line in lines for uid in line.split()[1:]}
+
+
+@contextlib.contextmanager
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of ours that has nothing to do with a sandbox."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextlib.asynccontextmanager
@@ -89,9 +101,7 @@ async def test_a_stop_leaves_nobody_and_keeps_what_was_written(runner: Runner) -
 
 async def test_cancelling_the_caller_leaves_nobody(runner: Runner) -> None:
     spoke = asyncio.Event()
-    command = SandboxCommand(
-        "echo; " + HARD_TO_KILL.format(n=77803), runner.workspace.directory, 30
-    )
+    command = SandboxCommand("echo; " + HARD_TO_KILL.format(n=77803), runner.workspace.directory, 30)
     call = asyncio.create_task(runner.sandbox.run(command, on_output=lambda *_: spoke.set()))
     await started(spoke)
     call.cancel()
@@ -136,17 +146,16 @@ async def test_calls_that_run_are_not_disturbed_by_the_end_of_others(runner: Run
 
 
 async def test_the_sweep_spares_children_that_are_not_sandboxes(runner: Runner) -> None:
-    with subprocess.Popen(["sleep", "778081"]) as child:
+    with bystander() as child:
         await runner.bash("sleep 9", timeout_s=0.05)
         assert await processes.bury_orphans() == 0
         assert child.poll() is None
-        child.kill()
 
 
 async def test_sandboxes_are_children_of_the_event_loops_thread(runner: Runner) -> None:
     """The parent-death signal is sent when the spawning thread ends, not the process."""
     async with running(runner, "sleep 778091"):
-        own = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+        own = _read(os.getpid(), f"task/{threading.get_native_id()}/children").split()
         assert any("bwrap" in _read(int(pid), "cmdline") for pid in own)
 
 
@@ -177,11 +186,10 @@ async def test_no_process_of_a_call_has_the_real_user_root(runner: Runner) -> No
 
 
 async def test_a_command_cannot_signal_what_is_outside(runner: Runner) -> None:
-    with subprocess.Popen(["sleep", "778121"]) as outside:
+    with bystander() as outside:
         outcome = await runner.bash(f"kill -9 {outside.pid}; kill -9 -1; echo")
         assert outcome.is_error is False
         assert outside.poll() is None
-        outside.kill()
 
 
 _ONE_CALL = textwrap.dedent("""
@@ -202,8 +210,9 @@ _ONE_CALL = textwrap.dedent("""
 """)
 
 
-async def test_a_runner_killed_with_9_takes_its_sandboxes_along(runner: Runner) -> None:
-    arguments = [sys.executable, "-c", _ONE_CALL, str(runner.workspace.directory), "echo ready; sleep 778131"]
+def test_a_runner_killed_with_9_takes_its_sandboxes_along(root: Path) -> None:
+    workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
+    arguments = [sys.executable, "-c", _ONE_CALL, str(workspace), "echo ready; sleep 778131"]
     with contextlib.ExitStack() as opened:
         with subprocess.Popen(arguments, stdout=subprocess.PIPE) as other:
             opened.callback(other.kill)
@@ -224,34 +233,43 @@ def ended(pidfd: int) -> bool:
     return bool(poll.poll(5000))
 
 
-def _ordinary_python() -> str | None:
+ORDINARY_UID = 61018 if os.geteuid() == 0 else os.geteuid()
+
+
+def run_as_ordinary_user(*arguments: str) -> subprocess.CompletedProcess[str]:
+    switch = os.geteuid() == 0
+    return subprocess.run(
+        arguments,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env={"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]},
+        cwd="/",
+        user=ORDINARY_UID if switch else None,
+        group=ORDINARY_UID if switch else None,
+        extra_groups=[] if switch else None,
+    )
+
+
+def ordinary_python() -> str | None:
     """A Python of our version that a user other than root can start."""
-    candidates = (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
-    probe = "import pydantic_core"
-    for candidate in candidates:
-        with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            subprocess.run([candidate, "-c", probe], check=True, capture_output=True, **_ordinary())
-            return candidate
+    for candidate in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
+        with contextlib.suppress(OSError):
+            if run_as_ordinary_user(candidate, "-c", "import pydantic_core").returncode == 0:
+                return candidate
     return None
 
 
-def _ordinary() -> dict[str, object]:
-    user = {"user": 61018, "group": 61018, "extra_groups": []} if os.geteuid() == 0 else {}
-    return {"env": {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}, "cwd": "/", **user}
-
-
 def test_an_ordinary_users_runner_works_as_that_user(root: Path) -> None:
-    python = _ordinary_python()
+    python = ordinary_python()
     privileged.require("a Python that other users can start", python is not None, "a runner without root")
     assert python is not None
     workspace = root / "ordinary"
     workspace.mkdir()
-    uid = 61018 if os.geteuid() == 0 else os.geteuid()
-    os.chown(workspace, uid, -1)
-    arguments = [python, "-c", _ONE_CALL, str(workspace), "touch made; id -u"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=20, **_ordinary())
+    os.chown(workspace, ORDINARY_UID, -1)
+    done = run_as_ordinary_user(python, "-c", _ONE_CALL, str(workspace), "touch made; id -u")
     assert done.stdout == "1000\n", done.stderr
-    assert (workspace / "made").stat().st_uid == uid
+    assert (workspace / "made").stat().st_uid == ORDINARY_UID
 
 
 async def test_a_root_runner_drops_to_the_sandbox_user(runner: Runner, is_root: bool) -> None:

@@ -100,7 +100,9 @@ async def test_a_long_body_is_cut_and_kept_in_the_workspace(runner: Runner) -> N
         outcome = await fetch(runner, egress(server), server.url())
     assert (len(str(outcome.value["body"])), outcome.value["truncated"]) == (10_000, True)
     assert outcome.output == b"x" * 50_000
-    assert (runner.workspace.directory / str(outcome.value["full_output_path"])).read_bytes() == outcome.output
+    assert (
+        runner.workspace.directory / str(outcome.value["full_output_path"])
+    ).read_bytes() == outcome.output
 
 
 async def test_what_is_no_text_is_described_only(runner: Runner) -> None:
@@ -140,9 +142,12 @@ FORBIDDEN = [
     "http://metadata.google.internal/", "http://printer.local/", "http://intranet/", "http://a.localhost/",
     "http://user:pass@site.example/", "http://user@site.example/", "http://@site.example/",
     "http://site.example:22/", "http://site.example:4222/", "https://site.example:6379/",
-    "ftp://site.example/", "file:///etc/passwd", "gopher://site.example/", "javascript:alert(1)", "data:text/plain,x",
-    "//site.example/", "site.example", "http://", "http:///etc", "http://%31%32%37.0.0.1/", "http://①②⑦.0.0.1/",
-    "http://127。0。0。1/", "http://exa mple/", "http://\ud800/", "http://[::1", "http://a\nb/", "http://site.example:99999/",
+    "ftp://site.example/", "file:///etc/passwd", "gopher://site.example/", "javascript:alert(1)",
+    "data:text/plain,x",
+    "//site.example/", "site.example", "http://",
+    "http:///etc", "http://%31%32%37.0.0.1/", "http://①②⑦.0.0.1/",
+    "http://127。0。0。1/", "http://exa mple/", "http://\ud800/", "http://[::1", "http://a\nb/",
+    "http://site.example:99999/",
 ]  # fmt: skip
 
 
@@ -221,8 +226,12 @@ async def test_redirects_are_followed_and_relative_ones_too(runner: Runner) -> N
     assert (outcome.value["url"], outcome.value["body"]) == (server.url("/end?x=1"), "done")
 
 
-@pytest.mark.parametrize("target", ["http://127.0.0.2:{port}/", "file:///etc/passwd", "http://127.1/", "http://[::1]/"])
-async def test_a_redirect_to_a_forbidden_place_is_refused_without_a_connection(runner: Runner, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["http://127.0.0.2:{port}/", "file:///etc/passwd", "http://127.1/", "http://[::1]/"]
+)
+async def test_a_redirect_to_a_forbidden_place_is_refused_without_a_connection(
+    runner: Runner, target: str
+) -> None:
     async with serving(replying(b"secret"), host="127.0.0.2") as internal:
         location = f"Location: {target.format(port=internal.port)}"
         async with serving(replying(b"", location, status="302 Found")) as server:
@@ -257,7 +266,9 @@ async def test_an_endless_body_is_cut_at_the_cap() -> None:
     assert (len(fetched.body), fetched.truncated) == (100_000, True)
 
 
-@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "])
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "]
+)
 async def test_a_dripping_answer_ends_at_the_deadline(runner: Runner, head: bytes) -> None:
     """R75."""
 

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import argument_problem

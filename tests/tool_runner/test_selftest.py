@@ -1,0 +1,80 @@
+"""What a runner proves before its first call, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio.subprocess import DEVNULL
+from pathlib import Path
+
+from banksman.testing import privileged
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.sandbox.base import OnOutput, SandboxCommand, SandboxOutcome, Stop
+from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+from banksman.tool_runner.sandbox.output import CapturedOutput
+from banksman.tool_runner.selftest import self_test
+
+from .conftest import Runner
+
+
+async def test_a_machine_with_all_that_is_needed_passes(root: Path, runner: Runner) -> None:
+    report = await self_test(root, runner.identity, lambda: runner.sandbox)
+    assert report.ok, report.summary()
+    assert [check.name for check in report.checks] == [
+        "openat2", "workspaces", "sandbox", "environment", "neighbours", "network", "user", "namespaces",
+    ]  # fmt: skip
+    assert [name for name in os.listdir(root) if name.startswith(".selftest")] == []
+
+
+async def test_a_missing_bubblewrap_is_named_with_its_package(root: Path) -> None:
+    report = await self_test(
+        root,
+        sandbox_identity(),
+        lambda: BwrapSandbox(sandbox_identity(), SandboxLimits(), bwrap="no-such-bwrap"),
+    )
+    assert not report.ok
+    assert "no-such-bwrap not found" in report.summary()
+    assert "apt-get install bubblewrap" in report.summary()
+
+
+async def test_a_missing_root_is_named(root: Path, runner: Runner) -> None:
+    report = await self_test(root / "none", runner.identity, lambda: runner.sandbox)
+    assert not report.ok
+    assert str(root / "none") in report.summary()
+
+
+async def test_a_root_that_the_sandbox_user_cannot_reach_is_named(
+    root: Path, runner: Runner, is_root: bool
+) -> None:
+    privileged.require("root", is_root, "a root that is closed to the sandbox user")
+    (root / "closed" / "workspaces").mkdir(parents=True)
+    (root / "closed").chmod(0o700)
+    report = await self_test(root / "closed" / "workspaces", runner.identity, lambda: runner.sandbox)
+    assert not report.ok
+    assert f"{root}/closed" in report.summary()
+
+
+class Unsandboxed:
+    """A plain shell: what the self-test exists to catch."""
+
+    async def run(
+        self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
+    ) -> SandboxOutcome:
+        shell = await asyncio.create_subprocess_exec(
+            "bash", "-c", command.script, cwd=command.workspace, stdout=DEVNULL, stderr=DEVNULL
+        )
+        return SandboxOutcome(await shell.wait(), CapturedOutput(100, 0), None, 0)
+
+
+async def test_a_shell_without_isolation_fails_every_promise(root: Path) -> None:
+    report = await self_test(root, sandbox_identity(), Unsandboxed)
+    failed = {check.name for check in report.checks if not check.ok}
+    assert failed >= {"environment", "neighbours", "network"}
+    assert not report.ok
+
+
+async def test_a_bubblewrap_that_starts_nothing_is_reported(root: Path) -> None:
+    identity = sandbox_identity()
+    report = await self_test(root, identity, lambda: BwrapSandbox(identity, SandboxLimits(), bwrap="true"))
+    assert [check.name for check in report.checks if not check.ok] == ["sandbox"]
