@@ -138,7 +138,7 @@ def _read_call(text: str, start: int, end: int) -> RequestedCall:
     try:
         value = strict_json(text[start:end], what="the object")
     except BadInput as error:
-        raise _Unreadable(str(error), start) from error
+        raise _Unreadable(f"it must be {error.expected}", start) from error
     if not isinstance(value, dict):
         raise _Unreadable("the call is not an object", start)
     fields = _Fields(text, start, end, value)

@@ -69,8 +69,8 @@ def _read_call(raw: RawCall) -> RequestedCall:
     try:
         arguments = _arguments(raw.arguments)
     except BadInput as error:
-        _log.warning("unreadable tool arguments", tool=name, error=str(error))
-        told = f"{error}. Call the tool again with its arguments as one JSON object."
+        _log.warning("unreadable tool arguments", tool=name, error=error.expected)
+        told = f"The arguments must be {error.expected}. Call the tool again with one JSON object."
         return RequestedCall(name, None, told, raw.provider_call_id)
     return RequestedCall(name, arguments, None, raw.provider_call_id)
 

@@ -1,0 +1,133 @@
+"""The vendors' own tool calls (R90 to R95, R99, R105)."""
+
+from __future__ import annotations
+
+import pytest
+
+from banksman.agent.protocols import protocol_for
+from banksman.agent.protocols.base import (
+    FALLBACK_TEXT,
+    Calls,
+    Final,
+    ModelReply,
+    ModelRequest,
+    RawCall,
+    RequestedCall,
+)
+from banksman.contracts.events import FinishReason
+from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
+
+PROTOCOL = protocol_for("native")
+BASH = ToolDefinition(name="bash", description="Runs a command.")
+
+
+def calls_of(*raw: RawCall, text: str | None = None, finish_reason: FinishReason = "tool_calls") -> Calls:
+    reading = PROTOCOL.read(ModelReply(text=text, calls=raw, finish_reason=finish_reason))
+    assert isinstance(reading, Calls), reading
+    return reading
+
+
+def test_parallel_calls_keep_their_order_ids_and_text() -> None:
+    """R91, R93, R94."""
+    reading = calls_of(
+        RawCall("a", "bash", '{"command": "ls"}'), RawCall(None, "read_file", {"path": "x"}), text="Looking."
+    )
+
+    assert reading == Calls(
+        "Looking.",
+        (
+            RequestedCall("bash", {"command": "ls"}, None, "a"),
+            RequestedCall("read_file", {"path": "x"}, None, None),
+        ),
+    )
+
+
+def test_a_tool_without_parameters_may_be_called_with_nothing() -> None:
+    """R52."""
+    assert calls_of(RawCall("a", "now", "")).calls[0].arguments == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "rule"),
+    [
+        ('{"command": ', "valid JSON"),
+        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": "\\udc00"}', "lone surrogates"),
+        ('"{}"', "one JSON object"),
+        ("[1]", "one JSON object"),
+        ("null", "one JSON object"),
+        ("[" * 100_000, "deep"),
+    ],
+)
+def test_unreadable_arguments_are_told_of_that_call_and_the_others_stay(written: str, rule: str) -> None:
+    """R105."""
+    broken, good = calls_of(RawCall("a", "bash", written), RawCall("b", "bash", "{}")).calls
+
+    assert broken.arguments is None
+    assert rule in (broken.arguments_error or "")
+    assert (good.arguments, good.arguments_error) == ({}, None)
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls", "length"])
+def test_calls_count_whichever_of_these_reasons_a_server_gives(reason: FinishReason) -> None:
+    assert len(calls_of(RawCall("a", "bash", "{}"), finish_reason=reason).calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (ModelReply(text="Done.", finish_reason="stop"), "Done."),
+        (ModelReply(text="Don", finish_reason="length"), "Don"),
+        (ModelReply(text=None, finish_reason="unknown"), FALLBACK_TEXT),
+        (ModelReply(text="Half", finish_reason="unknown"), "Half"),
+        (ModelReply(text=None, finish_reason="tool_calls"), FALLBACK_TEXT),
+        (ModelReply(text=None, calls=(RawCall("a", "bash", "{}"),), finish_reason="unknown"), FALLBACK_TEXT),
+    ],
+)
+def test_a_reply_that_asks_for_nothing_is_the_answer(reply: ModelReply, text: str) -> None:
+    """R90, R99."""
+    reading = PROTOCOL.read(reply)
+
+    assert isinstance(reading, Final)
+    assert reading.text == text
+
+
+def history(protocol: str) -> tuple[UserMessage, AssistantMessage, ToolMessage]:
+    said = {"message_id": "m2", "content": None, "calls": (ToolCall(id="c1", name="bash"),)}
+    return (
+        UserMessage(message_id="m1", content="hello"),
+        AssistantMessage.model_validate({**said, "protocol": protocol}),
+        ToolMessage(name="bash", result=ToolResult(tool_call_id="c1", content={"success": True})),
+    )
+
+
+def test_calls_that_were_written_as_text_are_shown_as_text() -> None:
+    prepared = PROTOCOL.prepare(ModelRequest("m", "", history("json_text"), (BASH,)))
+
+    _, said, told = prepared.messages
+    assert isinstance(said, AssistantMessage)
+    assert said.calls == ()
+    assert said.content == '{"tool": "bash", "parameters": {}, "terminate": false}'
+    assert isinstance(told, UserMessage)
+
+
+def test_native_calls_stay_native_where_tools_are_offered() -> None:
+    request = ModelRequest("m", "", history("native"), (BASH,))
+
+    assert PROTOCOL.prepare(request) == request
+
+
+def test_a_run_without_tools_tells_earlier_calls_in_prose() -> None:
+    _, said, told = PROTOCOL.prepare(ModelRequest("m", "", history("native"))).messages
+
+    assert isinstance(said, AssistantMessage)
+    assert (said.content, said.calls) == ("[Called bash with {}]", ())
+    assert isinstance(told, UserMessage)
+
+
+def test_text_is_shown_as_it_is_written() -> None:
+    shown = PROTOCOL.delta_filter()
+
+    assert [shown.feed('{"tool": '), shown.flush()] == ['{"tool": ', ""]
