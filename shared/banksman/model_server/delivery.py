@@ -169,7 +169,7 @@ class Delivery:
         )
 
     def _cut(self) -> web.Response:
-        """Reset the connection; the response is only what the handler must return."""
+        """Close the connection at once; the response is only what the handler must return."""
         if self.request.transport is not None:
             self.request.transport.abort()
         return web.Response()

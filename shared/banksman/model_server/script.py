@@ -74,7 +74,7 @@ class _StreamFault(_Fault):
 
 
 class ConnectionCut(_StreamFault):
-    """The connection is reset; with `after_events` 0, before any byte of the response."""
+    """The connection closes in the middle; with `after_events` 0, before any byte of the response."""
 
     kind: Literal["connection_cut"] = "connection_cut"
 
@@ -100,7 +100,7 @@ class EarlyEnd(_Fault):
 
 
 class Silence(_StreamFault):
-    """Nothing more is sent for `duration_s` seconds, then the connection is reset."""
+    """Nothing more is sent for `duration_s` seconds, then the connection closes."""
 
     kind: Literal["silence"] = "silence"
     duration_s: Seconds = 600.0
