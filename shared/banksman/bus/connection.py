@@ -102,8 +102,9 @@ class Bus:
     `close` was called): a service that finds it set ends.
     """
 
-    def __init__(self, nc: Client, settings: NatsSettings, name: str) -> None:
+    def __init__(self, nc: Client, settings: NatsSettings, name: str, inbox_prefix: str) -> None:
         self.nc = nc
+        self.inbox_prefix = inbox_prefix
         self.settings = settings
         self.name = name
         self.js: JetStreamContext = jetstream(nc)
@@ -128,7 +129,7 @@ class Bus:
         Raises:
             Unavailable: no server accepted the user within `connect_timeout_s`.
         """
-        bus = cls(Client(), settings, name)
+        bus = cls(Client(), settings, name, inbox_prefix)
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
                 await bus.nc.connect(inbox_prefix=inbox_prefix, **bus._options())

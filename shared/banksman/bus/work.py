@@ -11,18 +11,30 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import assert_never
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from banksman.bus import dead
 from banksman.bus.client import subscribe
 from banksman.bus.connection import Bus
 from banksman.bus.names import DESCRIPTION, STATUS, api
-from banksman.contracts.errors import BanksmanError, Fenced, Poison, Unavailable
+from banksman.bus.outcomes import (
+    IN_PROGRESS,
+    NAK,
+    Done,
+    Handler,
+    Later,
+    Leave,
+    Outcome,
+    WorkMessage,
+    handle,
+    say,
+    settle,
+)
+from banksman.contracts.errors import Unavailable
+
+__all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,50 +44,10 @@ PULL_EXPIRES_S = 30
 PULL_HEARTBEAT_S = 1
 """Seconds between the server's signs that it still holds a pull; after two without, the pull counts as
 lost."""
-ACK_BUDGET_S = 10.0
-"""Seconds that an acknowledgement is tried. After that the message is redelivered, and its handler finds
-nothing to do."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-BURY_AGAIN_S = 30.0
-"""Seconds until poison is tried again when the stream of dead letters did not take it."""
 
 _IDLE_HEARTBEAT = "100"
 _REQUEST_TIMEOUT = "408"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkMessage:
-    """A message of a work queue."""
-
-    subject: str
-    data: bytes
-    headers: Mapping[str, str]
-    stream_seq: int
-    num_delivered: int
-    """How often it was delivered, as far as the server knows: it forgets some when it crashes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Acknowledge: it must not come again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """Deliver it again after `delay_s` seconds."""
-
-    delay_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Neither: another holds it."""
-
-
-Outcome = Done | Later | Leave
-Handler = Callable[[WorkMessage], Awaitable[Outcome]]
-"""Handles a message; safe to run twice. May raise `Poison` (to the dead letters, then acknowledged) or
-`Fenced` (like `Leave`); anything else is logged, and the message is redelivered after `ack_wait`."""
 
 
 async def work(
@@ -257,7 +229,7 @@ class _Worker:
             held.reply = reply
         elif self._stopping or self._free <= 0:
             # More than was asked for: a pull from before a reconnect was still answered.
-            await self._say(reply, b"-NAK")
+            await say(self._bus, reply, NAK)
         else:
             held = self._held[message.stream_seq] = _Held(message, reply)
             task = self._group.create_task(self._handle(held))
@@ -267,78 +239,18 @@ class _Worker:
 
     async def _handle(self, held: _Held) -> None:
         try:
-            outcome = await self._outcome(held.message)
-            match outcome:
-                case Done():
-                    await self._ack(held)
-                case Later(delay_s=delay_s):
-                    delay = json.dumps({"delay": int(delay_s * 1_000_000_000)})
-                    await self._say(held.reply, f"-NAK {delay}".encode() if delay_s > 0 else b"-NAK")
-                case Leave():
-                    pass
-                case _:
-                    assert_never(outcome)
+            outcome = await handle(self._bus, self._stream, self._handler, held.message)
+            await settle(self._bus, held.message, held.reply, outcome)
         finally:
             del self._held[held.message.stream_seq]
             self._changed.set()
-
-    async def _outcome(self, message: WorkMessage) -> Outcome:
-        try:
-            return await self._handler(message)
-        except Poison as poison:
-            return await self._bury(message, poison)
-        except Fenced as fenced:
-            logger.info("%s: %s", message.subject, fenced)
-        except Exception:
-            logger.exception("%s: handling message %d failed", message.subject, message.stream_seq)
-        return Leave()
-
-    async def _bury(self, message: WorkMessage, poison: Poison) -> Outcome:
-        logger.error("message %d of %s is poison: %s", message.stream_seq, self._stream, poison)
-        try:
-            await dead.bury(
-                self._bus,
-                subject=message.subject,
-                stream=self._stream,
-                stream_seq=message.stream_seq,
-                reason=poison.reason,
-                payload=message.data,
-                headers=message.headers,
-            )
-        except BanksmanError as error:
-            logger.error("%s: not taken as a dead letter: %s", message.subject, error)
-            return Later(BURY_AGAIN_S)
-        return Done()
-
-    async def _ack(self, held: _Held) -> None:
-        pause = FIRST_PAUSE_S
-        try:
-            async with asyncio.timeout(ACK_BUDGET_S):
-                while True:
-                    await self._bus.wait_connected()
-                    try:
-                        await self._bus.replies.ask(held.reply, b"", timeout_s=2, until_reconnect=True)
-                        return
-                    except Unavailable as error:
-                        if self._bus.closed.is_set():
-                            raise
-                        logger.info("%s: acknowledging again: %s", held.message.subject, error)
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE_S)
-        except (TimeoutError, BanksmanError):
-            logger.warning("%s: message %d not acknowledged", held.message.subject, held.message.stream_seq)
 
     async def _beat_for_ever(self) -> None:
         while True:
             self._beat_now.clear()
             for held in tuple(self._held.values()):
                 if self._bus.connected:
-                    await self._say(held.reply, b"+WPI")
+                    await say(self._bus, held.reply, IN_PROGRESS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._beat_now.wait()
-
-    async def _say(self, reply: str, word: bytes) -> None:
-        # A word that is lost costs a redelivery, nothing more.
-        with contextlib.suppress(Unavailable):
-            await self._bus.publish(reply, word)

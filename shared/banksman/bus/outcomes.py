@@ -1,0 +1,137 @@
+"""What becomes of a message after its handler: acknowledged, delivered later, left, or buried."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from banksman.bus import dead
+from banksman.bus.connection import Bus
+from banksman.contracts.errors import BanksmanError, Fenced, Poison, Unavailable
+
+logger = logging.getLogger(__name__)
+
+ACK_BUDGET_S = 10.0
+"""Seconds that an acknowledgement is tried. After that the message is redelivered, and its handler finds
+nothing to do."""
+BURY_AGAIN_S = 30.0
+"""Seconds until poison is tried again when the stream of dead letters did not take it."""
+
+NAK = b"-NAK"
+IN_PROGRESS = b"+WPI"
+
+_TRY_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMessage:
+    """A message of a work queue."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    stream_seq: int
+    num_delivered: int
+    """How often it was delivered, as far as the server knows: it forgets some when it crashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Acknowledge: it must not come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Deliver it again after `delay_s` seconds."""
+
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Neither: another holds it."""
+
+
+Outcome = Done | Later | Leave
+Handler = Callable[[WorkMessage], Awaitable[Outcome]]
+"""Handles a message; safe to run twice. May raise `Poison` (to the dead letters, then acknowledged) or
+`Fenced` (like `Leave`); anything else is logged, and the message is redelivered after `ack_wait`."""
+
+
+async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) -> Outcome:
+    """Run a handler and say what becomes of its message; raises nothing but cancellation."""
+    try:
+        return await handler(message)
+    except Poison as poison:
+        return await _bury(bus, stream, message, poison)
+    except Fenced as fenced:
+        logger.info("%s: %s", message.subject, fenced)
+    except Exception:
+        logger.exception("%s: handling message %d failed", message.subject, message.stream_seq)
+    return Leave()
+
+
+async def settle(bus: Bus, message: WorkMessage, reply: str, outcome: Outcome) -> None:
+    """Tell the server the outcome."""
+    match outcome:
+        case Done():
+            await _ack(bus, message, reply)
+        case Later(delay_s=delay_s) if delay_s > 0:
+            delay = json.dumps({"delay": int(delay_s * 1_000_000_000)})
+            await say(bus, reply, NAK + b" " + delay.encode())
+        case Later():
+            await say(bus, reply, NAK)
+        case Leave():
+            pass
+        case _:
+            assert_never(outcome)
+
+
+async def say(bus: Bus, reply: str, word: bytes) -> None:
+    """Send a word that may be lost: that costs a redelivery, nothing more."""
+    with contextlib.suppress(Unavailable):
+        await bus.publish(reply, word)
+
+
+async def _bury(bus: Bus, stream: str, message: WorkMessage, poison: Poison) -> Outcome:
+    logger.error("message %d of %s is poison: %s", message.stream_seq, stream, poison)
+    try:
+        await dead.bury(
+            bus,
+            subject=message.subject,
+            stream=stream,
+            stream_seq=message.stream_seq,
+            reason=poison.reason,
+            payload=message.data,
+            headers=message.headers,
+        )
+    except BanksmanError as error:
+        logger.error("%s: not taken as a dead letter: %s", message.subject, error)
+        return Later(BURY_AGAIN_S)
+    return Done()
+
+
+async def _ack(bus: Bus, message: WorkMessage, reply: str) -> None:
+    """Acknowledge and wait until the server has it."""
+    pause = _FIRST_PAUSE_S
+    try:
+        async with asyncio.timeout(ACK_BUDGET_S):
+            while True:
+                await bus.wait_connected()
+                try:
+                    await bus.replies.ask(reply, b"", timeout_s=_TRY_S, until_reconnect=True)
+                    return
+                except Unavailable as error:
+                    if bus.closed.is_set():
+                        raise
+                    logger.info("%s: acknowledging again: %s", message.subject, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+    except (TimeoutError, BanksmanError):
+        logger.warning("%s: message %d not acknowledged", message.subject, message.stream_seq)
