@@ -24,6 +24,9 @@ from banksman.tool_runner.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.workspace import Workspace, WorkspaceStore
 
+TLS = ssl.create_default_context()
+"""Shared: reading the machine's certificates takes longer than most tests."""
+
 
 @dataclass(frozen=True)
 class Runner:
@@ -68,7 +71,7 @@ async def runner(root: Path, limits: RunnerLimits) -> AsyncIterator[Runner]:
     identity = sandbox_identity()
     sandbox = BwrapSandbox(identity, limits.sandbox, max_output_chars=limits.max_output_chars)
     store = WorkspaceStore(root, identity, limits.workspace)
-    box = workspace_tools(sandbox, Egress(limits.fetch), limits)
+    box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
     yield Runner(box, sandbox, store, store.get("acme", "c1"), identity, limits)
     sandbox.close()
 

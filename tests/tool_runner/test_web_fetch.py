@@ -21,7 +21,7 @@ from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.toolbox import workspace_tools
 from banksman.tool_runner.tools.base import ToolOutcome
 
-from .conftest import Runner, Server, replying, serving
+from .conftest import TLS, Runner, Server, replying, serving
 
 LOCAL = ip_address("127.0.0.1")
 
@@ -44,6 +44,7 @@ def egress(*servers: Server, limits: FetchLimits | None = None, hosts: HostRules
         ports=frozenset({80, 443, *(server.port for server in servers)}),
         resolver=always("127.0.0.1"),
         address_allowed=only_the_test_server,
+        ssl_context=TLS,
     )
 
 
@@ -158,7 +159,7 @@ async def test_local_odd_and_foreign_urls_are_refused(runner: Runner, url: str) 
     async def never(host: str, port: int) -> list[str]:
         raise OSError("looked up")
 
-    way_out = Egress(FetchLimits(timeout_s=2), resolver=never)
+    way_out = Egress(FetchLimits(timeout_s=2), resolver=never, ssl_context=TLS)
     outcome = await fetch(runner, way_out, url)
     assert (outcome.error_kind, outcome.value["success"]) == ("denied", False), outcome.value
 
@@ -170,6 +171,7 @@ async def test_a_name_with_one_private_address_among_public_ones_is_refused() ->
             ports=frozenset({server.port}),
             resolver=always("127.0.0.1", "10.0.0.1"),
             address_allowed=only_the_test_server,
+            ssl_context=TLS,
         )
         with pytest.raises(FetchRefused, match=r"10\.0\.0\.1"):
             await way_out.get(server.url())
@@ -193,6 +195,7 @@ async def test_a_name_that_changes_its_address_is_looked_up_once_a_hop() -> None
             ports=frozenset({server.port, internal.port}),
             resolver=rebinding,
             address_allowed=only_the_test_server,
+            ssl_context=TLS,
         )
         for turn in range(10):
             if turn % 2:
@@ -292,7 +295,7 @@ async def test_a_resolver_that_hangs_ends_at_the_deadline() -> None:
         return []
 
     with pytest.raises(FetchFailed) as caught:
-        await Egress(FetchLimits(timeout_s=0.2), resolver=hang).get("http://site.example/")
+        await Egress(FetchLimits(timeout_s=0.2), resolver=hang, ssl_context=TLS).get("http://site.example/")
     assert caught.value.timed_out
 
 
