@@ -9,6 +9,8 @@ import pytest
 
 from banksman.testing.privileged import MARK
 
+pytest_plugins = ["banksman.testing.fixtures"]
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List every check that a missing privilege left out, however quiet the run."""

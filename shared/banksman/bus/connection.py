@@ -160,9 +160,14 @@ class Bus:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await self._connected.wait()
-                await self.nc.rtt(timeout=max(1, round(timeout_s)))
-        except (TimeoutError, NatsError, OSError) as error:
+                while True:
+                    await self.wait_connected()
+                    # A pong that went with the old connection never comes: ask again.
+                    with contextlib.suppress(NatsError, OSError):
+                        await self.nc.rtt(timeout=1)
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError as error:
             raise Unavailable(f"NATS did not answer within {timeout_s:g} s") from error
 
     async def wait_connected(self) -> None:
