@@ -124,6 +124,7 @@ class Refused(BanksmanError):
 
     @property
     def retry_after_s(self) -> float | None:
+        """Seconds after which a retry makes sense."""
         return self._retry_after_s
 
 

@@ -56,7 +56,7 @@ class StartWorkflow(Stored):
     parameters: JsonObject
     user: str = Field(max_length=200)
     in_conversation: Token | None = None
-    """Where it was started; a link event goes there and its workspace is used. None for a workspace of its own."""
+    """Where it was started: a link event goes there and its workspace is used. None for one of its own."""
 
 
 class SystemPrompt(Stored):

@@ -120,7 +120,7 @@ class ApprovalReply(Stored):
     """Digests of the calls as they were shown, in the order of the request."""
     decided_at: Timestamp
     signature: str = ""
-    """Hex HMAC-SHA256 of the gateway over everything else; empty for outcomes that agents settle themselves."""
+    """Hex HMAC-SHA256 of the gateway over everything else; empty for what agents settle themselves."""
 
 
 class DeadLetter(Stored):

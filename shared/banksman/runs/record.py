@@ -60,7 +60,9 @@ class Draft:
         """True when nobody needs to own the conversation: no run is open, or a person is waited for."""
         return isinstance(next_step(self.state, self.now), Idle | Park)
 
-    def commit(self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: int | None = None) -> Commit:
+    def commit(
+        self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: int | None = None
+    ) -> Commit:
         """The commit that holds the events.
 
         Args:

@@ -32,8 +32,8 @@ def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProbl
     if error is None:
         return None
     path = ".".join(str(part) for part in error.absolute_path) or "arguments"
-    if error.validator == "required" and isinstance(error.instance, dict):
-        missing = [name for name in error.validator_value if name not in error.instance]
+    if error.validator == "required":
+        missing = [str(name) for name in error.validator_value if name not in error.instance]
         path = missing[0] if path == "arguments" else f"{path}.{missing[0]}"
         return ArgumentProblem(path, None, "is required")
     return ArgumentProblem(path, error.instance, error.message)

@@ -194,7 +194,7 @@ def _apply_owner(state: Conversation, commit: Commit) -> Conversation:
 
 
 def _clocked(state: Conversation, commit: Commit) -> Run | None:
-    """The open run with its waiting time: the clock stops when it is parked and goes on when it is claimed."""
+    """The open run, its clock stopped when it is parked and going on when it is claimed."""
     run = state.run
     if run is None:
         return None

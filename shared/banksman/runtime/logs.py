@@ -1,0 +1,60 @@
+"""Logs: one event a line, with what it is about, and without secrets."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from banksman.runtime.settings import LogSettings
+
+SECRET_NAMES = re.compile(
+    r"token|secret|password|authorization|api[-_]?key|seed|signature|cookie", re.IGNORECASE
+)
+SECRET_VALUES = re.compile(r"(sk-[A-Za-z0-9_-]{8,}|S[UAO][A-Z2-7]{54,}|Bearer\s+\S+)")
+"""Vendor keys, nkey seeds and bearer headers, wherever they turn up in a text."""
+HIDDEN = "«hidden»"
+
+
+def configure(settings: LogSettings, *, service: str) -> None:
+    """Send every log of this process, ours and libraries', through one formatter to standard error."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        hide_secrets,
+    ]
+    console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
+    last: list[Any] = (
+        [structlog.dev.ConsoleRenderer()]
+        if console
+        else [structlog.processors.format_exc_info, hide_secrets, structlog.processors.JSONRenderer()]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.level.upper())
+    for noisy in ("uvicorn.access", "httpx", "httpcore", "faststream", "openai", "anthropic"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    structlog.contextvars.bind_contextvars(service=service)
+
+
+def hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace values under secret names, and whatever looks like a key inside a text."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = HIDDEN if SECRET_NAMES.search(key) else SECRET_VALUES.sub(HIDDEN, value)
+    return event

@@ -1,0 +1,74 @@
+"""The life of a process: settings, logs, start, ready, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from banksman.contracts.errors import BanksmanError
+from banksman.runtime import logs
+from banksman.runtime.health import Health
+from banksman.runtime.settings import ServiceSettings, load
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+@dataclass
+class Life:
+    """What a service is given to live by."""
+
+    health: Health
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by SIGTERM or SIGINT: take nothing new, finish or hand over, return."""
+
+    def ready(self) -> None:
+        """Say that start-up is over; readiness now depends on the checks."""
+        self.health.started = True
+        logger.info("ready", extra={"after_s": round(self.health.uptime_s, 3)})
+
+    def drain(self) -> None:
+        """Begin the end."""
+        self.health.draining = True
+        self.stop.set()
+
+
+S = TypeVar("S", bound=ServiceSettings)
+Main = Callable[[S, Life], Awaitable[None]]
+
+
+def run(name: str, settings_class: type[S], main: Main[S]) -> int:
+    """Run a service until it ends or is told to.
+
+    Returns:
+        The exit code: 0 after a drain, 1 when it failed, 2 when a setting is wrong.
+    """
+    try:
+        settings = load(settings_class)
+    except BanksmanError as error:
+        print(f"banksman {name}: {error}", file=sys.stderr)  # noqa: T201  # logs are not configured yet
+        return EXIT_USAGE
+    logs.configure(settings.log, service=name)
+    try:
+        asyncio.run(_live(name, settings, main))
+    except BanksmanError as error:
+        logger.error("stopped: %s", error)
+        return EXIT_FAILED
+    except OSError as error:
+        logger.error("stopped: %s", error)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+async def _live(name: str, settings: S, main: Main[S]) -> None:
+    life = Life(Health(name))
+    loop = asyncio.get_running_loop()
+    for received in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(received, life.drain)
+    await main(settings, life)
