@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
@@ -28,12 +29,14 @@ class ArgumentProblem:
 
 def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
     """Check arguments; None when they fit."""
-    error = best_match(_validator(json.dumps(schema, sort_keys=True)).iter_errors(arguments))
+    validator = cast(Any, _validator(json.dumps(schema, sort_keys=True)))
+    error: Any = best_match(validator.iter_errors(arguments))
     if error is None:
         return None
-    path = ".".join(str(part) for part in error.absolute_path) or "arguments"
+    path = ".".join(str(part) for part in cast(list[Any], error.absolute_path)) or "arguments"
     if error.validator == "required":
-        missing = [str(name) for name in error.validator_value if name not in error.instance]
+        required = cast(list[str], error.validator_value)
+        missing = [name for name in required if name not in error.instance]
         path = missing[0] if path == "arguments" else f"{path}.{missing[0]}"
         return ArgumentProblem(path, None, "is required")
     return ArgumentProblem(path, error.instance, error.message)
