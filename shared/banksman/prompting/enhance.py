@@ -1,0 +1,192 @@
+"""The enhanced system prompt: base, tools by category, how to call, diagrams (R4, R24, R25, R33)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import assert_never, cast
+
+from banksman.contracts.messages import ToolProtocol
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.prompting.builtin import HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
+from banksman.prompting.call_format import HOW_TO_CALL_AS_TEXT
+
+DEFAULT_BUDGET_TOKENS = 8_000
+"""Tokens that an enhanced prompt may take beside its base, where nobody says otherwise."""
+
+CHARS_PER_TOKEN = 4
+"""The estimate that budgets are kept with; vendors count between 3 and 5."""
+
+SHORT_DESCRIPTION_CHARS = 160
+"""Characters of a tool's description that are left when descriptions must be shortened."""
+
+_GAP = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class EnhancedPrompt:
+    """A system prompt with everything a model must know, and what had to be left out."""
+
+    text: str
+    tools: tuple[ToolDefinition, ...]
+    """The tools that the prompt tells of, in their order; only these may be offered."""
+    dropped: tuple[str, ...] = ()
+    """Names of the tools that did not fit, the first one dropped first."""
+    shortened: bool = False
+    """True when descriptions were cut to fit."""
+
+    @property
+    def estimated_tokens(self) -> int:
+        """About how many tokens the text takes."""
+        return estimated_tokens(self.text)
+
+
+def enhance(
+    base: str,
+    tools: Sequence[ToolDefinition],
+    protocol: ToolProtocol,
+    *,
+    budget_tokens: int = DEFAULT_BUDGET_TOKENS,
+    mermaid: bool = True,
+) -> EnhancedPrompt:
+    """Add tools, calling convention and diagram instructions to a rendered prompt.
+
+    While the additions take more than `budget_tokens`, descriptions are shortened first, and then tools are
+    dropped: those of the lowest priority first, of equals the last. The base is never cut.
+
+    Args:
+        base: The prompt with its variables already filled in.
+        tools: The tools that the run may offer; none leaves the tool section out (R57).
+        protocol: How the model writes calls.
+        budget_tokens: Estimated tokens that the additions may take.
+        mermaid: Whether to tell how diagrams are drawn.
+    """
+    budget_chars = budget_tokens * CHARS_PER_TOKEN
+    additions = _additions(tools, protocol, shortened=False, mermaid=mermaid)
+    shortened = bool(tools) and len(additions) > budget_chars
+    kept, dropped = tuple(tools), tuple[str, ...]()
+    if shortened:
+        additions = _additions(tools, protocol, shortened=True, mermaid=mermaid)
+        kept, dropped = _fitting(tools, len(additions) - budget_chars)
+    if dropped:
+        additions = _additions(kept, protocol, shortened=True, mermaid=mermaid)
+    text = _GAP.join(part for part in (base.strip(), additions) if part)
+    return EnhancedPrompt(text, kept, dropped, shortened and bool(kept))
+
+
+def estimated_tokens(text: str) -> int:
+    """About how many tokens a text takes."""
+    return -(-len(text) // CHARS_PER_TOKEN)
+
+
+def _fitting(
+    tools: Sequence[ToolDefinition], excess_chars: int
+) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
+    """The tools that stay, and the names of those that go so that the text shrinks by `excess_chars`."""
+    order = {tool.name: index for index, tool in enumerate(tools)}
+    leaving = iter(sorted(tools, key=lambda tool: (tool.priority, -order[tool.name])))
+    left_in = Counter(tool.category for tool in tools)
+    gone: list[ToolDefinition] = []
+    while excess_chars > 0 and (tool := next(leaving, None)) is not None:
+        gone.append(tool)
+        left_in[tool.category] -= 1
+        excess_chars -= len(_tool(tool, shortened=True)) + len(_GAP)
+        if not left_in[tool.category]:
+            excess_chars -= len(_heading(tool.category)) + len(_GAP)
+    names = {tool.name: None for tool in gone}
+    return tuple(tool for tool in tools if tool.name not in names), tuple(names)
+
+
+def _additions(
+    tools: Sequence[ToolDefinition], protocol: ToolProtocol, *, shortened: bool, mermaid: bool
+) -> str:
+    sections: list[str] = []
+    if tools:
+        sections += [
+            "## Tools",
+            *_categories(tools, shortened),
+            "## How to call a tool",
+            _how_to_call(protocol),
+        ]
+    if mermaid:
+        sections.append(MERMAID_INSTRUCTIONS)
+    return _GAP.join(sections)
+
+
+def _how_to_call(protocol: ToolProtocol) -> str:
+    match protocol:
+        case "native":
+            return HOW_TO_CALL_NATIVELY
+        case "json_text":
+            return HOW_TO_CALL_AS_TEXT
+        case _:
+            assert_never(protocol)
+
+
+def _categories(tools: Iterable[ToolDefinition], shortened: bool) -> Iterable[str]:
+    ordered = sorted(tools, key=lambda tool: tool.category)
+    for category, members in groupby(ordered, key=lambda tool: tool.category):
+        yield _heading(category)
+        yield from (_tool(tool, shortened) for tool in members)
+
+
+def _heading(category: str) -> str:
+    return f"### {category}"
+
+
+def _tool(tool: ToolDefinition, shortened: bool) -> str:
+    lines = [f"**{tool.name}**: {_description(tool.description, shortened)}"]
+    properties = _object(tool.input_schema.get("properties"))
+    required = tool.input_schema.get("required")
+    names = required if isinstance(required, list) else []
+    for name, schema in properties.items():
+        lines.append(_parameter(name, _object(schema), name in names, shortened))
+    if not properties:
+        lines.append("- no parameters")
+    return "\n".join(lines)
+
+
+def _parameter(name: str, schema: JsonObject, required: bool, shortened: bool) -> str:
+    needed = "required" if required else "optional"
+    told = schema.get("description")
+    description = f": {_description(told, shortened)}" if isinstance(told, str) and told else ""
+    return f"- `{name}` ({_type(schema)}, {needed}){description}{_limits(schema)}"
+
+
+def _limits(schema: JsonObject) -> str:
+    limits = [
+        f"{word} {json.dumps(schema[key], ensure_ascii=False)}"
+        for key, word in (("default", "default"), ("minimum", "at least"), ("maximum", "at most"))
+        if schema.get(key) is not None
+    ]
+    return f" [{', '.join(limits)}]" if limits else ""
+
+
+def _type(schema: JsonObject) -> str:
+    choices = schema.get("enum")
+    if isinstance(choices, list):
+        return "one of " + ", ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(alternatives, list):
+        return " or ".join(_type(_object(alternative)) for alternative in alternatives)
+    kind = schema.get("type")
+    if kind == "array":
+        return f"array of {_type(_object(schema.get('items')))}"
+    if isinstance(kind, list):
+        return " or ".join(str(name) for name in kind)
+    return kind if isinstance(kind, str) else "any"
+
+
+def _description(text: str, shortened: bool) -> str:
+    line = " ".join(text.split())
+    if not shortened or len(line) <= SHORT_DESCRIPTION_CHARS:
+        return line
+    return line[: SHORT_DESCRIPTION_CHARS - 1].rstrip() + "…"
+
+
+def _object(value: JsonValue) -> JsonObject:
+    return cast(JsonObject, value) if isinstance(value, dict) else {}

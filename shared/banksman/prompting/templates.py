@@ -1,0 +1,71 @@
+"""Variables in prompts: `{{name}}`, `{{nested.field}}`, `{{name|default}}` (R78)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import cast
+
+from banksman.contracts.errors import BadInput
+from banksman.contracts.wire import JsonObject, JsonValue
+
+_PLACEHOLDER = re.compile(r"\{\{([^{}]*+)\}\}")
+_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
+
+
+def run_variables(*, service: str, user_message: str, given: Mapping[str, JsonValue]) -> JsonObject:
+    """The variables of one run: those that were given, and the names that every run has."""
+    return {"rag_context": "", "intent": "", "service": service, **given, "user_message": user_message}
+
+
+def render(template: str, variables: Mapping[str, JsonValue]) -> str:
+    """Put values in the place of variables.
+
+    Text stands as it is, anything else as JSON. `{{name|text}}` gives `text`, white space trimmed, where the
+    variable is missing or null. Values are put in once: braces in them are text, so that nobody can reach a
+    variable through a message. White space round a name does not matter.
+
+    Raises:
+        BadInput: naming the variable that is missing, or the braces that hold no name.
+    """
+    return _PLACEHOLDER.sub(lambda found: _value(found[1], variables), template)
+
+
+def variables_of(template: str) -> tuple[str, ...]:
+    """The names that a template asks for, in their order, each once.
+
+    Raises:
+        BadInput: naming the braces that hold no name.
+    """
+    return tuple(dict.fromkeys(_split(found[1])[0] for found in _PLACEHOLDER.finditer(template)))
+
+
+def _value(written: str, variables: Mapping[str, JsonValue]) -> str:
+    path, default = _split(written)
+    value = _look_up(path, variables)
+    if value is not None:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if default is None:
+        raise BadInput(f"variables.{path}", None, "a value, because the system prompt uses it")
+    return default
+
+
+def _split(written: str) -> tuple[str, str | None]:
+    name, bar, default = written.partition("|")
+    path = name.strip()
+    if not _PATH.fullmatch(path):
+        raise BadInput("system_prompt", "{{" + written + "}}", "a variable's name between the braces")
+    return path, default.strip() if bar else None
+
+
+def _look_up(path: str, variables: Mapping[str, JsonValue]) -> JsonValue:
+    node: JsonValue = cast(JsonValue, variables)
+    for step in path.split("."):
+        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+            node = node[int(step)]
+        elif isinstance(node, Mapping):
+            node = node.get(step)
+        else:
+            return None
+    return node

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from banksman.contracts.messages import ToolProtocol
+from banksman.contracts.tools import ToolDefinition
+from banksman.prompting.call_format import CALL_SKELETON
+from banksman.prompting.enhance import enhance, estimated_tokens
+
+
+def tool(name: str, **fields: Any) -> ToolDefinition:
+    return ToolDefinition(name=name, **{"description": f"Does {name}.", **fields})
+
+
+BASH = tool(
+    "bash",
+    category="workspace",
+    description="Runs a\n  command.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "description": "What to run."},
+            "mode": {"enum": ["fast", "safe"]},
+            "timeout_s": {"type": "number", "default": 60, "maximum": 300},
+            "env": {"type": "array", "items": {"type": "string"}},
+            "cwd": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        },
+        "required": ["command"],
+    },
+)
+NOW = tool("now")
+
+
+@pytest.mark.parametrize("protocol", ["native", "json_text"])
+def test_each_tool_is_told_with_its_parameters_by_category(protocol: ToolProtocol) -> None:
+    """R4, R25, R27."""
+    text = enhance("You help.", [BASH, NOW], protocol).text
+
+    assert text.startswith("You help.\n\n## Tools\n\n### general\n\n**now**: Does now.\n- no parameters\n\n")
+    assert (
+        "### workspace\n\n"
+        "**bash**: Runs a command.\n"
+        "- `command` (string, required): What to run.\n"
+        '- `mode` (one of "fast", "safe", optional)\n'
+        "- `timeout_s` (number, optional) [default 60, at most 300]\n"
+        "- `env` (array of string, optional)\n"
+        "- `cwd` (string or null, optional)\n"
+    ) in text
+    assert "```mermaid" in text
+
+
+def test_the_text_protocol_tells_the_format_and_what_terminate_means() -> None:
+    """R4, R20."""
+    text = enhance("", [NOW], "json_text").text
+
+    assert "output ONLY one JSON object" in text
+    assert CALL_SKELETON in text
+    assert "false: the result comes back to you" in text
+    assert "true: this is your last action" in text
+
+
+def test_the_native_protocol_says_nothing_of_the_text_format() -> None:
+    assert "terminate" not in enhance("", [NOW], "native").text
+
+
+def test_without_tools_only_diagrams_are_added() -> None:
+    """R57."""
+    enhanced = enhance("You help.", [], "json_text")
+
+    assert enhanced.text.startswith("You help.\n\n## Diagrams")
+    assert enhance("You help.", [], "json_text", mermaid=False).text == "You help."
+
+
+def test_a_tight_budget_shortens_descriptions_before_it_drops_tools() -> None:
+    """R33."""
+    tools = [tool(f"t{number}", description="word " * 200) for number in range(4)]
+
+    enhanced = enhance("You help.", tools, "native", budget_tokens=600)
+
+    assert enhanced.shortened
+    assert enhanced.dropped == ()
+    assert "word word…" in enhanced.text
+
+
+def test_the_least_important_tools_are_dropped_first_and_named() -> None:
+    """R33."""
+    tools = [
+        tool("first", priority=5),
+        tool("odd", priority=-5, category="other"),
+        tool("second"),
+        tool("third"),
+    ]
+    whole = enhance("You help.", tools, "native")
+    budget = whole.estimated_tokens - 20
+
+    enhanced = enhance("You help.", tools, "native", budget_tokens=budget)
+
+    assert enhanced.dropped == ("odd", "third")
+    assert [kept.name for kept in enhanced.tools] == ["first", "second"]
+    assert "third" not in enhanced.text
+    assert "### other" not in enhanced.text
+    assert enhanced.estimated_tokens - estimated_tokens("You help.\n\n") <= budget
+
+
+def test_a_budget_that_nothing_fits_leaves_the_base() -> None:
+    enhanced = enhance("You help.", [BASH, NOW], "json_text", budget_tokens=0, mermaid=False)
+
+    assert enhanced.text == "You help."
+    assert set(enhanced.dropped) == {"bash", "now"}
+
+
+def test_a_thousand_tools_are_cut_to_the_budget() -> None:
+    tools = [tool(f"tool_{number}", priority=number % 100) for number in range(1000)]
+
+    enhanced = enhance("You help.", tools, "json_text", budget_tokens=1_000)
+
+    assert len(enhanced.tools) + len(enhanced.dropped) == 1000
+    assert enhanced.estimated_tokens <= 1_010
+    assert min(kept.priority for kept in enhanced.tools) >= 90
