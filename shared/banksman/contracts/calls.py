@@ -93,6 +93,8 @@ class RunnerLease(Stored):
     runner_epoch: int
     load: int = 0
     """Calls running or waiting."""
+    workspaces: bool = True
+    """False for a tool server: it serves its own tools and keeps no workspaces."""
     serving: bool = True
     """False when its sandbox does not hold; `problem` says why."""
     problem: str | None = None

@@ -1,0 +1,255 @@
+"""The ports of an agent, over the bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.live import LiveHub
+from banksman.bus.log import Conflict, EventLog, StoredCommit
+from banksman.bus.messages import Message
+from banksman.bus.publish import durable
+from banksman.bus.slots import ApprovalSlots, CallSlots, StoredFact, watch_results
+from banksman.bus.timers import set_timer
+from banksman.contracts import ids, subjects
+from banksman.contracts.calls import CallFinished, CallStarted
+from banksman.contracts.errors import Poison
+from banksman.contracts.events import Commit
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
+from banksman.runs.ports import Facts
+from banksman.runs.state import Conversation, apply_commit
+
+KEPT_CONVERSATIONS = 2_000
+"""Folded conversations that a process keeps at hand; others are folded anew from the log."""
+
+APPROVAL_TIMER = "approval"
+"""Kind of the timers that expire approvals."""
+
+
+class SystemClock:
+    """Time and chance."""
+
+    def now(self) -> datetime:
+        """The moment, in UTC."""
+        return datetime.now(UTC)
+
+    def new_id(self, prefix: str) -> str:
+        """An id nobody else makes."""
+        return ids.new_id(prefix)
+
+
+class FoldedLog:
+    """The logs, folded, the recent ones kept at hand.
+
+    A kept fold is only a head start: every read asks the stream's leader whether there is more.
+    """
+
+    def __init__(self, log: EventLog, *, keep: int = KEPT_CONVERSATIONS) -> None:
+        self._log = log
+        self._keep = keep
+        self._folds: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
+
+    async def read(self, tenant: str, conversation_id: str) -> Conversation:
+        """The fold of everything stored when the call was made, or later."""
+        state = self.at_hand(tenant, conversation_id)
+        if state.stream_seq and not await self._log.more(tenant, conversation_id, after=state.stream_seq):
+            return state
+        for stored in await self._log.read(tenant, conversation_id, after=state.stream_seq, leader=True):
+            state = apply_commit(state, stored.stream_seq, stored.commit)
+        return self._remember(state)
+
+    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+        """Store a commit right behind `state`; None when another came first."""
+        stored = await self._log.append(state.tenant, state.conversation_id, commit, after=state.stream_seq)
+        if isinstance(stored, Conflict):
+            return None
+        return self._remember(apply_commit(state, stored, commit))
+
+    def at_hand(self, tenant: str, conversation_id: str) -> Conversation:
+        """The kept fold, perhaps behind the log; an empty one when none is kept."""
+        key = (tenant, conversation_id)
+        if key in self._folds:
+            self._folds.move_to_end(key)
+            return self._folds[key]
+        return Conversation(tenant, conversation_id)
+
+    def _remember(self, state: Conversation) -> Conversation:
+        key = (state.tenant, state.conversation_id)
+        known = self._folds.get(key)
+        if known is None or known.stream_seq <= state.stream_seq:
+            self._folds[key] = state
+        self._folds.move_to_end(key)
+        if len(self._folds) > self._keep:
+            self._folds.popitem(last=False)
+        return state
+
+
+class StoredSlots:
+    """The write-once slots of attempts."""
+
+    def __init__(self, slots: CallSlots) -> None:
+        self._slots = slots
+
+    async def put_started(self, tenant: str, started: CallStarted) -> CallStarted:
+        """Store a start unless one is stored; return what the slot holds."""
+        placed = await self._slots.put_started(tenant, started)
+        return placed.stored or started
+
+    async def put_result(self, tenant: str, finished: CallFinished) -> CallFinished:
+        """Store a result unless one is stored; return what the slot holds."""
+        placed = await self._slots.put_result(tenant, finished)
+        return placed.stored or finished
+
+    async def read(self, tenant: str, attempt: str) -> Facts:
+        """Both slots, read from the leader."""
+        stored = await self._slots.facts(tenant, attempt)
+        return Facts(stored.started, stored.result)
+
+    async def forget(self, tenant: str, attempts: tuple[str, ...]) -> None:
+        """Delete both slots of attempts whose results are committed."""
+        await self._slots.forget(tenant, attempts)
+
+
+class StoredApprovals:
+    """The two slots of an approval, and its timer."""
+
+    def __init__(self, bus: Bus, slots: ApprovalSlots) -> None:
+        self._bus = bus
+        self._slots = slots
+
+    async def ask(self, request: ApprovalRequest) -> None:
+        """Store the question and schedule its expiry, both once."""
+        await self._slots.request(request)
+        await set_timer(
+            self._bus,
+            APPROVAL_TIMER,
+            request.tenant,
+            request.approval_id,
+            at=request.expires_at,
+            payload=request.model_dump_json(exclude={"items"}).encode(),
+        )
+
+    async def settle(self, reply: ApprovalReply) -> ApprovalReply:
+        """Store an answer unless one is stored; return what the slot holds."""
+        return await self._slots.reply(reply)
+
+
+class StoredWork:
+    """The queue of runs."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def publish(self, work: StartRun | ResumeRun) -> None:
+        """Store a work message under its fixed id."""
+        msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
+        subject = subjects.run_work(work.tenant, work.conversation_id)
+        await durable(self._bus, subject, work.model_dump_json(by_alias=True).encode(), msg_id=msg_id)
+
+    async def nudge(self, tenant: str, conversation_id: str) -> None:
+        """Wake the owner, best effort."""
+        await self._bus.publish(subjects.cancel_nudge(tenant, conversation_id), b"")
+
+
+@dataclass
+class _Driven:
+    """A conversation that this process drives."""
+
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    attempts: set[str] = field(default_factory=set[str])
+
+
+class Watch:
+    """What reaches the owners in this process while they wait: stored starts and results, commits, nudges.
+
+    As a context manager it listens; everything it hears may also be lost, so owners look again by themselves.
+    """
+
+    def __init__(self, bus: Bus, hub: LiveHub, log: FoldedLog) -> None:
+        self._bus = bus
+        self._hub = hub
+        self._log = log
+        self._driven: dict[tuple[str, str], _Driven] = {}
+        self._facts: dict[str, Facts] = {}
+        self._subscriptions: tuple[Subscription, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        nudges = await self._bus.subscribe(subjects.cancel_nudge(subjects.ANY, subjects.ANY), self._nudged)
+        self._subscriptions = (*await watch_results(self._bus, self._stored), nudges)
+        self._bus.on_reconnect(self._wake_all)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
+
+    @asynccontextmanager
+    async def driving(self, state: Conversation) -> AsyncGenerator[None]:
+        """Listen for one conversation while the context is open."""
+        key = (state.tenant, state.conversation_id)
+        driven = self._driven[key] = _Driven()
+
+        def on_commit(stored: StoredCommit) -> None:
+            if stored.stream_seq > self._log.at_hand(*key).stream_seq:
+                driven.news.set()
+
+        following = await self._hub.follow(*key, after_stream_seq=state.stream_seq, on_commit=on_commit)
+        try:
+            yield
+        finally:
+            await following.close()
+            if self._driven.get(key) is driven:
+                del self._driven[key]
+            for attempt in driven.attempts:
+                self._facts.pop(attempt, None)
+
+    def facts(self, attempt: str) -> Facts:
+        """What was seen of an attempt's slots since it was first asked for here."""
+        return self._facts.setdefault(attempt, Facts())
+
+    async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
+        """Return when anything about the conversation was stored since the last call, or at `until`."""
+        driven = self._driven[(tenant, conversation_id)]
+        seconds = max(0.0, (until - datetime.now(UTC)).total_seconds())
+        try:
+            async with asyncio.timeout(seconds):
+                await driven.news.wait()
+        except TimeoutError:
+            pass
+        driven.news.clear()
+
+    async def _stored(self, fact: StoredFact) -> None:
+        if fact.attempt not in self._facts:
+            return
+        try:
+            value = fact.decode()
+        except Poison:
+            return
+        seen = self._facts[fact.attempt]
+        if isinstance(value, CallStarted):
+            self._facts[fact.attempt] = Facts(value, seen.finished)
+        else:
+            self._facts[fact.attempt] = Facts(seen.started, value)
+        driven = self._driven.get((fact.tenant, value.conversation_id))
+        if driven is not None:
+            driven.attempts.add(fact.attempt)
+            driven.news.set()
+
+    async def _nudged(self, message: Message) -> None:
+        _, tenant, conversation_id = message.subject.split(".")
+        driven = self._driven.get((tenant, conversation_id))
+        if driven is not None:
+            driven.news.set()
+
+    def _wake_all(self) -> None:
+        for driven in self._driven.values():
+            driven.news.set()
