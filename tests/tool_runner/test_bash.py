@@ -170,7 +170,9 @@ async def test_standard_input_is_empty(runner: Runner) -> None:
 
 
 async def test_standard_output_can_be_opened_again(runner: Runner) -> None:
-    outcome = await runner.bash("dash -c 'echo one > /dev/stdout'; echo two | tee /dev/stderr; cat <(echo three)")
+    outcome = await runner.bash(
+        "dash -c 'echo one > /dev/stdout'; echo two | tee /dev/stderr; cat <(echo three)"
+    )
     assert (outcome.value["stdout"], outcome.value["stderr"]) == ("one\ntwo\nthree\n", "two\n")
 
 

@@ -22,7 +22,7 @@ from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
 from banksman.tool_runner.workspace import WorkspaceStore
 
-from .conftest import Runner, started
+from .conftest import Runner, exists, started
 
 
 def living(marker: str) -> list[int]:
@@ -97,6 +97,17 @@ async def test_a_stop_leaves_nobody_and_keeps_what_was_written(runner: Runner) -
         outcome = await call
     assert (outcome.error_kind, outcome.value["stdout"]) == ("cancelled", "begun\n")
     assert living("sleep\0" + "77802") == []
+
+
+async def test_a_command_stopped_before_it_has_a_slot_is_never_spawned(runner: Runner) -> None:
+    stop = Stop()
+    stop.request("cancelled")
+    outcome = await runner.sandbox.run(
+        SandboxCommand("touch effect", runner.workspace.directory, 5), stop=stop
+    )
+    outcome.output.close()
+    assert outcome.killed_reason == "cancelled"
+    assert not exists(str(runner.workspace.directory / "effect"))
 
 
 async def test_cancelling_the_caller_leaves_nobody(runner: Runner) -> None:

@@ -48,9 +48,10 @@ def closed_home() -> Iterator[Path]:
     data.mkdir(parents=True)
     for directory in (home, home / "clone"):
         directory.chmod(0o700)
+    outside = default_root(data, sandbox_identity())
     yield data
-    shutil.rmtree(home)
-    shutil.rmtree(default_root(data, sandbox_identity()).parent, ignore_errors=True)
+    shutil.rmtree(outside.parent)
+    shutil.rmtree(home, ignore_errors=True)
 
 
 async def test_a_clone_closed_to_others_still_has_workspaces_that_work(

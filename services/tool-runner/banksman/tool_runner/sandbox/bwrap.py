@@ -79,6 +79,8 @@ class BwrapSandbox:
     async def _run(
         self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
     ) -> SandboxOutcome:
+        if stop.reason is not None:
+            return SandboxOutcome(None, output, stop.reason, 0)
         started = time.monotonic()
         call = self._spawn(command, output, on_output, stop)
         try:
