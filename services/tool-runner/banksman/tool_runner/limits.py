@@ -4,6 +4,13 @@ import os
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from banksman.contracts.workspace_tools import (
+    COMMAND_TIMEOUT_S,
+    FETCH_TIMEOUT_S,
+    MAX_COMMAND_TIMEOUT_S,
+    MAX_OUTPUT_CHARS,
+)
+
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -24,9 +31,9 @@ class SandboxLimits(_Limits):
     killed and the outcome names the reason.
     """
 
-    timeout_s: float = Field(default=60.0, gt=0, le=600)
+    timeout_s: float = Field(default=COMMAND_TIMEOUT_S, gt=0, le=MAX_COMMAND_TIMEOUT_S)
     """Wall clock of a command that asks for no other."""
-    max_timeout_s: float = Field(default=600.0, gt=0, le=3600)
+    max_timeout_s: float = Field(default=MAX_COMMAND_TIMEOUT_S, gt=0, le=MAX_COMMAND_TIMEOUT_S)
     """The most a command may ask for."""
     data_bytes: int = Field(default=GIB, ge=16 * MIB)
     """RLIMIT_DATA of each process. Address space is not limited: V8, the JVM and Go reserve far more of it
@@ -76,7 +83,7 @@ class WorkspaceLimits(_Limits):
 class FetchLimits(_Limits):
     """What one fetch may use."""
 
-    timeout_s: float = Field(default=30.0, gt=0, le=300)
+    timeout_s: float = Field(default=FETCH_TIMEOUT_S, gt=0, le=FETCH_TIMEOUT_S)
     """From the first look-up to the last byte, redirects included."""
     max_redirects: int = Field(default=5, ge=0)
     max_received_bytes: int = Field(default=2 * MIB, ge=1)
@@ -88,7 +95,7 @@ class FetchLimits(_Limits):
 class RunnerLimits(_Limits):
     """All limits of a runner."""
 
-    max_output_chars: int = Field(default=10_000, ge=200)
+    max_output_chars: int = Field(default=MAX_OUTPUT_CHARS, ge=200, le=MAX_OUTPUT_CHARS)
     """Characters of output that one result may show a model: standard output and error together, one page of
     a file, or the body of a response."""
     sandbox: SandboxLimits = SandboxLimits()

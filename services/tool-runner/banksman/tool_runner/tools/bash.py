@@ -4,8 +4,9 @@ import asyncio
 import codecs
 from typing import assert_never
 
-from banksman.contracts.tools import ErrorKind, ToolDefinition
+from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject
+from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.concurrency import beside
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import (
@@ -29,12 +30,12 @@ MAX_PROGRESS_CHARS = 100_000
 class Bash:
     """Runs a command in the sandbox of the conversation's workspace."""
 
+    definition = BASH
     exclusive = True
 
     def __init__(self, sandbox: Sandbox, limits: RunnerLimits) -> None:
         self._sandbox = sandbox
         self._limits = limits
-        self.definition = _definition(limits)
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Run `command`; a non-zero exit code is a result, not an error of the tool."""
@@ -152,43 +153,3 @@ def _decoded(on_progress: OnProgress) -> OnOutput:
             on_progress(stream, text)
 
     return report
-
-
-def _definition(limits: RunnerLimits) -> ToolDefinition:
-    sandbox = limits.sandbox
-    return ToolDefinition(
-        name="bash",
-        description=(
-            "Run a command with bash in the workspace of this conversation. Each call starts a new shell in "
-            "/workspace: files stay; variables, the current directory and background processes do not. "
-            "There is no network (use web_fetch) and no standard input. Returns stdout, stderr and "
-            f"exit_code; output beyond {limits.max_output_chars} characters is cut in the middle and kept "
-            "whole in the file full_output_path, which read_file can page through."
-        ),
-        input_schema={
-            "type": "object",
-            "properties": {
-                "command": {
-                    "type": "string",
-                    "minLength": 1,
-                    "description": "The command, as after `bash -c`; may have several lines.",
-                },
-                "timeout_s": {
-                    "type": "number",
-                    "exclusiveMinimum": 0,
-                    "maximum": sandbox.max_timeout_s,
-                    "description": (
-                        f"Seconds after which the command is killed. Default {sandbox.timeout_s:g}, "
-                        f"at most {sandbox.max_timeout_s:g}."
-                    ),
-                },
-            },
-            "required": ["command"],
-            "additionalProperties": False,
-        },
-        requires_approval=True,
-        category="workspace",
-        idempotent=False,
-        timeout_s=sandbox.max_timeout_s,
-        priority=40,
-    )

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
-from banksman.contracts.tools import PathChange, ToolDefinition
+from banksman.contracts.tools import PathChange
 from banksman.contracts.wire import JsonObject
+from banksman.contracts.workspace_tools import WRITE_FILE
 from banksman.tool_runner.files import PathRefused, relative, write_whole
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
@@ -12,11 +13,11 @@ from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
 class WriteFile:
     """Creates or replaces one file of the workspace."""
 
+    definition = WRITE_FILE
     exclusive = True
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._max_bytes = limits.sandbox.file_size_bytes
-        self.definition = _definition()
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Write `content` to `path`, making the directories above it."""
@@ -50,31 +51,3 @@ class WriteFile:
         }
         change = PathChange(path=name, change="created" if created else "modified")
         return ToolOutcome(value=value, changed=(change,))
-
-
-def _definition() -> ToolDefinition:
-    return ToolDefinition(
-        name="write_file",
-        description=(
-            "Create a text file in the workspace, or replace one that exists. Directories on the way are "
-            "made. Returns path, bytes and whether the file was created."
-        ),
-        input_schema={
-            "type": "object",
-            "properties": {
-                "path": {
-                    "type": "string",
-                    "minLength": 1,
-                    "description": "Path relative to the workspace, for example reports/summary.md.",
-                },
-                "content": {"type": "string", "description": "The whole new content of the file."},
-            },
-            "required": ["path", "content"],
-            "additionalProperties": False,
-        },
-        requires_approval=True,
-        category="workspace",
-        idempotent=False,
-        timeout_s=30.0,
-        priority=20,
-    )
