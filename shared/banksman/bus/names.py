@@ -77,6 +77,11 @@ def api(verb: str, *names: str) -> str:
     return ".".join(("$JS.API", verb, *names))
 
 
+def acknowledgements(stream: str, durable: str) -> str:
+    """Where a consumer hears what became of its messages."""
+    return f"$JS.ACK.{stream}.{durable}.>"
+
+
 def kv_stream(bucket: str) -> str:
     """The stream behind a bucket."""
     return f"KV_{bucket}"

@@ -131,9 +131,9 @@ class Replies:
                 waiter.failed(ConnectionLost(waiter.subject))
 
     def forbidden(self, subject: str) -> None:
-        """Tell those who published to a subject that the server refused."""
+        """Tell those who published to a subject that the server refused; nats-py gives it in lower case."""
         for waiter in tuple(self._waiters.values()):
-            if waiter.subject == subject:
+            if waiter.subject.lower() == subject:
                 waiter.failed(Forbidden(f"{subject}: this user may not publish there"))
 
     def close(self) -> None:

@@ -126,6 +126,14 @@ def registry(kind: str, action: str) -> str:
     return _join(kind, action)
 
 
+def tenant_registry(kind: str, action: str, tenant: str) -> str:
+    """Where a registration arrives that a tenant's own account sent on `registry(kind, action)`.
+
+    The broker adds the tenant, so it is known who asks.
+    """
+    return _join(kind, action, tenant)
+
+
 def workflow_api(action: str) -> str:
     """Requests to the workflows service: list, get, start."""
     return _join("workflows", action)

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
 
 import pytest
 
+from banksman.bus.accounts import Tenant, render_config, user_names
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.keys import generate_keys, seed_file
 from banksman.bus.streams import provision
 from banksman.bus.topology import StorageBudget, app_topology, run_topology
+from banksman.bus.users import OPERATOR, OPERATOR_FILES, inbox_prefix
 from banksman.contracts.ids import new_id
 from banksman.testing.nats import NatsServer
 
@@ -76,3 +80,51 @@ def tenant() -> str:
 def conversation() -> str:
     """A conversation that no other test uses."""
     return new_id("c")
+
+
+class SecuredNats:
+    """A server with the accounts, users and rights of a deployment."""
+
+    def __init__(self, server: NatsServer, keys: Path) -> None:
+        self.server = server
+        self._keys = keys
+
+    async def connect(self, user: str) -> Bus:
+        """A connection as one of its users."""
+        settings = NatsSettings(
+            url=self.server.url, nkey_seed_file=seed_file(self._keys, user), connect_timeout_s=10
+        )
+        return await Bus.connect(settings, name=user, inbox_prefix=inbox_prefix(user))
+
+
+ACME = Tenant("acme", tool_servers=("weather",))
+
+
+@pytest.fixture(scope="session")
+def secured_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
+    """A server with accounts, shared by all tests: two runners `r1` and `r2`, and the tenant `acme`."""
+    keys = tmp_path_factory.mktemp("keys")
+    runners, tenants = ("r1", "r2"), (ACME,)
+    public = generate_keys(keys, user_names(runners=runners, tenants=tenants))
+    server = NatsServer()
+    server.config = render_config(
+        public,
+        port=server.port,
+        http_port=server.http_port,
+        store_dir=str(server.directory / "store"),
+        budget=BUDGET,
+        sync_always=False,
+        runners=runners,
+        tenants=tenants,
+    )
+    with server:
+        secured = SecuredNats(server, keys)
+        asyncio.run(_provision_accounts(secured))
+        yield secured
+
+
+async def _provision_accounts(secured: SecuredNats) -> None:
+    async with await secured.connect(OPERATOR) as operator:
+        await provision(operator, app_topology(BUDGET))
+    async with await secured.connect(OPERATOR_FILES) as operator:
+        await provision(operator, run_topology(BUDGET))

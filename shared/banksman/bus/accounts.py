@@ -1,0 +1,277 @@
+"""The server's configuration: accounts, who is in them, and the few subjects that cross between them.
+
+Users of one account are not kept apart by their permissions alone: the reply subject of a permitted request
+is not checked. Whoever must not forge lives in another account: a runner in RUN cannot name an inbox or a
+stream of APP, since only the subjects below cross, and answers come back on subjects the server makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from banksman.bus import names
+from banksman.bus.conf import Variable, render
+from banksman.bus.names import kv_subject
+from banksman.bus.topology import StorageBudget
+from banksman.bus.users import APP, RUN, SYS, User, all_users
+from banksman.contracts import subjects
+from banksman.contracts.ids import check_token
+from banksman.contracts.subjects import ANY
+
+PublicKeys = Mapping[str, str | Variable]
+"""User name to public key (`U…`), or to the variable of the server's environment that holds it."""
+
+_RUN_PER_MILLE = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant that uses NATS itself, in an account of its own."""
+
+    tenant: str
+    tool_servers: tuple[str, ...] = ()
+    """Ids of the tool servers that it runs."""
+
+    @property
+    def account(self) -> str:
+        """Its account."""
+        return f"TENANT_{self.tenant}"
+
+    @property
+    def user(self) -> str:
+        """Its user."""
+        return f"tenant-{self.tenant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of the server's certificate."""
+
+    cert_file: str
+    key_file: str
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """This server's place in a cluster."""
+
+    listen: str
+    routes: tuple[str, ...]
+    name: str = "banksman"
+
+
+def user_names(*, runners: tuple[str, ...] = (), tenants: tuple[Tenant, ...] = ()) -> tuple[str, ...]:
+    """Everybody who needs a key."""
+    return (*(user.name for user in all_users(runners)), *(tenant.user for tenant in tenants))
+
+
+def render_config(
+    keys: PublicKeys,
+    *,
+    port: int = 4222,
+    http_port: int | None = None,
+    host: str = "127.0.0.1",
+    http_host: str = "127.0.0.1",
+    server_name: str = "nats",
+    store_dir: str,
+    budget: StorageBudget,
+    sync_always: bool = True,
+    tls: Tls | None = None,
+    cluster: Cluster | None = None,
+    runners: tuple[str, ...] = (),
+    tenants: tuple[Tenant, ...] = (),
+) -> str:
+    """The configuration file of one server.
+
+    Args:
+        keys: Public keys of all users, of runners and tenants too.
+        port: Where clients connect.
+        http_port: Where the server tells of itself; None for nowhere. Not for the public.
+        host: Interface for clients.
+        http_host: Interface for monitoring.
+        server_name: Unique in a cluster.
+        store_dir: Directory of the streams.
+        budget: Bytes that the streams may take.
+        sync_always: Whether every write is synced to disk before it is acknowledged. One node alone loses
+            acknowledged messages in a power cut without.
+        tls: The server's certificate; None for a network nobody else is on.
+        cluster: Its place in a cluster; None for a single server.
+        runners: Ids of the runners that have keys of their own; none for one key that all share.
+        tenants: Tenants with accounts of their own.
+    """
+    config: dict[str, Any] = {
+        "server_name": server_name,
+        "listen": f"{host}:{port}",
+        "max_payload": 1024 * 1024,
+        "ping_interval": "5s",
+        "ping_max": 2,
+        "write_deadline": "5s",
+        "jetstream": _jetstream(store_dir, budget, sync_always=sync_always),
+        "accounts": _accounts(keys, budget, all_users(runners), tenants),
+        "system_account": SYS,
+    }
+    if http_port is not None:
+        config["http"] = f"{http_host}:{http_port}"
+    if tls is not None:
+        config["tls"] = _tls(tls)
+    if cluster is not None:
+        config["cluster"] = {
+            "name": cluster.name,
+            "listen": cluster.listen,
+            "routes": list(cluster.routes),
+        }
+    return render(config)
+
+
+def _jetstream(store_dir: str, budget: StorageBudget, *, sync_always: bool) -> dict[str, Any]:
+    settings: dict[str, Any] = {"store_dir": store_dir, "max_file_store": budget.total_bytes}
+    return {**settings, "sync_interval": "always"} if sync_always else settings
+
+
+def _tls(tls: Tls) -> dict[str, Any]:
+    files = {"cert_file": tls.cert_file, "key_file": tls.key_file}
+    return {**files, "ca_file": tls.ca_file} if tls.ca_file else files
+
+
+def _accounts(
+    keys: PublicKeys, budget: StorageBudget, users: tuple[User, ...], tenants: tuple[Tenant, ...]
+) -> dict[str, Any]:
+    def members(account: str) -> list[dict[str, Any]]:
+        return [_user(user, keys[user.name]) for user in users if user.account == account]
+
+    run_bytes = budget.share(_RUN_PER_MILLE)
+    return {
+        APP: {
+            "jetstream": {"max_file": budget.total_bytes - run_bytes},
+            "users": members(APP),
+            "exports": [*_offered_to_run(), *(offer for one in tenants for offer in _offered_to(one))],
+            "imports": [*_taken_from_run(), *(taken for one in tenants for taken in _taken_from(one))],
+        },
+        RUN: {
+            "jetstream": {"max_file": run_bytes},
+            "users": members(RUN),
+            "exports": _run_exports(),
+            "imports": [_service(APP, subject) for subject in _RUN_WRITES],
+        },
+        SYS: {"users": members(SYS)},
+        **{one.account: _tenant(one, keys[one.user]) for one in tenants},
+    }
+
+
+def _user(user: User, key: str | Variable) -> dict[str, Any]:
+    permissions: dict[str, Any] = {
+        "publish": {"allow": list(user.publish)},
+        "subscribe": {"allow": [f"{user.inbox_prefix}.>", *user.subscribe]},
+    }
+    if user.answers:
+        permissions["allow_responses"] = {"max": 1, "expires": "5m"}
+    return {"nkey": key, "permissions": permissions}
+
+
+_RUN_SERVES = (
+    subjects.tool_call(ANY, ANY, ANY),
+    subjects.tool_cancel(ANY, ANY, ANY),
+    subjects.files(ANY, ANY, ANY),
+)
+"""What APP may ask of runners."""
+_RUN_WRITES = (
+    subjects.tool_started(ANY, ANY),
+    subjects.tool_result(ANY, ANY),
+    kv_subject(names.RUNNERS, ANY),
+)
+"""What runners may store in APP. The acknowledgement comes back as a service's answer."""
+_RUN_TELLS = subjects.tool_progress(ANY, ANY)
+
+
+def _offered_to_run() -> list[dict[str, Any]]:
+    return [{"service": subject, "accounts": [RUN]} for subject in _RUN_WRITES]
+
+
+def _taken_from_run() -> list[dict[str, Any]]:
+    return [*(_service(RUN, subject) for subject in _RUN_SERVES), _stream(RUN, _RUN_TELLS)]
+
+
+def _run_exports() -> list[dict[str, Any]]:
+    services = [{"service": subject, "accounts": [APP]} for subject in _RUN_SERVES]
+    return [*services, {"stream": _RUN_TELLS, "accounts": [APP]}]
+
+
+def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
+    t = one.tenant
+    return {
+        "users": [{"nkey": key}],
+        "exports": [
+            *({"service": subject, "accounts": [APP]} for subject in _tenant_serves(one)),
+            {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
+        ],
+        "imports": [
+            *(_service(APP, subject) for subject in _tenant_asks(t)),
+            *(_stream(APP, subject) for subject in _tenant_hears(t)),
+            *(
+                {
+                    **_service(APP, subjects.tenant_registry(kind, action, t)),
+                    "to": subjects.registry(kind, action),
+                }
+                for kind, action in _REGISTRATIONS
+            ),
+        ],
+    }
+
+
+def _offered_to(one: Tenant) -> list[dict[str, Any]]:
+    registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
+    services = [*_tenant_asks(one.tenant), *registry]
+    return [
+        *({"service": subject, "accounts": [one.account]} for subject in services),
+        *({"stream": subject, "accounts": [one.account]} for subject in _tenant_hears(one.tenant)),
+    ]
+
+
+def _taken_from(one: Tenant) -> list[dict[str, Any]]:
+    return [
+        *(_service(one.account, subject) for subject in _tenant_serves(one)),
+        _stream(one.account, subjects.tool_progress(one.tenant, ANY)),
+    ]
+
+
+_REGISTRATIONS = (("tool", "register"), ("workflow", "register"))
+
+
+def _tenant_asks(tenant: str) -> tuple[str, ...]:
+    """The door, and the slots of the calls that its tool servers take."""
+    return (
+        subjects.all_of("api", tenant),
+        subjects.tool_started(tenant, ANY),
+        subjects.tool_result(tenant, ANY),
+    )
+
+
+def _tenant_hears(tenant: str) -> tuple[str, ...]:
+    return (
+        subjects.live(tenant, ANY),
+        subjects.delta(tenant, ANY),
+        subjects.approval_request(tenant, ANY),
+    )
+
+
+def _tenant_serves(one: Tenant) -> tuple[str, ...]:
+    check_token(one.tenant, "tenant")
+    return tuple(
+        subject
+        for server in one.tool_servers
+        for subject in (
+            subjects.tool_call(server, one.tenant, ANY),
+            subjects.tool_cancel(server, one.tenant, ANY),
+        )
+    )
+
+
+def _service(account: str, subject: str) -> dict[str, Any]:
+    return {"service": {"account": account, "subject": subject}}
+
+
+def _stream(account: str, subject: str) -> dict[str, Any]:
+    return {"stream": {"account": account, "subject": subject}}

@@ -1,0 +1,282 @@
+"""Who may connect to NATS, and what each may publish and hear. The rights of every service in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from banksman.bus import names
+from banksman.bus.names import api, kv_stream, kv_subject, object_chunks, object_meta, object_stream
+from banksman.contracts import subjects
+from banksman.contracts.ids import check_token
+from banksman.contracts.subjects import ANY, all_of
+
+APP: Final = "APP"
+RUN: Final = "RUN"
+SYS: Final = "SYS"
+
+GATEWAY: Final = "gateway"
+AGENT: Final = "agent"
+WORKFLOWS: Final = "workflows"
+OPERATOR: Final = "operator"
+TOOL_RUNNER: Final = "tool-runner"
+GATEWAY_FILES: Final = "gateway-files"
+AGENT_FILES: Final = "agent-files"
+OPERATOR_FILES: Final = "operator-files"
+SYSTEM: Final = "system"
+
+_BUCKETS = (
+    names.TOOLS,
+    names.ASSISTANTS,
+    names.PROMPTS,
+    names.WORKFLOW_DEFINITIONS,
+    names.CONVERSATIONS,
+    names.OWNERS,
+    names.RUNNERS,
+    names.IDEMPOTENCY,
+)
+_STREAMS = (
+    names.EVENTS,
+    names.RUNS,
+    names.APPROVALS,
+    names.RESULTS,
+    names.WORKFLOWS,
+    names.TIMERS,
+    names.DEAD,
+    names.ADVISORIES,
+)
+_EVERYTHING = (">",)
+_FILES = (names.OUTPUTS, names.WORKSPACES)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One identity, with its own key."""
+
+    name: str
+    account: str
+    publish: tuple[str, ...]
+    """Subjects it may publish on; nothing else."""
+    subscribe: tuple[str, ...]
+    """Subjects it may hear, besides its own inbox; nothing else."""
+    answers: bool = False
+    """Whether it may answer the requests it gets, once each."""
+
+    @property
+    def inbox_prefix(self) -> str:
+        """Head of the subjects its answers come to; no other user of its account may hear them."""
+        return inbox_prefix(self.name)
+
+
+def inbox_prefix(user: str) -> str:
+    """Head of a user's inbox subjects."""
+    return f"_INBOX_{user}"
+
+
+def gateway() -> User:
+    """Takes requests, reads logs, writes decisions; never appends to a log, never calls a tool."""
+    return User(
+        GATEWAY,
+        APP,
+        publish=(
+            subjects.run_work(ANY, ANY),
+            subjects.run_signal(ANY, ANY),
+            subjects.cancel_nudge(ANY, ANY),
+            subjects.approval_reply(ANY, ANY),
+            subjects.workflow_run(ANY, ANY, ANY),
+            subjects.files(ANY, ANY, ANY),
+            subjects.api(ANY, "error"),
+            all_of("workflows"),
+            all_of("dead"),
+            *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
+            *_inspects(),
+            *_reads(names.EVENTS),
+            *_reads(names.APPROVALS),
+            *(subject for bucket in _BUCKETS for subject in _reads(kv_stream(bucket))),
+        ),
+        subscribe=(
+            all_of("live"),
+            all_of("delta"),
+            subjects.tool_progress(ANY, ANY),
+            subjects.approval_request(ANY, ANY),
+            subjects.approval_reply(ANY, ANY),
+            all_of("stored"),
+            all_of("api"),
+        ),
+        answers=True,
+    )
+
+
+def agent() -> User:
+    """Drives runs, calls tools, and as the janitor ends and removes what its owner cannot."""
+    return User(
+        AGENT,
+        APP,
+        publish=(
+            *_drives_runs(),
+            subjects.tool_started(ANY, ANY),
+            subjects.tool_result(ANY, ANY),
+            *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS),
+            *_writes_objects(names.SNAPSHOTS),
+            *_pulls(names.RUNS, names.AGENTS),
+            *_pulls(names.RUNS, names.SIGNALS),
+            *_pulls(names.APPROVALS, names.APPROVAL_REPLIES),
+            *_pulls(names.TIMERS, names.FIRED_TIMERS),
+            *(api("STREAM.PURGE", stream) for stream in _STREAMS),
+            api("STREAM.MSG.DELETE", names.DEAD),
+            *_inspects(),
+            *_reads(ANY),
+        ),
+        subscribe=(
+            all_of("stored"),
+            subjects.cancel_nudge(ANY, ANY),
+            subjects.registry("tool", ANY),
+            subjects.tenant_registry("tool", ANY, ANY),
+        ),
+        answers=True,
+    )
+
+
+def workflows() -> User:
+    """Owns the logs of workflow runs, starts runs and calls tools."""
+    return User(
+        WORKFLOWS,
+        APP,
+        publish=(
+            *_drives_runs(),
+            subjects.workflow_run(ANY, ANY, ANY),
+            subjects.tool_started(ANY, ANY),
+            subjects.tool_result(ANY, ANY),
+            *_writes(names.CONVERSATIONS, names.OWNERS, names.WORKFLOW_DEFINITIONS),
+            *_writes_objects(names.SNAPSHOTS),
+            *_pulls(names.WORKFLOWS, ANY),
+            api("CONSUMER.DURABLE.CREATE", names.WORKFLOWS, ANY),
+            api("STREAM.PURGE", names.RESULTS),
+            api("STREAM.PURGE", names.TIMERS),
+            *_inspects(),
+            *_reads(ANY),
+        ),
+        subscribe=(
+            all_of("stored"),
+            subjects.cancel_nudge(ANY, ANY),
+            all_of("workflows"),
+            subjects.registry("workflow", ANY),
+            subjects.tenant_registry("workflow", ANY, ANY),
+        ),
+        answers=True,
+    )
+
+
+def operator() -> User:
+    """Provisions, inspects, backs up and replays dead letters; no service runs as it."""
+    return User(OPERATOR, APP, publish=_EVERYTHING, subscribe=_EVERYTHING, answers=True)
+
+
+def operator_files() -> User:
+    """The operator's identity in RUN."""
+    return User(OPERATOR_FILES, RUN, publish=_EVERYTHING, subscribe=_EVERYTHING, answers=True)
+
+
+def tool_runner(runner: str | None = None) -> User:
+    """Takes the calls of one runner and stores their results; has no right in APP beyond that.
+
+    Args:
+        runner: Its id; None for an identity that any runner may share, where their ids are not known
+            beforehand. Such runners could act for each other.
+    """
+    who = ANY if runner is None else check_token(runner, "runner")
+    return User(
+        TOOL_RUNNER if runner is None else f"{TOOL_RUNNER}-{runner}",
+        RUN,
+        publish=(
+            subjects.tool_started(ANY, ANY),
+            subjects.tool_result(ANY, ANY),
+            subjects.tool_progress(ANY, ANY),
+            kv_subject(names.RUNNERS, who),
+            *(subject for store in _FILES for subject in _writes_objects(store)),
+        ),
+        subscribe=(
+            subjects.tool_call(who, ANY, ANY),
+            subjects.tool_cancel(who, ANY, ANY),
+            subjects.files(who, ANY, ANY),
+        ),
+        answers=True,
+    )
+
+
+def gateway_files() -> User:
+    """Reads whole outputs, for those who download them."""
+    return User(GATEWAY_FILES, RUN, publish=_reads(object_stream(names.OUTPUTS)), subscribe=())
+
+
+def agent_files() -> User:
+    """Reads outputs and, as the janitor, removes the outputs and workspaces of deleted conversations."""
+    reads = tuple(subject for store in _FILES for subject in _reads(object_stream(store)))
+    purges = tuple(api("STREAM.PURGE", object_stream(store)) for store in _FILES)
+    return User(AGENT_FILES, RUN, publish=(*reads, *purges), subscribe=())
+
+
+def system() -> User:
+    """The system account's user, for monitoring over NATS; no service runs as it."""
+    return User(SYSTEM, SYS, publish=_EVERYTHING, subscribe=_EVERYTHING)
+
+
+def all_users(runners: tuple[str, ...] = ()) -> tuple[User, ...]:
+    """Every user but those of tenants; one for each runner whose id is known, else one they share."""
+    return (
+        gateway(),
+        agent(),
+        workflows(),
+        operator(),
+        gateway_files(),
+        agent_files(),
+        operator_files(),
+        *([tool_runner(runner) for runner in runners] or [tool_runner()]),
+        system(),
+    )
+
+
+def _drives_runs() -> tuple[str, ...]:
+    return (
+        subjects.conversation(ANY, ANY),
+        subjects.delta(ANY, ANY),
+        subjects.run_work(ANY, ANY),
+        subjects.run_signal(ANY, ANY),
+        subjects.cancel_nudge(ANY, ANY),
+        subjects.approval_request(ANY, ANY),
+        subjects.approval_reply(ANY, ANY),
+        subjects.tool_call(ANY, ANY, ANY),
+        subjects.tool_cancel(ANY, ANY, ANY),
+        subjects.timer_set(ANY, ANY, ANY),
+        all_of("dead"),
+    )
+
+
+def _inspects() -> tuple[str, ...]:
+    """What `streams.verify` asks."""
+    return (api("STREAM.INFO", ANY), api("CONSUMER.INFO", ANY, ANY))
+
+
+def _reads(stream: str) -> tuple[str, ...]:
+    return (api("STREAM.MSG.GET", stream), api("DIRECT.GET", stream))
+
+
+def _writes(*buckets: str) -> tuple[str, ...]:
+    return tuple(kv_subject(bucket, ">") for bucket in buckets)
+
+
+def _writes_objects(store: str) -> tuple[str, ...]:
+    return (
+        object_chunks(store, ANY),
+        object_meta(store, ANY),
+        *_reads(object_stream(store)),
+        api("STREAM.INFO", object_stream(store)),
+        api("STREAM.PURGE", object_stream(store)),
+    )
+
+
+def _pulls(stream: str, durable: str) -> tuple[str, ...]:
+    return (
+        api("CONSUMER.MSG.NEXT", stream, durable),
+        names.acknowledgements(stream, durable),
+    )

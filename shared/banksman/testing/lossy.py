@@ -1,0 +1,100 @@
+"""A wire that loses messages: between a client and a real nats-server, whole messages at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+Loses = Callable[[str, bytes], bool]
+"""Whether to lose a message, by its subject and its payload (headers included)."""
+
+
+class LossyWire:
+    """Passes bytes both ways, and loses those messages to the client that `loses` picks."""
+
+    def __init__(self, server_port: int) -> None:
+        self.loses: Loses = lambda subject, payload: False
+        self.lost: list[str] = []
+        """Subjects of what was lost, in order."""
+        self.port = 0
+        self._server_port = server_port
+        self._links: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def lose_next(self, subject_begins: str, *, times: int = 1) -> None:
+        """Lose the next messages whose subject begins so."""
+        left = times
+
+        def loses(subject: str, _payload: bytes) -> bool:
+            nonlocal left
+            if left and subject.startswith(subject_begins):
+                left -= 1
+                return True
+            return False
+
+        self.loses = loses
+
+    async def link(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        """Carry one client's connection until either side ends it."""
+        server_in, server_out = await asyncio.open_connection("127.0.0.1", self._server_port)
+        task = asyncio.current_task()
+        assert task is not None
+        self._links.add(task)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._to_server(client_in, server_out))
+                both.create_task(self._to_client(server_in, client_out))
+        except* (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self._links.discard(task)
+            for writer in (client_out, server_out):
+                writer.close()
+
+    async def cut(self) -> None:
+        """Cut every connection."""
+        for link in tuple(self._links):
+            link.cancel()
+        if self._links:
+            await asyncio.wait(self._links)
+
+    async def _to_server(self, client_in: asyncio.StreamReader, server_out: asyncio.StreamWriter) -> None:
+        while data := await client_in.read(65_536):
+            server_out.write(data)
+            await server_out.drain()
+        raise ConnectionResetError
+
+    async def _to_client(self, server_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        while True:
+            line = await server_in.readuntil(b"\r\n")
+            words = line.split()
+            if words and words[0] in (b"MSG", b"HMSG"):
+                payload = await server_in.readexactly(int(words[-1]) + 2)
+                subject = words[1].decode()
+                if self.loses(subject, payload[:-2]):
+                    self.lost.append(subject)
+                    continue
+                line += payload
+            client_out.write(line)
+            await client_out.drain()
+
+
+@asynccontextmanager
+async def lossy_wire(server_port: int) -> AsyncGenerator[LossyWire]:
+    """A wire to the server on `server_port` for the length of a block."""
+    wire = LossyWire(server_port)
+    listener = await asyncio.start_server(wire.link, "127.0.0.1", 0, limit=2**21)
+    wire.port = int(listener.sockets[0].getsockname()[1])
+    try:
+        yield wire
+    finally:
+        listener.close()
+        await wire.cut()
+        with contextlib.suppress(OSError):
+            await listener.wait_closed()
