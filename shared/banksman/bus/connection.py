@@ -170,6 +170,14 @@ class Bus:
         except TimeoutError as error:
             raise Unavailable(f"NATS did not answer within {timeout_s:g} s") from error
 
+    async def problem(self) -> str | None:
+        """What keeps the connection from serving, by a real round trip; None when all is well."""
+        try:
+            await self.ready()
+        except Unavailable as error:
+            return str(error)
+        return None
+
     async def wait_connected(self) -> None:
         """Wait until a server is reachable; the caller sets the deadline.
 

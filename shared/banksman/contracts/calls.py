@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -163,6 +164,13 @@ class FileAnswer(Stored):
     data_base64: str | None = None
     total_bytes: int | None = None
     more: bool = False
+
+    @property
+    def text(self) -> str | None:
+        """The data as text, undecodable bytes replaced; None when there is none."""
+        if self.error is not None or self.data_base64 is None:
+            return None
+        return base64.b64decode(self.data_base64).decode("utf-8", "replace")
 
 
 class Delta(Stored):

@@ -35,7 +35,9 @@ class ResumeRun(Stored):
     conversation_id: Token
     run_id: Token
     cause: str
-    """The approval that was resolved, or the run whose end freed the conversation."""
+    """The approval that was resolved, the message that steered, or the queued run whose turn it is."""
+    owner_epoch: int = Field(ge=0)
+    """The highest claim when it was published. Once anybody has claimed since, it has done its work."""
 
 
 RunWork = Annotated[StartRun | ResumeRun, Field(discriminator="type")]

@@ -16,12 +16,23 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, RunnerLease, WorkspaceOwner
+from banksman.contracts.calls import (
+    CallAnswer,
+    CallRequest,
+    CancelCall,
+    FileAnswer,
+    FileRequest,
+    RunnerLease,
+    WorkspaceOwner,
+)
 from banksman.contracts.errors import Unavailable
 from banksman.runs.ports import Placement
 
 CALL_TIMEOUT_S = 2.0
 """Seconds within which a runner answers a request; it only has to admit the call."""
+
+FILES_TIMEOUT_S = 10.0
+"""Seconds within which a runner answers about files."""
 
 
 class Placements:
@@ -90,6 +101,19 @@ class Placements:
             await self._bus.publish(subject, CancelCall(attempt=attempt).model_dump_json().encode())
         except Unavailable:
             return
+
+    async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileAnswer:
+        """Ask the workspace's runner about its files.
+
+        Raises:
+            Unavailable: no runner serves the workspace now, or it did not answer.
+        """
+        placement = await self.place(tenant, conversation_id, None)
+        if placement is None:
+            raise Unavailable("no tool-runner serves this workspace now")
+        subject = subjects.files(placement.runner, tenant, conversation_id)
+        reply = await self._bus.request(subject, request.model_dump_json().encode(), FILES_TIMEOUT_S)
+        return FileAnswer.model_validate_json(reply)
 
     def _serving(self, runner: str) -> Placement | None:
         entry = self._leases.get(runner)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema import Draft202012Validator, exceptions
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import JsonObject, JsonValue
+
+_faults = cast(Any, exceptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class ArgumentProblem:
 def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
     """Check arguments; None when they fit."""
     validator = cast(Any, _validator(json.dumps(schema, sort_keys=True)))
-    error: Any = best_match(validator.iter_errors(arguments))
+    error: Any = _faults.best_match(validator.iter_errors(arguments))
     if error is None:
         return None
     path = ".".join(str(part) for part in cast(list[Any], error.absolute_path)) or "arguments"
@@ -52,7 +53,7 @@ def check_schema(schema: JsonObject) -> None:
         raise BadInput("input_schema.type", schema.get("type"), "'object'")
     try:
         Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
+    except _faults.SchemaError as error:
         field = ".".join(["input_schema", *(str(part) for part in error.absolute_path)])
         raise BadInput(field, error.instance, error.message) from error
 

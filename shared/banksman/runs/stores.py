@@ -29,6 +29,9 @@ from banksman.runs.state import Conversation, apply_commit
 KEPT_CONVERSATIONS = 2_000
 """Folded conversations that a process keeps at hand; others are folded anew from the log."""
 
+KEPT_ATTEMPTS = 20_000
+"""Attempts whose starts and results a process listens for; of others it reads the slots."""
+
 APPROVAL_TIMER = "approval"
 """Kind of the timers that expire approvals."""
 
@@ -163,7 +166,6 @@ class _Driven:
     """A conversation that this process drives."""
 
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    attempts: set[str] = field(default_factory=set[str])
 
 
 class Watch:
@@ -177,7 +179,7 @@ class Watch:
         self._hub = hub
         self._log = log
         self._driven: dict[tuple[str, str], _Driven] = {}
-        self._facts: dict[str, Facts] = {}
+        self._facts: OrderedDict[str, Facts] = OrderedDict()
         self._subscriptions: tuple[Subscription, ...] = ()
 
     async def __aenter__(self) -> Self:
@@ -209,12 +211,14 @@ class Watch:
             await following.close()
             if self._driven.get(key) is driven:
                 del self._driven[key]
-            for attempt in driven.attempts:
-                self._facts.pop(attempt, None)
 
     def facts(self, attempt: str) -> Facts:
         """What was seen of an attempt's slots since it was first asked for here."""
-        return self._facts.setdefault(attempt, Facts())
+        seen = self._facts.setdefault(attempt, Facts())
+        self._facts.move_to_end(attempt)
+        if len(self._facts) > KEPT_ATTEMPTS:
+            self._facts.popitem(last=False)
+        return seen
 
     async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
         """Return when anything about the conversation was stored since the last call, or at `until`."""
@@ -241,7 +245,6 @@ class Watch:
             self._facts[fact.attempt] = Facts(seen.started, value)
         driven = self._driven.get((fact.tenant, value.conversation_id))
         if driven is not None:
-            driven.attempts.add(fact.attempt)
             driven.news.set()
 
     async def _nudged(self, message: Message) -> None:

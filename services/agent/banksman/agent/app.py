@@ -1,0 +1,123 @@
+"""Composition of the agent service."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from banksman.agent.catalog import ToolCatalog
+from banksman.agent.providers.catalog import Providers
+from banksman.agent.settings import AgentServiceSettings
+from banksman.agent.thinking import Thinker
+from banksman.agent.worker import RUN_SIGNAL, Worker
+from banksman.bus import names
+from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane
+from banksman.bus.live import LiveHub
+from banksman.bus.log import EventLog
+from banksman.bus.slots import ApprovalSlots, CallSlots
+from banksman.bus.work import work
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+from banksman.contracts.subjects import ANY
+from banksman.contracts.work import ApprovalReply
+from banksman.runs.placement import Placements
+from banksman.runs.ports import Ports
+from banksman.runs.stores import FoldedLog, StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
+from banksman.runtime import service
+from banksman.runtime.health import health_server
+from banksman.runtime.service import Life
+
+
+def run() -> int:
+    """Run the service until it is told to stop; returns the exit code."""
+    return service.run("agent", AgentServiceSettings, main)
+
+
+async def main(settings: AgentServiceSettings, life: Life) -> None:
+    """Serve until `life.stop`.
+
+    Raises:
+        BadInput: a setting is wrong.
+        Unavailable: NATS cannot be reached.
+    """
+    key = settings.approvals.key()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(health_server(life.health, settings.agent))
+        bus = await stack.enter_async_context(await Bus.connect(settings.nats, name="agent"))
+        hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
+        placements = await stack.enter_async_context(Placements(bus))
+        catalog = await stack.enter_async_context(
+            ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled)
+        )
+        log = FoldedLog(EventLog(bus))
+        watch = await stack.enter_async_context(Watch(bus, hub, log))
+        providers = Providers(settings.models)
+        stack.push_async_callback(providers.close)
+        worker = Worker(
+            bus=bus,
+            ports=ports_of(bus, log, placements, watch),
+            watch=watch,
+            thinker=Thinker(bus, providers, catalog, placements, settings.agent),
+            approvals=ApprovalSlots(bus),
+            signing_key=key,
+        )
+        await stack.enter_async_context(control_plane(bus, worker))
+        life.health.checks["nats"] = bus.problem
+        life.ready()
+        if settings.agent.default_model is not None:
+            await providers.warm(settings.agent.default_model)
+        await work(
+            bus,
+            names.RUNS,
+            names.AGENTS,
+            worker.on_work,
+            slots=settings.agent.slots,
+            stop=life.stop,
+            grace_s=settings.agent.drain_s,
+        )
+
+
+def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch) -> Ports:
+    """The ports of this process's procedures, over the bus."""
+    return Ports(
+        agent=new_id("agent-"),
+        clock=SystemClock(),
+        log=log,
+        slots=StoredSlots(CallSlots(bus)),
+        approvals=StoredApprovals(bus, ApprovalSlots(bus)),
+        work=StoredWork(bus),
+        runners=placements,
+        attention=watch,
+    )
+
+
+def control_plane(bus: Bus, worker: Worker) -> ControlPlane:
+    """What an agent serves besides the work loop: signals, decisions and timers."""
+    control = ControlPlane(bus, title="Banksman agent")
+    control.consume(
+        names.SIGNALS,
+        names.RUNS,
+        worker.on_signal,
+        subject=subjects.run_signal(ANY, ANY),
+        payload=RUN_SIGNAL,
+        title="run signals",
+        description="Cancel, steer, rename and delete, beside the queue of runs.",
+    )
+    control.consume(
+        names.APPROVAL_REPLIES,
+        names.APPROVALS,
+        worker.on_decision,
+        subject=subjects.approval_reply(ANY, ANY),
+        payload=ApprovalReply,
+        title="approval replies",
+        description="The one answer to each question, as a gateway or the system stored it.",
+    )
+    control.consume(
+        names.FIRED_TIMERS,
+        names.TIMERS,
+        worker.on_timer,
+        subject=subjects.timer_fired(ANY, ANY, ANY),
+        title="fired timers",
+        description="Approvals whose time is over.",
+    )
+    return control

@@ -1,0 +1,39 @@
+"""Settings of the agent service."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from banksman.agent.pricing import Price
+from banksman.agent.providers.base import ProviderSettings
+from banksman.bus.connection import NatsSettings
+from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS
+from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
+
+
+class AgentSettings(HealthSettings):
+    """How runs are driven."""
+
+    slots: int = Field(default=64, ge=1, le=1000)
+    """Runs that a process drives at once; parked runs take none."""
+    tools_enabled: bool = True
+    """False turns tools off for the whole system; chat goes on as plain text."""
+    approval_expiry_s: float = Field(default=7 * 86_400, gt=0)
+    """Seconds a question to a person stays open."""
+    prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)
+    """Tokens that tools and instructions may take in a system prompt."""
+    drain_s: float = Field(default=20.0, ge=0)
+    """Seconds that driven runs get at the end of the process before others take them over."""
+    default_model: str | None = None
+    """Warmed after start; the gateway chooses it where an assistant names none."""
+    prices: dict[str, Price] = Field(default_factory=dict[str, Price])
+    """USD per million tokens by `provider:model`; replaces and extends the built-in table."""
+
+
+class AgentServiceSettings(ServiceSettings):
+    """All sections that an agent reads."""
+
+    nats: NatsSettings = NatsSettings()
+    agent: AgentSettings = AgentSettings()
+    models: ProviderSettings = ProviderSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
