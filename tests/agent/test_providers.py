@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -438,3 +440,39 @@ async def test_keys_are_in_no_error_and_no_representation(server: ModelServer) -
             await complete(catalog.choose(f"{vendor}:any")[0], ask(model))
         assert canary not in f"{failure.value!r} {settings!r}"
     await catalog.close()
+
+
+async def test_a_warmed_provider_has_its_client_before_the_first_request(
+    server: ModelServer, providers: Providers, vendor: str
+) -> None:
+    model = server.play("warm", [Reply(text="x")])
+
+    await providers.warm(f"{vendor}:{model}")
+    provider, name = providers.choose(f"{vendor}:{model}")
+
+    assert (await complete(provider, ask(name))).text == "x"
+
+
+def test_the_sdks_are_imported_on_first_use_only() -> None:
+    """They take seconds to import, and an agent that waits for work needs neither."""
+    program = (
+        "import sys, banksman.agent.providers.catalog, banksman.agent.protocols\n"
+        "print([name for name in ('openai', 'anthropic', 'httpx2', 'aiohttp') if name in sys.modules])"
+    )
+
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+
+    assert found.stdout.strip() == "[]"
+
+
+async def test_many_requests_share_one_client(server: ModelServer, provider: Provider) -> None:
+    model = server.play("many", [Reply(text="x", gate=Gate(name="all"))])
+
+    async with asyncio.TaskGroup() as group:
+        asking = [group.create_task(complete(provider, ask(model))) for _ in range(20)]
+        await server.wait_for_requests("many", 20)
+        server.open_gate("all")
+
+    assert [task.result().text for task in asking] == ["x"] * 20

@@ -1,0 +1,166 @@
+"""Which calls run at once, which a person decides, which are denied. Pure.
+
+The assistant's rules come first, in their order; the first that matches decides. Where none does, the tool's
+own `requires_approval` asks, and `web_fetch` asks for each host that is new to the conversation and that the
+user's message does not name: fetching is the one way out for what a page talked the model into leaking.
+What a person decided before and asked to be remembered replaces the question, never a rule's `deny`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from banksman.contracts.assistants import ApprovalRule, Decision
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
+from banksman.contracts.tools import ToolCall, ToolDefinition
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.runs.state import OpenApproval
+
+BASH = "bash"
+WEB_FETCH = "web_fetch"
+
+_FILE_TOOLS = frozenset({"read_file", "write_file"})
+_SHELL_OPERATORS = frozenset(";&|<>$`\\\n(){}")
+# `urlsplit` drops tabs and line feeds, other readers do not.
+_UNPRINTED = re.compile(r"[\x00-\x20\x7f]")
+_PLAIN_NETLOC = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]+)?|\[[0-9A-Fa-f:.]+\](?::[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What makes two calls the same to a person who decided one of them."""
+
+    tool: str
+    subject: str
+    """bash: the whole command; files: the path; web_fetch: the host; others: all arguments."""
+
+
+def decide(
+    call: ToolCall,
+    definition: ToolDefinition,
+    rules: Sequence[ApprovalRule],
+    *,
+    remembered: Mapping[Pattern, Decision],
+    message_text: str,
+    fetched_hosts: frozenset[str],
+) -> Decision:
+    """What happens to a call.
+
+    Args:
+        call: The call, with the arguments that would be executed.
+        definition: The tool it names.
+        rules: The assistant's approval policy.
+        remembered: See `remembered_decisions`.
+        message_text: What the user wrote in this run.
+        fetched_hosts: See `hosts_fetched`.
+    """
+    ruled: Decision | None = next((rule.action for rule in rules if _matches(rule, call)), None)
+    decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
+    if decision != "ask":
+        return decision
+    return remembered.get(pattern_of(call.name, call.arguments), "ask")
+
+
+def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
+    """The pattern that a call belongs to."""
+    subject = None
+    if tool == BASH:
+        subject = arguments.get("command")
+    elif tool in _FILE_TOOLS:
+        subject = arguments.get("path")
+    elif tool == WEB_FETCH:
+        subject = host_of(arguments)
+    if not isinstance(subject, str):
+        subject = json.dumps(arguments, sort_keys=True, ensure_ascii=False)
+    return Pattern(tool, subject)
+
+
+def remembered_decisions(
+    approvals: Iterable[OpenApproval],
+) -> dict[Pattern, Decision]:
+    """What the remembered approvals of a run and its conversation decided; the last one counts.
+
+    An approval with edited arguments counts for the edited call, which is what the person sent.
+    """
+    found: dict[Pattern, Decision] = {}
+    for approval in approvals:
+        items = {item.tool_call_id: item for item in approval.request.items}
+        for decision in approval.resolved.decisions if approval.resolved else ():
+            item = items.get(decision.tool_call_id)
+            if item is not None:
+                arguments = item.arguments if decision.arguments is None else decision.arguments
+                found[pattern_of(item.name, arguments)] = "auto" if decision.decision == "approve" else "deny"
+    return found
+
+
+def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
+    """The hosts that a conversation fetched from as the model asked.
+
+    The host of the result must be the one of the call: a person may have edited the address, and a page may
+    have redirected to where nobody agreed to.
+    """
+    asked: dict[str, str | None] = {}
+    fetched: set[str] = set()
+    for message in history:
+        match message:
+            case AssistantMessage(calls=calls):
+                asked.update({call.id: host_of(call.arguments) for call in calls if call.name == WEB_FETCH})
+            case ToolMessage(result=result) if result.tool_call_id in asked:
+                host = host_of(result.content)
+                if host is not None and host == asked[result.tool_call_id]:
+                    fetched.add(host)
+            case _:
+                pass
+    return frozenset(fetched)
+
+
+def host_of(arguments: JsonObject) -> str | None:
+    """The host of a call's URL in lower case; None when there is none, or when readers of URLs may differ."""
+    url = arguments.get("url")
+    if not isinstance(url, str) or _UNPRINTED.search(url):
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    # Anything unusual, such as user names or backslashes, can mean another host to the client that fetches.
+    return parts.hostname if _PLAIN_NETLOC.fullmatch(parts.netloc) else None
+
+
+def _matches(rule: ApprovalRule, call: ToolCall) -> bool:
+    return fnmatchcase(call.name, rule.tool) and all(
+        name in call.arguments and _glob_matches(rule, call.name, glob, call.arguments[name])
+        for name, glob in rule.arguments.items()
+    )
+
+
+def _glob_matches(rule: ApprovalRule, tool: str, glob: str, value: JsonValue) -> bool:
+    """Whether a glob covers an argument.
+
+    A rule that lets commands run without a question covers no shell operator that it does not spell out:
+    `git *` is not meant to cover `git log; curl …`.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    smuggles = tool == BASH and rule.action == "auto" and _SHELL_OPERATORS & set(text) - set(glob)
+    return not smuggles and fnmatchcase(text, glob)
+
+
+def _default(
+    call: ToolCall, definition: ToolDefinition, message_text: str, fetched_hosts: frozenset[str]
+) -> Decision:
+    if call.name == WEB_FETCH and definition.server is None:
+        host = host_of(call.arguments)
+        known = host is not None and (host in fetched_hosts or _names(message_text, host))
+        return "auto" if known else "ask"
+    return "ask" if definition.requires_approval else "auto"
+
+
+def _names(message_text: str, host: str) -> bool:
+    """Whether a text names exactly this host, not one that only contains its name."""
+    named = rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)"
+    return re.search(named, message_text, re.IGNORECASE) is not None
