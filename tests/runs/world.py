@@ -288,7 +288,7 @@ class World:
 
     def ports(self, agent: Process) -> Ports:
         ports = _AgentPorts(self, agent)
-        return Ports(agent.id, ports, _Log(self), _Slots(self), _Approvals(self), _Work(self), _Runners(self), ports)
+        return Ports(agent.id, ports, _Log(self), _Slots(self), _Approvals(self), _Work(self), _Runners(self), ports, KEY)
 
     async def _handle_work(self, agent: Process, message: Message) -> None:
         ports = self.ports(agent)
@@ -607,6 +607,9 @@ class _Approvals:
 
     async def settle(self, reply: ApprovalReply) -> ApprovalReply:
         return await Op("settle approval", lambda: _settle(self.world, reply))
+
+    async def discard(self, reply: ApprovalReply, reason: str) -> None:
+        await Op("discard", lambda: None)
 
 
 def _settle(world: World, reply: ApprovalReply) -> ApprovalReply:

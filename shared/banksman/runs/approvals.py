@@ -7,7 +7,7 @@ import hmac
 
 from banksman.contracts.events import ApprovalOutcome, ApprovalResolved
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.runs.owner import Ownership
+from banksman.runs.owner import Ownership, open_question
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, Run
 
@@ -31,13 +31,19 @@ def _mac(reply: ApprovalReply, key: bytes) -> str:
 
 
 def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> str | None:
-    """Why a stored reply must not be honoured; None when it may be."""
+    """Why a stored reply must not be honoured; None when it may be.
+
+    Args:
+        reply: what its slot holds.
+        request: the question as it was asked; None when it is not open, then the signature alone is judged.
+        key: what gateways sign with.
+    """
     if reply.outcome not in ANSWERS:
         return None
     if not is_signed(reply, key):
         return "the reply is not signed by a gateway"
     if request is None:
-        return "there is no request for the reply"
+        return None
     if reply.digests != tuple(item.digest for item in request.items):
         return "the reply is about other calls than were asked"
     if reply.decided_at > request.expires_at:
@@ -71,9 +77,23 @@ def settled_by_system(ports: Ports, state: Conversation, run: Run, outcome: Appr
     )
 
 
+async def close(ports: Ports, state: Conversation, run: Run, outcome: ApprovalOutcome) -> ApprovalReply:
+    """Close the open question of a run, unless somebody answered first.
+
+    An answer that must not be honoured is put away, so that it can neither win nor block the slot.
+
+    Returns:
+        The answer that counts.
+    """
+    while True:
+        stored = await ports.approvals.settle(settled_by_system(ports, state, run, outcome))
+        reason = problem(stored, open_question(state), ports.signing_key)
+        if reason is None:
+            return stored
+        await ports.approvals.discard(stored, reason)
+
+
 async def withdraw(owned: Ownership) -> None:
     """Close the open question of a run that must end; the slot says who was first."""
-    run = owned.run
-    reply = settled_by_system(owned.ports, owned.state, run, "cancelled")
-    stored = await owned.ports.approvals.settle(reply)
+    stored = await close(owned.ports, owned.state, owned.run, "cancelled")
     await owned.commit(lambda state: (resolution(stored),) if state.run and state.run.waits else ())

@@ -42,6 +42,9 @@ Meaning = Claim | Enqueue | AskAgain | Nothing
 def meaning(state: Conversation, work: RunWork, work_seq: int) -> Meaning:
     """What to do about a delivery. Safe to ask any number of times about the same message.
 
+    A message that was once to be acked never claims again, whatever follows it in the log: the ack of a
+    process that was slow may still arrive, and would take the message from under a later claim.
+
     Args:
         state: the fold of the whole log.
         work: what the message says.
@@ -49,26 +52,33 @@ def meaning(state: Conversation, work: RunWork, work_seq: int) -> Meaning:
     """
     if isinstance(work, StartRun) and not state.knows(work.run_id):
         return _new(state, work)
-    if state.run is None:
-        queued = next_in_queue(state)
-        return Claim(queued[0], (queued[1],)) if queued else Nothing()
-    if state.owner is not None:
+    if state.run is not None and state.owner is not None:
         return Claim(state.run.run_id) if state.owner.work_seq == work_seq else Nothing()
-    if state.run.waits:
+    if state.run is not None and state.run.waits:
         return AskAgain()
-    return Claim(state.run.run_id)
+    if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:
+        return Nothing()
+    if state.run is not None:
+        return Claim(state.run.run_id)
+    queued = next_in_queue(state)
+    return Claim(queued[0], (queued[1],)) if queued else Nothing()
 
 
 def _new(state: Conversation, work: StartRun) -> Meaning:
     if state.run is None and not state.queue:
         started = RunStarted(message_id=work.message_id, message=work.content, settings=work.settings)
         return Claim(work.run_id, (started,))
+    return Enqueue(work.run_id, queued_behind(state, work))
+
+
+def queued_behind(state: Conversation, start: StartRun) -> tuple[EventBody, ...]:
+    """The events of a run that has to wait for its turn; it ends at once when it was cancelled before."""
     queued = RunQueued(
         position=len(state.queue) + 1,
-        message_id=work.message_id,
-        message=work.content,
-        settings=work.settings,
+        message_id=start.message_id,
+        message=start.content,
+        settings=start.settings,
     )
-    if work.run_id in state.cancelled_early:
-        return Enqueue(work.run_id, (queued, never_started(work.settings)))
-    return Enqueue(work.run_id, (queued,))
+    if start.run_id in state.cancelled_early:
+        return queued, never_started(start.settings)
+    return (queued,)

@@ -12,7 +12,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.tools import call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, RunSignal, StartRun
-from banksman.runs.approvals import sign
+from banksman.runs.approvals import problem, sign
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import argument_problem
 
@@ -112,13 +112,14 @@ async def decide(
         The stored answer, and whether it was this one.
 
     Raises:
-        NotReady: the question is not stored yet, or never was; the caller retries for 5 s.
+        NotReady: the question is not stored yet, or never was, or an answer that must not be honoured is
+            still in its slot; the caller retries for 5 s.
         BadInput: the decisions do not fit the question, or edited arguments fail their schema.
         Conflict: the question has expired.
     """
     request, stored = await slots.read(tenant, approval_id)
     if stored is not None:
-        return stored, False
+        return _honoured(stored, request, key), False
     if request is None:
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
     now = clock.now()
@@ -139,8 +140,14 @@ async def decide(
         decided_at=now,
     )
     mine = sign(reply, key)
-    winner = await slots.settle(mine)
+    winner = _honoured(await slots.settle(mine), request, key)
     return winner, winner == mine
+
+
+def _honoured(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
+    if problem(stored, request, key) is not None:
+        raise NotReady(f"approval {stored.approval_id!r} is open again in a moment", retry_after_s=0.5)
+    return stored
 
 
 def _decision(item: ApprovalItem, verdict: Verdict, schemas: Mapping[str, JsonObject]) -> ItemDecision:

@@ -16,28 +16,44 @@ from banksman.contracts.work import (
     ResumeRun,
     SteerRun,
 )
-from banksman.runs.approvals import resolution, settled_by_system
-from banksman.runs.owner import append
+from banksman.runs.approvals import close, problem, resolution
+from banksman.runs.delivery import queued_behind
+from banksman.runs.owner import append, ask, open_question
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, QueuedRun
-from banksman.runs.steps import never_started
+from banksman.runs.steps import ending_of, never_started
 
 
 async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
-    """Bring a stored (and checked) answer into the log, and the parked run back to work.
+    """Bring a stored answer into the log, and the parked run back to work. Idempotent by `approval_id`.
 
-    Idempotent by `approval_id`.
+    An answer that must not be honoured goes to the dead letters, and the question is put again.
     """
     while True:
         state = await ports.log.read(reply.tenant, reply.conversation_id)
-        run = state.run
-        if run is None or run.approval is None or run.approval.request.approval_id != reply.approval_id:
-            await wake_queue(ports, state)
+        question = open_question(state)
+        if question is not None and question.approval_id != reply.approval_id:
+            question = None
+        reason = problem(reply, question, ports.signing_key)
+        if reason is not None:
+            await ports.approvals.discard(reply, reason)
+            await ask(ports, state)
             return
-        if not run.waits:
+        run = state.run
+        if run is None or question is None:
             await _resume_if_parked(ports, state, reply.approval_id)
             return
         await append(ports, state, run.run_id, (resolution(reply),))
+
+
+async def on_expiry(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> None:
+    """Close a question whose time is over. Idempotent by `approval_id`."""
+    state = await ports.log.read(tenant, conversation_id)
+    run = state.run
+    question = open_question(state)
+    if run is None or question is None or question.approval_id != approval_id:
+        return
+    await on_decision(ports, await close(ports, state, run, "expired"))
 
 
 async def on_cancel(ports: Ports, signal: CancelRun) -> None:
@@ -50,22 +66,13 @@ async def on_cancel(ports: Ports, signal: CancelRun) -> None:
                 await wake_queue(ports, state)
                 return
             continue
-        if run.cancel is None:
-            asked = CancelRequested(reason=signal.reason, by=signal.by)
-            if state.owner is not None or not run.waits:
-                await append(ports, state, run.run_id, (asked,))
-                continue
-            stored = await ports.approvals.settle(settled_by_system(ports, state, run, "cancelled"))
-            await append(ports, state, run.run_id, (asked, resolution(stored)))
-            continue
-        if state.owner is not None:
+        if run.cancel is not None:
             await ports.work.nudge(signal.tenant, signal.conversation_id)
             return
-        if run.waits:
-            stored = await ports.approvals.settle(settled_by_system(ports, state, run, "cancelled"))
-            await append(ports, state, run.run_id, (resolution(stored),))
-            continue
-        await append(ports, state, run.run_id, ())
+        bodies: tuple[EventBody, ...] = (CancelRequested(reason=signal.reason, by=signal.by),)
+        if state.owner is None and run.waits:
+            bodies = (*bodies, resolution(await close(ports, state, run, "cancelled")))
+        await append(ports, state, run.run_id, bodies)
 
 
 async def _cancel_waiting(ports: Ports, state: Conversation, signal: CancelRun) -> bool:
@@ -87,28 +94,33 @@ def _queued(state: Conversation, run_id: str) -> QueuedRun | None:
 
 
 async def on_steer(ports: Ports, signal: SteerRun) -> None:
-    """Hand a message to the open run; where none is open, start one. Idempotent by `message_id`."""
+    """Hand a message to the open run; where none can take it, queue a run for it. Idempotent by `message_id`.
+
+    The log decides which of the two it is, once: a repeat finds the message, or the run, and adds nothing.
+    """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
         run = state.run
-        if run is None or run.cancel is not None or signal.start.run_id in state.ended:
-            await ports.work.publish(signal.start)
+        if state.knows(signal.start.run_id):
+            await wake_queue(ports, state)
             return
-        known = {message.message_id for message in (*run.steering, *_user_messages(state))}
-        bodies: tuple[EventBody, ...] = ()
-        if signal.message_id not in known:
-            bodies = (MessageCompleted(message_id=signal.message_id, role="user", content=signal.content),)
-        if run.waits:
-            stored = await ports.approvals.settle(settled_by_system(ports, state, run, "superseded"))
-            bodies = (*bodies, resolution(stored))
-        if not bodies or await append(ports, state, run.run_id, bodies) is not None:
-            state = await ports.log.read(signal.tenant, signal.conversation_id)
+        if _was_heard(state, signal.message_id):
             await _resume_if_parked(ports, state, signal.message_id)
             return
+        if run is None or ending_of(state, run, ports.clock.now()) is not None:
+            await append(ports, state, signal.start.run_id, queued_behind(state, signal.start))
+            continue
+        steer = MessageCompleted(message_id=signal.message_id, role="user", content=signal.content)
+        bodies: tuple[EventBody, ...] = (steer,)
+        if run.waits:
+            bodies = (*bodies, resolution(await close(ports, state, run, "superseded")))
+        await append(ports, state, run.run_id, bodies)
 
 
-def _user_messages(state: Conversation) -> list[UserMessage]:
-    return [message for message in state.history if isinstance(message, UserMessage)]
+def _was_heard(state: Conversation, message_id: str) -> bool:
+    steering = state.run.steering if state.run is not None else ()
+    said = (message for message in state.history if isinstance(message, UserMessage))
+    return any(message.message_id == message_id for message in (*steering, *said))
 
 
 async def on_rename(ports: Ports, signal: RenameConversation) -> None:
@@ -125,16 +137,19 @@ async def on_delete(ports: Ports, signal: DeleteConversation) -> bool:
     """Leave a tombstone; what is open ends because of it.
 
     Returns:
-        True when nothing is open any more and the log may be purged; False to be asked again later.
+        True when nothing is open any more and the log may be purged, but for its last commit: that is a
+        tombstone, by which a start that is delivered late finds the conversation deleted. False to be asked
+        again later.
     """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
-        if not state.deleted:
+        over = state.run is None and not state.queue
+        if not state.deleted or (over and state.tombstone != state.last_seq):
             await append(ports, state, None, (ConversationUpdated(status="deleted"),))
             continue
         if state.run is None:
             await wake_queue(ports, state)
-            return not state.queue
+            return over
         cancel = CancelRun(
             tenant=signal.tenant,
             conversation_id=signal.conversation_id,
@@ -161,4 +176,10 @@ async def wake_queue(ports: Ports, state: Conversation) -> None:
 
 
 def _resume(state: Conversation, run_id: str, cause: str) -> ResumeRun:
-    return ResumeRun(tenant=state.tenant, conversation_id=state.conversation_id, run_id=run_id, cause=cause)
+    return ResumeRun(
+        tenant=state.tenant,
+        conversation_id=state.conversation_id,
+        run_id=run_id,
+        cause=cause,
+        owner_epoch=state.owner_epoch,
+    )

@@ -51,9 +51,9 @@ class Ownership:
             run_id = self.run.run_id
             draft.add(run_id, build(self.state))
             draft.follow(start_next=True)
-            if not draft.events and self.holds:
-                return
             owner = None if draft.rests else self.owner
+            if not draft.events and owner == self.state.owner:
+                return
             commit = draft.commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
             stored = await self.ports.log.append(self.state, commit)
             if stored is not None:
@@ -139,17 +139,22 @@ async def append(
 
 async def ask(ports: Ports, state: Conversation) -> None:
     """Store the open question of a run. Done once by the server, however often it is repeated here."""
+    question = open_question(state)
+    if question is not None:
+        await ports.approvals.ask(question)
+
+
+def open_question(state: Conversation) -> ApprovalRequest | None:
+    """What a person is being asked, as the log has it; None when nothing is open."""
     run = state.run
     if run is None or run.approval is None or not run.waits:
-        return
-    question = run.approval.request
-    await ports.approvals.ask(
-        ApprovalRequest(
-            tenant=state.tenant,
-            conversation_id=state.conversation_id,
-            run_id=run.run_id,
-            approval_id=question.approval_id,
-            expires_at=question.expires_at,
-            items=question.items,
-        )
+        return None
+    asked = run.approval.request
+    return ApprovalRequest(
+        tenant=state.tenant,
+        conversation_id=state.conversation_id,
+        run_id=run.run_id,
+        approval_id=asked.approval_id,
+        expires_at=asked.expires_at,
+        items=asked.items,
     )

@@ -83,6 +83,10 @@ class Approvals(Protocol):
         """Store an answer unless one is stored; return what the slot holds."""
         ...
 
+    async def discard(self, reply: ApprovalReply, reason: str) -> None:
+        """Keep an invalid answer as a dead letter and empty its slot, unless that holds another by now."""
+        ...
+
 
 class Work(Protocol):
     """The queue of runs."""
@@ -153,3 +157,5 @@ class Ports:
     work: Work
     runners: Runners
     attention: Attention
+    signing_key: bytes
+    """What gateways sign the answers of people with."""

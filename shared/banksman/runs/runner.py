@@ -70,17 +70,17 @@ class CallDesk:
 
         An idempotent call starts without a record. Any other starts only when this process stored its start:
         a start that is void, another's, or of an earlier process means that it must not run here.
+
+        A call that could not be tried (no lease, no broker) is admitted again when it is asked for again.
         """
         try:
-            if not self.may_start() or not (request.call.idempotent or await self._start(request)):
+            if not self.may_start():
                 return
-            result = await execute(request)
-            await self.slots.finish(
-                request.tenant,
-                CallFinished(conversation_id=request.conversation_id, attempt=request.attempt, result=result),
-            )
+            if request.call.idempotent or await self._start(request):
+                await self._finish(request, await execute(request))
+            self._remember(request.attempt)
         finally:
-            self._end(request.attempt)
+            self.active.discard(request.attempt)
 
     async def _start(self, request: CallRequest) -> bool:
         started = CallStarted(
@@ -92,8 +92,13 @@ class CallDesk:
         )
         return await self.slots.start(request.tenant, started)
 
-    def _end(self, attempt: str) -> None:
-        self.active.discard(attempt)
+    async def _finish(self, request: CallRequest, result: ToolResult) -> None:
+        finished = CallFinished(
+            conversation_id=request.conversation_id, attempt=request.attempt, result=result
+        )
+        await self.slots.finish(request.tenant, finished)
+
+    def _remember(self, attempt: str) -> None:
         self.ended[attempt] = None
         if len(self.ended) > REMEMBERED_ATTEMPTS:
             self.ended.popitem(last=False)

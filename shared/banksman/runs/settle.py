@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
+from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
 from banksman.contracts.events import EventBody, ToolCallCompleted, WorkspaceChanged
 from banksman.contracts.ids import attempt_id
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
@@ -31,7 +31,7 @@ OVERTIME_S = 5.0
 """Seconds beyond its time-out before a call whose runner is silent about it is cancelled by the owner."""
 
 NOWHERE_S = 75.0
-"""Seconds without any runner to take a call before it ends as `unavailable`; longer than a changed
+"""Seconds without any runner that answers before a call ends as `unavailable`; longer than a changed
 workspace waits for its runner."""
 
 
@@ -40,7 +40,6 @@ class Pursuit:
     """What the owner knows of one call it is settling."""
 
     open_call: OpenCall
-    since: datetime
     number: int = 1
     """The current attempt."""
     fresh: bool = True
@@ -49,6 +48,8 @@ class Pursuit:
     """Whom this owner asked for the current attempt; None before it asked anyone."""
     asked_at: datetime | None = None
     ask_again_at: datetime | None = None
+    nowhere_since: datetime | None = None
+    """Since when no runner has answered; None when the last one asked did."""
     cancel_sent_at: datetime | None = None
     refused: str | None = None
     """Why the runner will never take it."""
@@ -175,8 +176,7 @@ def _before_start(pursuit: Pursuit, runner_alive: bool, ending: Ending | None, n
         return _prevent(pursuit, ending)
     if pursuit.placement is not None and not runner_alive and not call.idempotent:
         return Void()
-    nowhere = pursuit.since + timedelta(seconds=NOWHERE_S)
-    if pursuit.placement is None and now >= nowhere:
+    if pursuit.nowhere_since and now >= pursuit.nowhere_since + timedelta(seconds=NOWHERE_S):
         return GiveUp("No runner could take this call.")
     if pursuit.ask_again_at is None or now >= pursuit.ask_again_at:
         return Dispatch()
@@ -186,6 +186,8 @@ def _before_start(pursuit: Pursuit, runner_alive: bool, ending: Ending | None, n
 def _prevent(pursuit: Pursuit, ending: Ending | None) -> CallStep:
     if not pursuit.open_call.call.idempotent:
         return Void()
+    if pursuit.placement is not None and pursuit.cancel_sent_at is None:
+        return SendCancel(pursuit.placement)
     kind: ErrorKind = ending.call_kind if ending is not None else "unavailable"
     text = ending.message if ending is not None else pursuit.refused or ""
     return Declare(failed(pursuit.call_id, kind, f"Not executed. {text}"))
@@ -236,8 +238,9 @@ class Settlement:
         if concluded:
             await self._commit(concluded)
             return
-        if step.ending is None:
-            wake = min(wake, deadline_of(self.owned.run))
+        deadline = deadline_of(self.owned.run)
+        if now < deadline:
+            wake = min(wake, deadline)
         state = self.owned.state
         await self.owned.ports.attention.wait(state.tenant, state.conversation_id, wake)
         await self.owned.refresh()
@@ -245,9 +248,7 @@ class Settlement:
     def _pursuit(self, open_call: OpenCall) -> Pursuit:
         known = self.pursuits.get(open_call.call.id)
         if known is None:
-            known = Pursuit(
-                open_call, self.owned.ports.clock.now(), fresh=open_call.call.id not in self.inherited
-            )
+            known = Pursuit(open_call, fresh=open_call.call.id not in self.inherited)
             self.pursuits[open_call.call.id] = known
         return known
 
@@ -301,6 +302,7 @@ class Settlement:
         placement = await ports.runners.place(state.tenant, state.conversation_id, call.server)
         if placement is None:
             pursuit.ask_again_at = now + timedelta(seconds=BUSY_S)
+            pursuit.nowhere_since = pursuit.nowhere_since or now
             return
         if pursuit.placement not in (None, placement):
             pursuit.fresh = False
@@ -317,14 +319,7 @@ class Settlement:
             deadline=deadline_of(self.owned.run),
         )
         answer = await ports.runners.call(placement, request)
-        again = ASK_AGAIN_S
-        if answer is None or answer.answer in ("busy", "wrong_epoch"):
-            again = BUSY_S
-        elif answer.answer == "refused":
-            pursuit.refused = answer.reason or "The runner refused the call."
-        elif answer.answer == "done":
-            pursuit.fresh = False
-        pursuit.ask_again_at = ports.clock.now() + timedelta(seconds=again)
+        _note_answer(pursuit, answer, ports.clock.now())
 
     async def _void(self, pursuit: Pursuit) -> None:
         ports, state = self.owned.ports, self.owned.state
@@ -366,6 +361,17 @@ def completions(state: Conversation, results: Iterable[ToolResult]) -> list[Even
     return bodies
 
 
+def _note_answer(pursuit: Pursuit, answer: CallAnswer | None, now: datetime) -> None:
+    kind = "wrong_epoch" if answer is None else answer.answer
+    pursuit.nowhere_since = (pursuit.nowhere_since or now) if kind == "wrong_epoch" else None
+    again = BUSY_S if kind in ("busy", "wrong_epoch") else ASK_AGAIN_S
+    pursuit.ask_again_at = now + timedelta(seconds=again)
+    if answer is not None and kind == "refused":
+        pursuit.refused = answer.reason or "The runner refused the call."
+    if kind == "done":
+        pursuit.fresh = False
+
+
 def _stale(pursuit: Pursuit, now: datetime) -> bool:
     return pursuit.asked_at is not None and now - pursuit.asked_at >= timedelta(seconds=ASK_AGAIN_S)
 
@@ -375,5 +381,6 @@ def _begin_next(pursuit: Pursuit) -> None:
     pursuit.placement = None
     pursuit.asked_at = None
     pursuit.ask_again_at = None
+    pursuit.nowhere_since = None
     pursuit.started_seen_at = None
     pursuit.cancel_sent_at = None

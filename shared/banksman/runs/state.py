@@ -42,6 +42,9 @@ from banksman.contracts.tools import ToolCall, ToolResult
 
 NO_USAGE = Usage()
 
+CRASH_LOOP_CLAIMS = 5
+"""Claims in a row without another commit that end a run as `crash_loop`."""
+
 Gate = Literal["free", "waiting", "approved", "rejected", "withdrawn"]
 """
 free       nobody needs to be asked
@@ -148,7 +151,8 @@ class Conversation:
     owner_epoch: int = 0
     """The highest claim so far."""
     claims_in_row: int = 0
-    """Claims without another commit between them."""
+    """Claims without another commit between them. It stays at the limit until the run has ended: the commits
+    that wind it down are no sign that it works again."""
     run: Run | None = None
     queue: tuple[QueuedRun, ...] = ()
     ended: frozenset[str] = frozenset()
@@ -160,7 +164,13 @@ class Conversation:
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decision holds for the conversation."""
     title: str = ""
-    deleted: bool = False
+    tombstone: int = 0
+    """Number of the last event that says the conversation was deleted; 0 while it is not."""
+
+    @property
+    def deleted(self) -> bool:
+        """True once there is a tombstone."""
+        return self.tombstone > 0
 
     def knows(self, run_id: str) -> bool:
         """True when the run was started, queued or ended."""
@@ -183,14 +193,21 @@ def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
 
 
 def _apply_owner(state: Conversation, commit: Commit) -> Conversation:
-    claims = 0 if not commit.claim else 1 if commit.events else state.claims_in_row + 1
     return replace(
         state,
         run=_clocked(state, commit),
         owner=commit.owner,
         owner_epoch=commit.owner_epoch,
-        claims_in_row=claims,
+        claims_in_row=_claims_in_row(state, commit),
     )
+
+
+def _claims_in_row(state: Conversation, commit: Commit) -> int:
+    if state.claims_in_row >= CRASH_LOOP_CLAIMS:
+        return state.claims_in_row
+    if not commit.claim:
+        return 0
+    return 1 if commit.events else state.claims_in_row + 1
 
 
 def _clocked(state: Conversation, commit: Commit) -> Run | None:
@@ -219,8 +236,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         case CancelRequested():
             return _cancel(state, event.run_id or "", data)
         case ConversationUpdated():
-            title = state.title if data.title is None else data.title
-            return replace(state, title=title, deleted=state.deleted or data.status == "deleted")
+            return _update(state, event, data)
         case WorkspaceChanged() | WorkflowProgress() | WorkflowLinked() | InputRequested() | InputResolved():
             return state
         case _:
@@ -287,7 +303,7 @@ def _finish(state: Conversation, run_id: str) -> Conversation:
     )
     if state.run is None or state.run.run_id != run_id:
         return state
-    return replace(_flush_steering(state), run=None)
+    return replace(_flush_steering(state), run=None, claims_in_row=0)
 
 
 def _cancel(state: Conversation, run_id: str, data: CancelRequested) -> Conversation:
@@ -296,6 +312,12 @@ def _cancel(state: Conversation, run_id: str, data: CancelRequested) -> Conversa
     if run_id in state.ended:
         return state
     return replace(state, cancelled_early=state.cancelled_early | {run_id})
+
+
+def _update(state: Conversation, event: Event, data: ConversationUpdated) -> Conversation:
+    title = state.title if data.title is None else data.title
+    tombstone = event.seq if data.status == "deleted" else state.tombstone
+    return replace(state, title=title, tombstone=tombstone)
 
 
 def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversation:

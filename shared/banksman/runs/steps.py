@@ -26,10 +26,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.runs.rendering import answer_text
-from banksman.runs.state import Conversation, OpenCall, Run
-
-CRASH_LOOP_CLAIMS = 5
-"""Claims in a row without another commit that end a run as `crash_loop`."""
+from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
 
 MAX_MALFORMED = 3
 """Unreadable replies in a row that end a run."""
