@@ -27,6 +27,13 @@ class CallRequest(Stored):
     deadline: Timestamp
     """When the run's time is over."""
     progress: bool = True
+    workspace: Token | None = None
+    """The conversation in whose workspace it runs; None for that of `conversation_id`."""
+
+    @property
+    def workspace_id(self) -> str:
+        """The conversation in whose workspace it runs."""
+        return self.workspace or self.conversation_id
 
 
 CallAnswerKind = Literal["accepted", "busy", "wrong_epoch", "done", "refused"]

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, Stored, Token
+from banksman.contracts.wire import JsonObject, Stored, Token, Wire
 
 
 class ToolRegistration(Stored):
@@ -40,6 +40,39 @@ class WorkflowCategory(Stored):
     name: Token
     title: str
     workflows: tuple[WorkflowDefinition, ...]
+
+
+class WorkflowName(Wire):
+    """`workflows.get`: asks for one definition; the answer is a `WorkflowDefinition` or an error."""
+
+    name: Token
+
+
+class WorkflowList(Stored):
+    """The answer to `workflows.list`, sorted by name."""
+
+    workflows: tuple[WorkflowDefinition, ...]
+
+
+class WorkflowCategories(Stored):
+    """The answer to `workflows.categories`, sorted by title."""
+
+    categories: tuple[WorkflowCategory, ...]
+
+
+class CheckWorkflow(Wire):
+    """`workflows.start`: may this be started? Asked before a `StartWorkflow` is stored; starts nothing."""
+
+    workflow: Token
+    parameters: JsonObject = Field(default_factory=dict)
+
+
+class WorkflowChecked(Stored):
+    """The answer to `workflows.start` when the parameters fit; else it is an error that names the first."""
+
+    workflow: WorkflowDefinition
+    parameters: JsonObject
+    """With the form's defaults filled in: what to put into the `StartWorkflow`."""
 
 
 class StartWorkflow(Stored):

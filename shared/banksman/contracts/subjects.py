@@ -135,7 +135,7 @@ def tenant_registry(kind: str, action: str, tenant: str) -> str:
 
 
 def workflow_api(action: str) -> str:
-    """Requests to the workflows service: list, get, start."""
+    """Requests to the workflows service: list, categories, get, start (which only checks)."""
     return _join("workflows", action)
 
 

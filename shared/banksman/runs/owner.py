@@ -26,6 +26,10 @@ class Ownership:
     owner: Owner
     took_over: bool = False
     """True when another owner was driving the run: it may have asked somebody for the open calls."""
+    start_next: bool = True
+    """False leaves the next queued run to those who drive such runs."""
+    workspace: str | None = None
+    """The conversation in whose workspace calls run; None for its own."""
 
     @property
     def run(self) -> Run:
@@ -50,7 +54,7 @@ class Ownership:
             draft = Draft(self.state, self.ports.clock.now())
             run_id = self.run.run_id
             draft.add(run_id, build(self.state))
-            draft.follow(start_next=True)
+            draft.follow(start_next=self.start_next)
             owner = None if draft.rests else self.owner
             if not draft.events and owner == self.state.owner:
                 return
@@ -77,8 +81,14 @@ class Ownership:
             raise Fenced(self.state.conversation_id, self.owner.owner_epoch, self.state.owner_epoch)
 
 
-async def accept(ports: Ports, work: RunWork, work_seq: int) -> Ownership | None:
+async def accept(ports: Ports, work: RunWork, work_seq: int, *, start_next: bool = True) -> Ownership | None:
     """Do what a delivered work message asks for, up to the claim. Safe to run on every redelivery.
+
+    Args:
+        ports: The world.
+        work: What the message says.
+        work_seq: Its stream sequence.
+        start_next: Whether the owner goes on with the next queued run when this one ends.
 
     Returns:
         The claimed run; None when there is nothing to drive and the message is to be acked.
@@ -94,18 +104,23 @@ async def accept(ports: Ports, work: RunWork, work_seq: int) -> Ownership | None
             case Enqueue(run_id, bodies):
                 await append(ports, state, run_id, bodies)
             case Claim(run_id, bodies):
-                owned = await _claim(ports, state, run_id, bodies, work_seq)
+                owned = await _claim(ports, state, run_id, bodies, work_seq, start_next)
                 if owned is not None:
                     return owned if owned.holds else None
 
 
 async def _claim(
-    ports: Ports, state: Conversation, run_id: str, bodies: Iterable[EventBody], work_seq: int
+    ports: Ports,
+    state: Conversation,
+    run_id: str,
+    bodies: Iterable[EventBody],
+    work_seq: int,
+    start_next: bool,
 ) -> Ownership | None:
     owner = Owner(agent=ports.agent, owner_epoch=state.owner_epoch + 1, work_seq=work_seq)
     draft = Draft(state, ports.clock.now())
     draft.add(run_id, bodies)
-    draft.follow(start_next=True)
+    draft.follow(start_next=start_next)
     log_epoch = state.log_epoch or ports.clock.new_id("l")
     commit = draft.commit(
         ports.clock.new_id("e"), log_epoch, None if draft.rests else owner, claim=owner.owner_epoch
@@ -115,7 +130,7 @@ async def _claim(
         return None
     if stored.run is not None and stored.run.waits:
         await ask(ports, stored)
-    return Ownership(ports, stored, owner, took_over=state.owner is not None)
+    return Ownership(ports, stored, owner, took_over=state.owner is not None, start_next=start_next)
 
 
 async def append(

@@ -299,7 +299,8 @@ class Settlement:
     async def _dispatch(self, pursuit: Pursuit) -> None:
         ports, state, call = self.owned.ports, self.owned.state, pursuit.open_call.call
         now = ports.clock.now()
-        placement = await ports.runners.place(state.tenant, state.conversation_id, call.server)
+        workspace = self.owned.workspace or state.conversation_id
+        placement = await ports.runners.place(state.tenant, workspace, call.server)
         if placement is None:
             pursuit.ask_again_at = now + timedelta(seconds=BUSY_S)
             pursuit.nowhere_since = pursuit.nowhere_since or now
@@ -317,6 +318,7 @@ class Settlement:
             digest=call.digest,
             runner_epoch=placement.runner_epoch,
             deadline=deadline_of(self.owned.run),
+            workspace=self.owned.workspace,
         )
         answer = await ports.runners.call(placement, request)
         _note_answer(pursuit, answer, ports.clock.now())

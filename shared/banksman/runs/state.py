@@ -163,6 +163,8 @@ class Conversation:
     """What the model is shown, valid for every provider between iterations."""
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decision holds for the conversation."""
+    linked: frozenset[str] = frozenset()
+    """Ids of the workflow runs that were started here and have logs of their own."""
     title: str = ""
     tombstone: int = 0
     """Number of the last event that says the conversation was deleted; 0 while it is not."""
@@ -237,7 +239,9 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
             return _cancel(state, event.run_id or "", data)
         case ConversationUpdated():
             return _update(state, event, data)
-        case WorkspaceChanged() | WorkflowProgress() | WorkflowLinked() | InputRequested() | InputResolved():
+        case WorkflowLinked():
+            return replace(state, linked=state.linked | {data.workflow_run_id})
+        case WorkspaceChanged() | WorkflowProgress() | InputRequested() | InputResolved():
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)
