@@ -12,9 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, Subscription
+from banksman.bus.dead import bury
 from banksman.bus.live import LiveHub
 from banksman.bus.log import Conflict, EventLog, StoredCommit
 from banksman.bus.messages import Message
+from banksman.bus.names import APPROVALS
 from banksman.bus.publish import durable
 from banksman.bus.slots import ApprovalSlots, CallSlots, StoredFact, watch_results
 from banksman.bus.timers import set_timer
@@ -136,12 +138,27 @@ class StoredApprovals:
             request.tenant,
             request.approval_id,
             at=request.expires_at,
-            payload=request.model_dump_json(exclude={"items"}).encode(),
+            payload=request.model_dump_json(include={"tenant", "conversation_id", "approval_id"}).encode(),
         )
 
     async def settle(self, reply: ApprovalReply) -> ApprovalReply:
         """Store an answer unless one is stored; return what the slot holds."""
         return await self._slots.reply(reply)
+
+    async def discard(self, reply: ApprovalReply, reason: str) -> None:
+        """Keep an invalid answer as a dead letter and empty its slot, unless that holds another by now."""
+        await bury(
+            self._bus,
+            subject=subjects.approval_reply(reply.tenant, reply.approval_id),
+            stream=APPROVALS,
+            stream_seq=0,
+            reason=reason,
+            payload=reply.model_dump_json().encode(),
+            headers={},
+        )
+        _, stored = await self._slots.approval(reply.tenant, reply.approval_id)
+        if stored == reply:
+            await self._slots.discard_reply(reply.tenant, reply.approval_id)
 
 
 class StoredWork:

@@ -15,6 +15,9 @@ from banksman.bus.control import ControlPlane
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.slots import ApprovalSlots, CallSlots
+from banksman.bus.streams import require
+from banksman.bus.topology import StorageBudget, app_topology
+from banksman.bus.users import AGENT, inbox_prefix
 from banksman.bus.work import work
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
@@ -26,6 +29,9 @@ from banksman.runs.stores import FoldedLog, StoredApprovals, StoredSlots, Stored
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life
+
+LEAST_STORAGE = StorageBudget(1_000_000)
+"""What the streams must at least be given, together; how much more is the operator's choice."""
 
 
 def run() -> int:
@@ -43,7 +49,9 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
     key = settings.approvals.key()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(health_server(life.health, settings.agent))
-        bus = await stack.enter_async_context(await Bus.connect(settings.nats, name="agent"))
+        bus = await stack.enter_async_context(
+            await Bus.connect(settings.nats, name=AGENT, inbox_prefix=inbox_prefix(AGENT))
+        )
         hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
         placements = await stack.enter_async_context(Placements(bus))
         catalog = await stack.enter_async_context(
@@ -54,15 +62,14 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = Worker(
-            bus=bus,
-            ports=ports_of(bus, log, placements, watch),
+            ports=ports_of(bus, log, placements, watch, key),
             watch=watch,
             thinker=Thinker(bus, providers, catalog, placements, settings.agent),
-            approvals=ApprovalSlots(bus),
-            signing_key=key,
         )
         await stack.enter_async_context(control_plane(bus, worker))
         life.health.checks["nats"] = bus.problem
+        if not settings.allow_weak_durability:
+            await require(bus, app_topology(LEAST_STORAGE))
         life.ready()
         if settings.agent.default_model is not None:
             await providers.warm(settings.agent.default_model)
@@ -77,7 +84,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         )
 
 
-def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch) -> Ports:
+def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch, signing_key: bytes) -> Ports:
     """The ports of this process's procedures, over the bus."""
     return Ports(
         agent=new_id("agent-"),
@@ -88,6 +95,7 @@ def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch) -> 
         work=StoredWork(bus),
         runners=placements,
         attention=watch,
+        signing_key=signing_key,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,10 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from banksman.agent.loop import drive
 from banksman.agent.thinking import Thinker
-from banksman.bus import dead, names
-from banksman.bus.connection import Bus
 from banksman.bus.outcomes import Done, Later, Outcome, WorkMessage
-from banksman.bus.slots import ApprovalSlots
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.work import (
@@ -26,13 +22,11 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.runs import handlers
-from banksman.runs.approvals import problem
 from banksman.runs.owner import accept
 from banksman.runs.ports import Ports
 from banksman.runs.stores import Watch
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 RUN_SIGNAL: TypeAdapter[RunSignal] = TypeAdapter(RunSignal)
@@ -45,7 +39,6 @@ class _Expiry(BaseModel):
 
     tenant: str
     conversation_id: str
-    run_id: str
     approval_id: str
 
 
@@ -53,12 +46,9 @@ class _Expiry(BaseModel):
 class Worker:
     """The handlers of one agent process."""
 
-    bus: Bus
     ports: Ports
     watch: Watch
     thinker: Thinker
-    approvals: ApprovalSlots
-    signing_key: bytes
 
     async def on_work(self, message: WorkMessage) -> Outcome:
         """Drive a run as far as it goes. Idempotent by the log: a claim names the message it works under.
@@ -102,41 +92,14 @@ class Worker:
         """
         reply: ApprovalReply = _decode(TypeAdapter(ApprovalReply), message)
         _check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
-        request, _ = await self.approvals.approval(reply.tenant, reply.approval_id)
-        wrong = problem(reply, request, self.signing_key)
-        if wrong is not None:
-            await self._refuse(message, reply, wrong)
-        else:
-            await handlers.on_decision(self.ports, reply)
+        await handlers.on_decision(self.ports, reply)
         return Done()
 
     async def on_timer(self, message: WorkMessage) -> Outcome:
         """Expire an approval that nobody answered. Idempotent by approval id: the first answer stays."""
         expiry = _decode(TypeAdapter(_Expiry), message)
-        reply = ApprovalReply(
-            tenant=expiry.tenant,
-            conversation_id=expiry.conversation_id,
-            run_id=expiry.run_id,
-            approval_id=expiry.approval_id,
-            outcome="expired",
-            by="system",
-            decided_at=self.ports.clock.now(),
-        )
-        await self.ports.approvals.settle(reply)
+        await handlers.on_expiry(self.ports, expiry.tenant, expiry.conversation_id, expiry.approval_id)
         return Done()
-
-    async def _refuse(self, message: WorkMessage, reply: ApprovalReply, reason: str) -> None:
-        logger.error("approval %s: %s", reply.approval_id, reason)
-        await dead.bury(
-            self.bus,
-            subject=message.subject,
-            stream=names.APPROVALS,
-            stream_seq=message.stream_seq,
-            reason=reason,
-            payload=message.data,
-            headers=message.headers,
-        )
-        await self.approvals.discard_reply(reply.tenant, reply.approval_id)
 
 
 def _decode(adapter: TypeAdapter[T], message: WorkMessage) -> T:
