@@ -44,13 +44,22 @@ SECTIONS = frozenset(
         "model_server",
         "models",
         "nats",
+        "nats_files",
         "tool_runner",
         "workflows",
     }
 )
 """Every top-level name that some service has."""
 
-NOT_SETTINGS = frozenset({CONFIG_FILE_VARIABLE, "BANKSMAN_PYTHON", "BANKSMAN_TEST_PRIVILEGED"})
+NOT_SETTINGS = frozenset(
+    {
+        CONFIG_FILE_VARIABLE,
+        "BANKSMAN_GATEWAY_URL",
+        "BANKSMAN_PYTHON",
+        "BANKSMAN_TEST_PRIVILEGED",
+        "BANKSMAN_TOKEN",
+    }
+)
 """Variables with our prefix that are read elsewhere."""
 
 

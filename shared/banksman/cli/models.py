@@ -1,0 +1,86 @@
+"""Which model answers when nobody names one, and where the keys come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from banksman.contracts.errors import BadInput
+from banksman.runtime.settings import ServiceSettings, load
+
+DEMO_MODEL = "demo"
+DEFAULT_MODEL_VARIABLE = "BANKSMAN_AGENT__DEFAULT_MODEL"
+
+_ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
+_OPENAI_MODEL = "openai:gpt-6.2-sol"
+
+VENDOR_VARIABLES: Mapping[str, str] = {
+    "ANTHROPIC_API_KEY": "BANKSMAN_MODELS__ANTHROPIC_API_KEY",
+    "OPENAI_API_KEY": "BANKSMAN_MODELS__OPENAI_API_KEY",
+    "OPENAI_BASE_URL": "BANKSMAN_MODELS__OPENAI_BASE_URL",
+}
+"""The names that the vendors' own tools read, and ours."""
+
+
+class _ChosenModel(BaseModel):
+    """Section `agent`, as far as it matters here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    default_model: str | None = None
+
+
+class _Keys(BaseModel):
+    """Section `models`, as far as it matters here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    anthropic_api_key: SecretStr | None = None
+    openai_api_key: SecretStr | None = None
+    openai_base_url: str | None = None
+
+
+class ModelChoice(ServiceSettings):
+    """What decides which model answers."""
+
+    agent: _ChosenModel = _ChosenModel()
+    models: _Keys = _Keys()
+
+    @property
+    def default_model(self) -> str:
+        """`provider:model`, or `demo` when no key is set.
+
+        Raises:
+            BadInput: an OpenAI-compatible server is set, and which of its models to ask is not.
+        """
+        if self.agent.default_model:
+            return self.agent.default_model
+        if self.models.anthropic_api_key:
+            return _ANTHROPIC_MODEL
+        if self.models.openai_base_url:
+            raise BadInput(
+                DEFAULT_MODEL_VARIABLE, None, "openai:NAME, a model of the server at OPENAI_BASE_URL"
+            )
+        return _OPENAI_MODEL if self.models.openai_api_key else DEMO_MODEL
+
+    @property
+    def demo(self) -> bool:
+        """Whether the built-in demo model answers."""
+        return self.default_model.partition(":")[0] == DEMO_MODEL
+
+
+def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
+    """Set our variables from the vendors' names, where ours are not set; an empty one counts as not set."""
+    for theirs, ours in VENDOR_VARIABLES.items():
+        if environment.get(theirs) and ours not in environment:
+            environment[ours] = environment[theirs]
+
+
+def adopt_default_model(environment: MutableMapping[str, str]) -> None:
+    """Set the default model for a service that is started alone.
+
+    Raises:
+        BadInput: a setting is wrong.
+    """
+    environment.setdefault(DEFAULT_MODEL_VARIABLE, load(ModelChoice).default_model)
