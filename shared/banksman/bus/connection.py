@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.bus.client import jetstream
 from banksman.bus.client import subscribe as nats_subscribe
+from banksman.bus.errors import ConnectionLost
 from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
 from banksman.contracts.errors import Unavailable
@@ -153,7 +154,7 @@ class Bus:
         return self.nc.max_payload
 
     async def ready(self, timeout_s: float = 2.0) -> None:
-        """Make a round trip to the server.
+        """Make a round trip to the server. What was subscribed before is in force after.
 
         Raises:
             Unavailable: no answer in time.
@@ -162,11 +163,9 @@ class Bus:
             async with asyncio.timeout(timeout_s):
                 while True:
                     await self.wait_connected()
-                    # A pong that went with the old connection never comes: ask again.
-                    with contextlib.suppress(NatsError, OSError):
-                        await self.nc.rtt(timeout=1)
+                    with contextlib.suppress(ConnectionLost):
+                        await self.replies.echo()
                         return
-                    await asyncio.sleep(0.05)
         except TimeoutError as error:
             raise Unavailable(f"NATS did not answer within {timeout_s:g} s") from error
 

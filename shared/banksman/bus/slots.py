@@ -12,7 +12,7 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from banksman.bus import direct, jetstream
+from banksman.bus import dead, direct, jetstream
 from banksman.bus.connection import Bus, Subscription
 from banksman.bus.errors import SlotTaken
 from banksman.bus.messages import Message, StoredMessage
@@ -212,9 +212,25 @@ class ApprovalSlots:
                     continue
         return found
 
-    async def discard_reply(self, tenant: str, approval_id: str) -> None:
-        """Remove an answer that turned out to be invalid, so that the question is open again."""
-        await jetstream.purge_subject(self._bus, APPROVALS, subjects.approval_reply(tenant, approval_id))
+    async def refuse(self, reply: ApprovalReply, reason: str) -> None:
+        """Keep an answer that turned out to be invalid as a dead letter, and empty its slot.
+
+        Does nothing when the slot holds another answer by now.
+        """
+        subject = subjects.approval_reply(reply.tenant, reply.approval_id)
+        message = await self._last(subject)
+        if message is None or _decode(ApprovalReply, subject, message.data) != reply:
+            return
+        await dead.bury(
+            self._bus,
+            subject=subject,
+            stream=APPROVALS,
+            stream_seq=message.stream_seq,
+            reason=reason,
+            payload=message.data,
+            headers=message.headers,
+        )
+        await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def forget(self, tenant: str, approval_id: str) -> None:
         """Remove a question whose answer is in the log, and its answer. The answer goes last."""

@@ -12,11 +12,9 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, Subscription
-from banksman.bus.dead import bury
 from banksman.bus.live import LiveHub
 from banksman.bus.log import Conflict, EventLog, StoredCommit
 from banksman.bus.messages import Message
-from banksman.bus.names import APPROVALS
 from banksman.bus.publish import durable
 from banksman.bus.slots import ApprovalSlots, CallSlots, StoredFact, watch_results
 from banksman.bus.timers import set_timer
@@ -147,18 +145,7 @@ class StoredApprovals:
 
     async def discard(self, reply: ApprovalReply, reason: str) -> None:
         """Keep an invalid answer as a dead letter and empty its slot, unless that holds another by now."""
-        await bury(
-            self._bus,
-            subject=subjects.approval_reply(reply.tenant, reply.approval_id),
-            stream=APPROVALS,
-            stream_seq=0,
-            reason=reason,
-            payload=reply.model_dump_json().encode(),
-            headers={},
-        )
-        _, stored = await self._slots.approval(reply.tenant, reply.approval_id)
-        if stored == reply:
-            await self._slots.discard_reply(reply.tenant, reply.approval_id)
+        await self._slots.refuse(reply, reason)
 
 
 class StoredWork:

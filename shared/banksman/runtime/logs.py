@@ -47,7 +47,7 @@ def configure(settings: LogSettings, *, service: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.level.upper())
-    for noisy in ("uvicorn.access", "httpx", "httpcore", "faststream", "openai", "anthropic"):
+    for noisy in ("uvicorn", "httpx", "httpx2", "httpcore", "faststream", "openai", "anthropic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(service=service)
 
