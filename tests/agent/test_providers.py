@@ -370,7 +370,18 @@ async def test_a_flood_is_cut_and_told_as_the_length_limit(
     reply = await complete(provider, ask(model), shown)
 
     assert (reply.finish_reason, reply.raw_finish_reason) == ("length", "reply too long")
-    assert len(reply.text or "") < 1_200_000
+    assert len(reply.text or "") < 500_000
+
+
+async def test_reasoning_too_long_for_the_log_is_shown_but_not_kept(
+    server: ModelServer, provider: Provider, shown: Shown
+) -> None:
+    model = server.play("think", [Reply(reasoning="x" * 200_000, text="4", chunk_chars=10_000)])
+
+    reply = await complete(provider, ask(model), shown)
+
+    assert (len(shown.reasoning), reply.text) == (200_000, "4")
+    assert reply.provider_state is None
 
 
 async def test_lone_surrogates_in_a_reply_are_replaced(

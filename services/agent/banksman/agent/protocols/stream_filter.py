@@ -12,7 +12,7 @@ import re
 from banksman.agent.protocols.objects import MAX_OBJECTS, Broken, Closed, next_object, next_possible_start
 
 _UNDECIDED_CHARS = 16
-"""A break this close to the end may be a token that is not complete yet, such as `tru` or `\\u00`."""
+"""A break this close to the end may be a token that is not complete yet, such as `12e` or `\\u00`."""
 
 _BLANK_OR_FENCE = re.compile(r"[\s\ufeff]*+(?:[`~]++[^\S\n]*+[\w+.-]*+\s*+)?")
 _FENCE_LINE = re.compile(r"[ \t]*+(?:[`~]{1,2}|(?:`{3,}+|~{3,}+)[^`\n]*+)")

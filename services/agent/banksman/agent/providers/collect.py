@@ -10,8 +10,14 @@ from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
 
-MAX_COLLECTED_CHARS = 4 * MAX_REPLY_CHARS
-"""Characters of text, reasoning and arguments together after which a reply is cut."""
+MAX_ANSWER_CHARS = MAX_REPLY_CHARS + 128 * 1024
+"""Characters of text and arguments together after which a reply is cut; what is kept of it is one commit."""
+
+MAX_REASONING_CHARS = 1024 * 1024
+"""Characters of reasoning after which a reply is cut."""
+
+MAX_STATE_CHARS = 128 * 1024
+"""Characters of reasoning that are stored to go back to the vendor; longer ones are not sent back at all."""
 
 
 @dataclass(slots=True)
@@ -35,11 +41,12 @@ class ReplyBuilder:
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._chars = 0
+        self._reasoning_chars = 0
 
     @property
     def full(self) -> bool:
         """True when the reply is so long that nothing more may be added."""
-        return self._chars > MAX_COLLECTED_CHARS
+        return self._chars > MAX_ANSWER_CHARS or self._reasoning_chars > MAX_REASONING_CHARS
 
     @property
     def reasoning(self) -> str:
@@ -57,7 +64,7 @@ class ReplyBuilder:
         """Take the next piece of what the model thought."""
         if piece:
             self._reasoning.append(piece)
-            self._chars += len(piece)
+            self._reasoning_chars += len(piece)
             await self._deltas.write("reasoning", well_formed(piece))
 
     def add_call(
@@ -102,7 +109,7 @@ class ReplyBuilder:
             finish_reason=finish_reason,
             raw_finish_reason=raw_finish_reason,
             usage=usage,
-            provider_state=provider_state,
+            provider_state=provider_state if self._reasoning_chars <= MAX_STATE_CHARS else None,
         )
 
 

@@ -41,22 +41,28 @@ def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessage
     return sent
 
 
-def options(request: ModelRequest, *, own: bool) -> dict[str, Any]:
-    """Tools and limits (R80, R85, R87).
+def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
+    """The body of a streamed completion (R80, R85, R87).
 
     Args:
         request: The request.
+        provider: The name whose state may be sent back.
         own: Whether it goes to OpenAI itself, whose reasoning models refuse `max_tokens`; many compatible
             servers know nothing else.
     """
-    chosen: dict[str, Any] = {}
+    made: dict[str, Any] = {
+        "model": request.model,
+        "messages": messages(request, provider),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     if request.tools:
-        chosen["tools"] = [_tool(tool) for tool in request.tools]
+        made["tools"] = [_tool(tool) for tool in request.tools]
     if request.options.temperature is not None:
-        chosen["temperature"] = request.options.temperature
+        made["temperature"] = request.options.temperature
     if request.options.max_tokens is not None:
-        chosen["max_completion_tokens" if own else "max_tokens"] = request.options.max_tokens
-    return chosen
+        made["max_completion_tokens" if own else "max_tokens"] = request.options.max_tokens
+    return made
 
 
 def _tool(tool: ToolDefinition) -> ChatCompletionToolParam:
