@@ -1,0 +1,123 @@
+"""Tool calls written as strict JSON text (spec 000)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.scenarios.conftest import Play
+
+from banksman.model_server import Reply
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel, System
+
+TEXT = {"tool_protocol": "json_text"}
+
+
+def call(tool: str, terminate: bool = False, **parameters: Any) -> Reply:
+    """A reply that is one call."""
+    return Reply(text=json.dumps({"tool": tool, "parameters": parameters, "terminate": terminate}))
+
+
+async def test_a_result_goes_back_to_the_model_until_it_answers_in_text(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R1, R2, R6: a call with `terminate: false` is run, its result appended, and the model asked again."""
+    name = play(call("read_file", path="missing.txt"), Reply(text="There is no such file."))
+    conversation = await client.create(name, settings=TEXT)
+
+    outcome = await client.run(conversation, "read missing.txt")
+
+    assert (outcome["status"], outcome["content"]) == ("completed", "There is no such file.")
+    assert [entry["tool"] for entry in outcome["tool_calls"]] == ["read_file"]
+    second = model.requests(name.rpartition("/")[2])[1]["body"]["messages"]
+    assert "Tool result for read_file" in second[-1]["content"]
+
+
+async def test_a_terminating_call_is_the_last_word(client: Client, play: Play, model: ScriptedModel) -> None:
+    """R3: with `terminate: true` the result is the answer, and no further model request is made."""
+    name = play(call("web_fetch", terminate=True, url="http://127.0.0.1:1/"))
+    conversation = await client.create(name, settings=TEXT)
+
+    outcome = await client.run(conversation, "fetch http://127.0.0.1:1/")
+
+    assert outcome["status"] == "completed"
+    assert json.loads(outcome["content"])["success"] is False
+    assert len(model.requests(name.rpartition("/")[2])) == 1
+
+
+async def test_the_prompt_tells_every_tool_and_how_to_call_it(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R4, R5: the system prompt that the model gets is enhanced by the backend, from a prompt's id alone."""
+    name = play(Reply(text="hello"))
+    conversation = await client.create(name, settings=TEXT)
+    await client.run(conversation, "hi")
+
+    prompt = model.requests(name.rpartition("/")[2])[0]["body"]["messages"][0]["content"]
+
+    for told in ("bash", "read_file", "write_file", "web_fetch", "`path` (string, required)", '"terminate"'):
+        assert told in prompt
+
+
+async def test_a_malformed_call_is_corrected_and_the_run_goes_on(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R9, R10: a `terminate` that is not boolean goes back to the model with the rule it broke."""
+    bad = Reply(text='{"tool": "read_file", "parameters": {"path": "a"}, "terminate": "false"}')
+    name = play(bad, Reply(text="Sorry, here is my answer."))
+    conversation = await client.create(name, settings=TEXT)
+
+    outcome = await client.run(conversation, "go")
+
+    assert outcome["status"] == "completed"
+    [retry] = client.events(conversation, "protocol.retry")
+    assert (retry["data"]["attempt"], "terminate" in retry["data"]["error"]) == (1, True)
+    assert "terminate" in model.requests(name.rpartition("/")[2])[1]["body"]["messages"][-1]["content"]
+
+
+async def test_three_malformed_calls_in_a_row_end_the_run(client: Client, play: Play) -> None:
+    """R10: after three failed attempts the run ends with an error."""
+    name = play(*[Reply(text='{"tool": "bash", ')] * 3)
+    conversation = await client.create(name, settings=TEXT)
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "malformed_calls")
+
+
+async def test_plain_text_is_the_answer_and_no_loop_is_entered(client: Client, play: Play) -> None:
+    """R11: text without a call goes to the frontend as it is."""
+    conversation = await client.create(play(Reply(text="Just an answer.")), settings=TEXT)
+
+    outcome = await client.run(conversation, "hi")
+
+    assert (outcome["content"], outcome["tool_calls"], outcome["iterations"]) == ("Just an answer.", [], 1)
+
+
+async def test_nothing_of_a_call_reaches_the_client_as_text(client: Client, play: Play) -> None:
+    """R20, R16: calls are taken out of the stream on the backend; clients never parse them."""
+    name = play(
+        Reply(
+            text='Let me look. {"tool": "read_file", "parameters": {"path": "x"}, "terminate": false}',
+            chunk_chars=3,
+        ),
+        Reply(text="Done."),
+    )
+    conversation = await client.create(name, settings=TEXT)
+
+    await client.run(conversation, "go")
+
+    streamed = "".join(f["data"]["text"] for f in client.frames if f["type"] == "message.delta")
+    assert "parameters" not in streamed
+    assert streamed.replace(" ", "") == "Letmelook.Done."
+
+
+@pytest.mark.parametrize("path", ["/tools/available", "/v1/tools", "/context/tools"])
+async def test_there_is_no_endpoint_for_tools(system: System, path: str) -> None:
+    """R14: tools are the model's; no frontend lists them."""
+    import httpx
+
+    async with httpx.AsyncClient(base_url=system.url) as http:
+        assert (await http.get(path)).status_code == 404

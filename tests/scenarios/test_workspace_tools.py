@@ -1,0 +1,160 @@
+"""The four workspace tools, end to end (spec 003)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.scenarios.conftest import Play
+
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel
+
+
+def use(name: str, **arguments: Any) -> Reply:
+    """A reply that asks for one call."""
+    return Reply(tool_calls=(ToolCall(name=name, arguments=arguments),))
+
+
+async def run_approved(client: Client, conversation: str, *, questions: int) -> dict[str, Any]:
+    """Drive a run to its end, approving what it asks."""
+    run_id = await client.chat(conversation, "go")
+    for _ in range(questions):
+        asked = await client.question(run_id)
+        await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+        await client.event("approval.resolved", run_id=run_id)
+    return await client.finished(run_id)
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_all_four_are_offered_in_the_vendors_schema(
+    client: Client, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """R62, R63, R85, R87: name, description and input schema reach the model at the start."""
+    name = play(Reply(text="ok"), vendor=vendor)
+    conversation = await client.create(name)
+    await client.run(conversation, "hi")
+
+    offered = model.requests(name.rpartition("/")[2])[0]["body"]["tools"]
+    tools = offered if vendor == "anthropic" else [entry["function"] for entry in offered]
+    schema = "input_schema" if vendor == "anthropic" else "parameters"
+
+    assert {tool["name"] for tool in tools} == {"bash", "read_file", "write_file", "web_fetch"}
+    assert all(tool["description"] and tool[schema]["type"] == "object" for tool in tools)
+
+
+async def test_bash_reports_output_errors_and_exit_code(client: Client, play: Play) -> None:
+    """R64, R65: in the workspace, with stdout, stderr and the exit code."""
+    conversation = await client.create(
+        play(use("bash", command="pwd; echo oops >&2; exit 3"), Reply(text="ok"))
+    )
+
+    outcome = await run_approved(client, conversation, questions=1)
+
+    result = outcome["tool_calls"][0]["result"]
+    assert (result["stdout"], result["stderr"], result["exit_code"]) == ("/workspace\n", "oops\n", 3)
+
+
+async def test_long_output_is_cut_to_ten_thousand_characters(client: Client, play: Play) -> None:
+    """R64: head and tail are kept, and the total is told."""
+    conversation = await client.create(play(use("bash", command="seq 1 20000"), Reply(text="ok")))
+
+    outcome = await run_approved(client, conversation, questions=1)
+
+    result = outcome["tool_calls"][0]["result"]
+    assert len(result["stdout"]) <= 10_000
+    assert result["truncated"] is True
+    assert result["stdout"].startswith("1\n2\n") and result["stdout"].rstrip().endswith("20000")
+
+
+async def test_a_file_written_by_one_call_is_read_and_run_by_the_next(client: Client, play: Play) -> None:
+    """R66, R67, R70, R76: read, bash and write share one workspace; a skill is a script run by bash."""
+    skill = "print('efficiency: ' + open('data/in.txt').read())"
+    conversation = await client.create(
+        play(
+            use("write_file", path="data/in.txt", content="42"),
+            use("write_file", path=".claude/skills/report.py", content=skill),
+            use("bash", command="python3 .claude/skills/report.py > report.md"),
+            use("read_file", path="report.md"),
+            Reply(text="Efficiency is 42."),
+        )
+    )
+
+    outcome = await run_approved(client, conversation, questions=3)
+
+    assert outcome["content"] == "Efficiency is 42."
+    assert outcome["tool_calls"][-1]["result"]["content"] == "efficiency: 42\n"
+
+
+async def test_overwriting_is_confirmed(client: Client, play: Play) -> None:
+    """R71: the second write of a path replaces the first and says so."""
+    conversation = await client.create(
+        play(
+            use("write_file", path="a.txt", content="one"),
+            use("write_file", path="a.txt", content="two"),
+            use("read_file", path="a.txt"),
+            Reply(text="ok"),
+        )
+    )
+
+    outcome = await run_approved(client, conversation, questions=2)
+
+    first, second, read = (entry["result"] for entry in outcome["tool_calls"])
+    assert (first["created"], second["created"], read["content"]) == (True, False, "two")
+
+
+async def test_a_missing_file_is_an_error_that_the_model_may_act_on(client: Client, play: Play) -> None:
+    """R68, R106: the error is that call's result and the loop goes on."""
+    conversation = await client.create(play(use("read_file", path="nope.txt"), Reply(text="It is missing.")))
+
+    outcome = await client.run(conversation, "go")
+
+    assert outcome["content"] == "It is missing."
+    assert outcome["tool_calls"][0]["result"]["success"] is False
+    assert "nope.txt" in outcome["tool_calls"][0]["result"]["error"]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "a/../../outside", "/workspace/../etc/passwd"])
+async def test_no_path_leaves_the_workspace(client: Client, play: Play, path: str) -> None:
+    """R69, R72: absolute and escaping paths are refused, for reading and for writing."""
+    conversation = await client.create(
+        play(use("read_file", path=path), use("write_file", path=path, content="x"), Reply(text="ok"))
+    )
+
+    outcome = await run_approved(client, conversation, questions=1)
+
+    assert [entry["result"]["success"] for entry in outcome["tool_calls"]] == [False, False]
+
+
+async def test_a_fetch_that_fails_says_why(client: Client, play: Play) -> None:
+    """R73, R75: errors of a fetch come back with their details; private addresses are refused."""
+    conversation = await client.create(
+        play(use("web_fetch", url="http://169.254.169.254/latest"), Reply(text="ok"))
+    )
+
+    outcome = await client.run(conversation, "fetch http://169.254.169.254/latest")
+
+    assert outcome["tool_calls"][0]["result"]["success"] is False
+    assert "169.254.169.254" in outcome["tool_calls"][0]["result"]["error"]
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_results_go_back_as_the_vendor_wants_them(
+    client: Client, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """R77, R92, R95: paired by the id that the vendor gave, in the message that follows the call."""
+    call = ToolCall(name="read_file", arguments={"path": "x"}, id="toolu_given_by_the_vendor")
+    name = play(Reply(text="Looking.", tool_calls=(call,)), Reply(text="ok"), vendor=vendor)
+    conversation = await client.create(name)
+    await client.run(conversation, "go")
+
+    *_, asked, answered = model.requests(name.rpartition("/")[2])[1]["body"]["messages"]
+
+    if vendor == "anthropic":
+        assert asked["content"][-1]["id"] == answered["content"][0]["tool_use_id"] == call.id
+        assert answered["content"][0]["type"] == "tool_result"
+    else:
+        assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == call.id
+        assert json.loads(answered["content"])["success"] is False
