@@ -30,6 +30,7 @@ from banksman.bus.topology import StorageBudget, app_topology
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, RunnerLease
 from banksman.contracts.errors import Forbidden
+from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.testing.fixtures import BUDGET, SecuredNats
 
@@ -172,7 +173,6 @@ async def test_a_runner_may_publish_nothing_else(connect: Connect, subject: str)
 async def test_a_runner_may_hear_nothing_else(connect: Connect, subject: str) -> None:
     runner = await connect(RUNNER)
     await collect(runner, subject)
-    await runner.ready()
     assert runner.stats.forbidden == 1
 
 
@@ -246,20 +246,21 @@ async def test_only_the_janitors_user_may_purge_a_log(connect: Connect, user: st
 async def test_no_service_hears_the_inbox_of_another(connect: Connect) -> None:
     gateway = await connect(users.GATEWAY)
     await collect(gateway, "_INBOX_agent.>")
-    await gateway.ready()
     assert gateway.stats.forbidden == 1
 
 
 async def test_a_tenant_hears_its_own_conversations_only(connect: Connect) -> None:
     acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
-    heard = await collect(acme, ">")
+    deltas, commits = await collect(acme, "delta.>"), await collect(acme, "live.>")
     for tenant in ("other", "acme"):
-        await agent.publish(subjects.delta(tenant, "c1"), tenant.encode())
-        await agent.publish(subjects.live(tenant, "c1"), tenant.encode())
-    assert (await first(heard)).data == b"acme"
+        await agent.publish(subjects.delta(tenant, "c1"), b"")
+    await durable(agent, subjects.conversation("other", "c1"), b"", msg_id=new_id("k"))
+    await durable(agent, subjects.conversation("acme", "c1"), b"", msg_id=new_id("k"))
+    assert (await first(deltas)).subject == subjects.delta("acme", "c1")
+    assert (await first(commits)).subject == subjects.live("acme", "c1")
     await agent.ready()
     await acme.ready()
-    assert heard.empty()
+    assert deltas.empty() and commits.empty()
 
 
 async def test_a_tenant_reaches_its_door_and_no_api_of_the_broker(connect: Connect) -> None:

@@ -162,9 +162,10 @@ def _accounts(
 
 
 def _user(user: User, key: str | Variable) -> dict[str, Any]:
+    inbox = f"{user.inbox_prefix}.>"
     permissions: dict[str, Any] = {
-        "publish": {"allow": list(user.publish)},
-        "subscribe": {"allow": [f"{user.inbox_prefix}.>", *user.subscribe]},
+        "publish": {"allow": [inbox, *user.publish]},
+        "subscribe": {"allow": [inbox, *user.subscribe]},
     }
     if user.answers:
         permissions["allow_responses"] = {"max": 1, "expires": "5m"}

@@ -90,6 +90,29 @@ class Replies:
             raise NoResponders(subject)
         return message
 
+    async def echo(self) -> None:
+        """Send a message to this very inbox and wait until it comes back; the caller sets the deadline.
+
+        nats-py's own `flush` and `rtt` overtake what is still buffered, and one that is given up breaks the
+        connection when its answer comes after all.
+
+        Raises:
+            Unavailable: the connection is closed or was lost meanwhile.
+        """
+        returned: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def received(message: Message) -> None:
+            if not returned.done():
+                returned.set_result(message)
+
+        def failed(error: BanksmanError) -> None:
+            if not returned.done():
+                returned.set_exception(error)
+
+        with self.expect("echo", received, failed, until_reconnect=True) as inbox:
+            await self.send(inbox, b"", "")
+            await returned
+
     async def send(
         self, subject: str, payload: bytes, reply: str, headers: Mapping[str, str] | None = None
     ) -> None:

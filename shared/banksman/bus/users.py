@@ -56,7 +56,7 @@ class User:
     name: str
     account: str
     publish: tuple[str, ...]
-    """Subjects it may publish on; nothing else."""
+    """Subjects it may publish on, besides its own inbox; nothing else."""
     subscribe: tuple[str, ...]
     """Subjects it may hear, besides its own inbox; nothing else."""
     answers: bool = False

@@ -117,10 +117,8 @@ class _Worker:
                 heartbeats = group.create_task(self._beat_for_ever())
                 try:
                     await self._pull_until(stop)
+                    # Still subscribed: what the last pull brings goes back at once.
                     self._stopping = True
-                    with contextlib.suppress(NatsError, TimeoutError):
-                        async with asyncio.timeout(2):
-                            await subscription.drain()
                     if self._tasks:
                         await asyncio.wait(self._tasks, timeout=grace_s)
                 finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
@@ -124,6 +125,7 @@ class NatsServer:
     def pause(self) -> None:
         """Freeze it: connections stay open and nothing answers."""
         self._signal(signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)  # returns when it has stopped
 
     def resume(self) -> None:
         """Let it go on after `pause`."""

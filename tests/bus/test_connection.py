@@ -1,0 +1,159 @@
+"""The one connection: requests, reconnects, and what a service is told of its health."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.envelope import RemoteError, answer, error_envelope
+from banksman.bus.errors import MessageTooLarge, NoResponders, TimedOut
+from banksman.bus.messages import Message
+from banksman.contracts.errors import BadInput, ErrorCode, Unavailable
+from banksman.testing.fixtures import connect
+from banksman.testing.nats import NatsServer, free_port
+
+
+async def test_a_request_that_nobody_serves_fails_at_once(bus: Bus) -> None:
+    async with asyncio.timeout(1):
+        with pytest.raises(NoResponders) as refused:
+            await bus.request("nobody.is.there", b"", 30)
+    assert isinstance(refused.value, Unavailable)
+    assert refused.value.no_responders
+
+
+async def test_a_request_without_an_answer_ends_with_its_time(bus: Bus, tenant: str) -> None:
+    async def silent(message: Message) -> None:
+        pass
+
+    await bus.subscribe(tenant, silent)
+    with pytest.raises(TimedOut) as refused:
+        await bus.request(tenant, b"", 0.1)
+    assert not refused.value.no_responders
+
+
+async def test_many_requests_at_once_get_their_own_answers(bus: Bus, tenant: str) -> None:
+    async def echo(message: Message) -> None:
+        await bus.publish(message.reply, message.data)
+
+    await bus.subscribe(tenant, echo)
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(bus.request(tenant, b"%d" % number, 5)) for number in range(200)]
+    assert [task.result() for task in asked] == [b"%d" % number for number in range(200)]
+
+
+async def test_of_a_queue_one_gets_each_message(bus: Bus, tenant: str) -> None:
+    counts = [0, 0, 0]
+    done = asyncio.Event()
+
+    def member(number: int) -> Callable[[Message], Awaitable[None]]:
+        async def count(message: Message) -> None:
+            counts[number] += 1
+            if sum(counts) == 60:
+                done.set()
+
+        return count
+
+    for number in range(3):
+        await bus.subscribe(tenant, member(number), queue="q")
+    for _ in range(60):
+        await bus.publish(tenant, b"")
+    async with asyncio.timeout(5):
+        await done.wait()
+    await bus.ready()
+    assert sum(counts) == 60
+
+
+async def test_subscriptions_and_requests_go_on_after_the_server_was_killed(
+    own_nats: NatsServer, own_bus: Bus
+) -> None:
+    again = asyncio.Event()
+    own_bus.on_reconnect(again.set)
+
+    async def echo(message: Message) -> None:
+        await own_bus.publish(message.reply, message.data)
+
+    await own_bus.subscribe("echo", echo)
+    own_nats.restart()
+    async with asyncio.timeout(5):
+        await again.wait()
+    assert await own_bus.request("echo", b"hello", 5) == b"hello"
+    assert own_bus.stats.reconnects == 1
+
+
+async def test_readiness_is_a_round_trip(own_nats: NatsServer, own_bus: Bus) -> None:
+    await own_bus.ready()
+    own_nats.pause()
+    with pytest.raises(Unavailable):
+        await own_bus.ready(0.3)
+    own_nats.resume()
+    await own_bus.ready()
+
+
+async def test_dropped_messages_are_counted_and_told(bus: Bus, tenant: str) -> None:
+    told: asyncio.Queue[str] = asyncio.Queue()
+    bus.on_slow_consumer(told.put_nowait)
+    gate = asyncio.Event()
+
+    async def slow(message: Message) -> None:
+        await gate.wait()
+
+    await bus.subscribe(tenant, slow, pending_messages=2)
+    for _ in range(10):
+        await bus.publish(tenant, b"")
+    async with asyncio.timeout(5):
+        assert await told.get() == tenant
+    gate.set()
+    assert bus.stats.slow_consumer > 0
+
+
+async def test_a_callback_that_raises_is_counted_and_the_next_message_comes(bus: Bus, tenant: str) -> None:
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def fails_once(message: Message) -> None:
+        if message.data == b"bad":
+            raise ValueError("a bug")
+        got.put_nowait(message.data)
+
+    await bus.subscribe(tenant, fails_once)
+    await bus.publish(tenant, b"bad")
+    await bus.publish(tenant, b"good")
+    async with asyncio.timeout(5):
+        assert await got.get() == b"good"
+    assert bus.stats.errors == 1
+
+
+async def test_no_server_is_said_with_address_and_reason() -> None:
+    port = free_port()
+    settings = NatsSettings(url=f"nats://127.0.0.1:{port}", connect_timeout_s=0.5)
+    with pytest.raises(Unavailable, match=str(port)):
+        await Bus.connect(settings, name="lonely")
+
+
+async def test_a_closed_connection_answers_and_does_not_hang(nats_server: NatsServer) -> None:
+    bus = await connect(nats_server)
+    await bus.drain()
+    assert bus.closed.is_set()
+    with pytest.raises(Unavailable):
+        await bus.request("any.thing", b"", 5)
+    with pytest.raises(Unavailable):
+        await bus.publish("any.thing", b"")
+
+
+async def test_what_does_not_fit_a_message_is_refused_with_its_size(bus: Bus, tenant: str) -> None:
+    with pytest.raises(MessageTooLarge) as refused:
+        await bus.request(tenant, b"x" * (bus.max_payload + 1), 5)
+    assert refused.value.size == bus.max_payload + 1
+    assert refused.value.limit == bus.max_payload
+
+
+def test_an_error_travels_as_an_envelope() -> None:
+    with pytest.raises(RemoteError) as remote:
+        answer(error_envelope(BadInput("path", "..", "a path inside the workspace")))
+    assert remote.value.code is ErrorCode.BAD_REQUEST
+    assert remote.value.frame.details == {"field": "path", "expected": "a path inside the workspace"}
+    with pytest.raises(RemoteError, match=r"^internal error$"):
+        answer(error_envelope(ValueError("a secret")))
+    assert answer(b'{"answer":"accepted"}') == b'{"answer":"accepted"}'

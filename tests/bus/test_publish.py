@@ -1,0 +1,162 @@
+"""The durable write, over lost acknowledgements, kills and full storage."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.errors import MessageTooLarge, SlotTaken, WrongLastSequence
+from banksman.bus.jetstream import call, last_message
+from banksman.bus.messages import Message
+from banksman.bus.names import api
+from banksman.bus.publish import durable
+from banksman.contracts.errors import Overloaded, Unavailable
+from banksman.testing.fixtures import connect
+from banksman.testing.lossy import lossy_wire
+from banksman.testing.nats import NatsServer
+
+
+async def create(bus: Bus, name: str, **settings: Any) -> None:
+    """A stream of one test; its subjects begin with its name."""
+    config = {"name": name, "subjects": [f"{name}.>"], "storage": "file", "discard": "new", **settings}
+    await call(bus, api("STREAM.CREATE", name), config)
+
+
+async def stored(bus: Bus, name: str) -> int:
+    return (await call(bus, api("STREAM.INFO", name)))["state"]["messages"]
+
+
+async def test_a_publish_whose_acknowledgement_is_lost_is_stored_once(
+    nats_server: NatsServer, bus: Bus, tenant: str
+) -> None:
+    await create(bus, tenant)
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy") as lossy:
+            wire.lose_next("_INBOX")
+            writing = asyncio.create_task(durable(lossy, f"{tenant}.a", b"once", msg_id="m1"))
+            async with asyncio.timeout(5):
+                while not wire.lost:
+                    await bus.ready()
+            # The connection breaks too: the writer need not wait out its time.
+            await wire.cut()
+            async with asyncio.timeout(5):
+                ack = await writing
+    assert ack.tries == 2
+    assert ack.duplicate
+    assert await stored(bus, tenant) == 1
+
+
+async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
+    own_nats: NatsServer, own_bus: Bus
+) -> None:
+    """R: an accepted message survives `kill -9`, and none is stored twice."""
+    await create(own_bus, "S")
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(200):
+            tasks.create_task(durable(own_bus, f"S.{number}", b"x", msg_id=f"m{number}"))
+        await asyncio.sleep(0)
+        while await stored_so_far(own_bus) < 20:
+            pass
+        own_nats.restart()
+    assert await stored(own_bus, "S") == 200
+    assert own_bus.stats.reconnects == 1
+
+
+async def stored_so_far(bus: Bus) -> int:
+    try:
+        return await stored(bus, "S")
+    except Unavailable:
+        return 0
+
+
+async def test_a_taken_slot_and_full_storage_are_told_apart(bus: Bus, tenant: str) -> None:
+    """The server has one error code for both."""
+    await create(bus, tenant, max_bytes=2000, max_msgs_per_subject=1, discard_new_per_subject=True)
+    await durable(bus, f"{tenant}.a", b"x" * 500, msg_id="m1")
+    with pytest.raises(SlotTaken):
+        await durable(bus, f"{tenant}.a", b"y", msg_id="m2")
+    with pytest.raises(Overloaded, match="maximum bytes exceeded"):
+        for number in range(10):
+            await durable(bus, f"{tenant}.{number}", b"x" * 500, msg_id=f"n{number}")
+    with pytest.raises(SlotTaken):
+        await durable(bus, f"{tenant}.a", b"y", msg_id="m3")
+
+
+async def test_a_repeat_of_what_is_stored_is_a_duplicate_also_in_a_taken_slot(bus: Bus, tenant: str) -> None:
+    await create(bus, tenant, max_msgs_per_subject=1, discard_new_per_subject=True)
+    first = await durable(bus, f"{tenant}.a", b"x", msg_id="m1")
+    again = await durable(bus, f"{tenant}.a", b"x", msg_id="m1")
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert again.stream_seq == first.stream_seq
+
+
+async def test_a_compare_and_set_names_the_message_it_found(bus: Bus, tenant: str) -> None:
+    await create(bus, tenant)
+    ack = await durable(bus, f"{tenant}.a", b"1", msg_id="m1", expect_last_subject_seq=0)
+    with pytest.raises(WrongLastSequence) as refused:
+        await durable(bus, f"{tenant}.a", b"2", msg_id="m2", expect_last_subject_seq=0)
+    assert refused.value.found == ack.stream_seq
+
+
+async def test_a_message_above_the_streams_limit_is_too_large(bus: Bus, tenant: str) -> None:
+    await create(bus, tenant, max_msg_size=100)
+    with pytest.raises(MessageTooLarge):
+        await durable(bus, f"{tenant}.a", b"x" * 101, msg_id="m1")
+    with pytest.raises(MessageTooLarge):
+        await durable(bus, f"{tenant}.a", b"x" * 2_000_000, msg_id="m2")
+
+
+async def test_a_subject_without_a_stream_is_tried_until_the_budget_ends(bus: Bus, tenant: str) -> None:
+    """While a stream elects its leader the server says the same."""
+    writing = asyncio.create_task(durable(bus, f"{tenant}.a", b"x", msg_id="m1"))
+    with pytest.raises(Unavailable, match=r"not acknowledged within 0\.3 s"):
+        await durable(bus, f"{tenant}.b", b"x", msg_id="m2", budget_s=0.3)
+    await create(bus, tenant)
+    async with asyncio.timeout(5):
+        assert (await writing).tries > 1
+
+
+async def test_at_most_sixteen_are_in_flight(bus: Bus, tenant: str) -> None:
+    waiting: list[str] = []
+    enough = asyncio.Event()
+
+    async def hold(message: Message) -> None:
+        waiting.append(message.reply)
+        if len(waiting) == 16:
+            enough.set()
+
+    await bus.subscribe(tenant, hold)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        writing = [tasks.create_task(durable(bus, tenant, b"", msg_id=f"m{n}")) for n in range(40)]
+        while not all(task.done() for task in writing):
+            await enough.wait()
+            await bus.ready()
+            assert len(waiting) <= 16
+            enough.clear()
+            answered = list(waiting)
+            waiting.clear()
+            for reply in answered:
+                await bus.publish(reply, b'{"stream":"S","seq":1}')
+            if sum(not task.done() for task in writing) - len(answered) < 16:
+                enough.set()
+            await bus.ready()
+
+
+async def test_what_is_written_while_the_server_is_away_is_stored_when_it_is_back(
+    own_nats: NatsServer,
+) -> None:
+    async with await connect(own_nats) as bus:
+        await create(bus, "S")
+        own_nats.kill()
+        writing = asyncio.create_task(durable(bus, "S.a", b"late", msg_id="m1"))
+        with pytest.raises(Unavailable):
+            await bus.ready(0.2)
+        own_nats.start()
+        async with asyncio.timeout(5):
+            await writing
+        message = await last_message(bus, "S", "S.a")
+        assert message is not None and message.data == b"late"
