@@ -20,6 +20,6 @@ lock() {
 
 # Every other file is held to the pins of dev, so what is tested is what is installed.
 lock dev "$@"
-for name in local gateway agent tool-runner workflows nats; do
+for name in local gateway agent tool-runner workflows model-server nats; do
     lock "$name" --constraint requirements/dev.txt
 done
