@@ -98,13 +98,8 @@ async def test_plain_text_is_the_answer_and_no_loop_is_entered(client: Client, p
 
 async def test_nothing_of_a_call_reaches_the_client_as_text(client: Client, play: Play) -> None:
     """R20, R16: calls are taken out of the stream on the backend; clients never parse them."""
-    name = play(
-        Reply(
-            text='Let me look. {"tool": "read_file", "parameters": {"path": "x"}, "terminate": false}',
-            chunk_chars=3,
-        ),
-        Reply(text="Done."),
-    )
+    written = 'Let me look. {"tool": "read_file", "parameters": {"path": "x"}, "terminate": false}'
+    name = play(Reply(text=written, chunk_chars=3), Reply(text="Done."))
     conversation = await client.create(name, settings=TEXT)
 
     await client.run(conversation, "go")

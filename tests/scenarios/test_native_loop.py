@@ -15,7 +15,7 @@ READ = ToolCall(name="read_file", arguments={"path": "none"})
 async def test_the_loop_calls_collects_and_answers_with_its_history(
     client: Client, play: Play, vendor: str
 ) -> None:
-    """R89–R91, R93, R96, R97, R100–R102: every execution is tracked, in order, with its iteration."""
+    """R89, R90, R91, R93, R96, R97, R100, R101, R102: every execution is tracked, in order, with its iteration."""
     replies = [Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="Finished.")]
     conversation = await client.create(play(*replies, vendor=vendor))
 
@@ -91,7 +91,7 @@ async def test_the_answer_is_streamed_while_it_is_written(client: Client, play: 
         e for e in client.events(conversation, "message.completed") if e["data"]["role"] == "assistant"
     ]
     assert "".join(d["data"]["text"] for d in deltas) == message["data"]["content"] == "one two three four"
-    assert [d["data"]["offset"] for d in deltas][0] == 0
+    assert deltas[0]["data"]["offset"] == 0
     assert {d["data"]["message_id"] for d in deltas} == {message["data"]["message_id"]}
 
 

@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
-from banksman.agent.protocols.base import Calls, DeltaFilter, Final, ModelReply, ModelRequest, Protocol
+from banksman.agent.protocols.base import (
+    Calls,
+    DeltaFilter,
+    Final,
+    ModelReply,
+    ModelRequest,
+    Protocol,
+    kept_text,
+)
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.replies import Reply, failure, recorded
@@ -94,7 +102,7 @@ class Thinker:
         calls = reading.calls if isinstance(reading, Calls) else ()
         return Reply(
             reading=reading,
-            text=answered.text or "",
+            text=kept_text(answered.text or ""),
             message_id=message_id,
             approval_id=owned.ports.clock.new_id("a"),
             expires_at=owned.ports.clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
