@@ -1,0 +1,229 @@
+"""Composition of the tool-runner service."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+from banksman.bus import names
+from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane
+from banksman.bus.objects import Objects
+from banksman.bus.slots import CallSlots
+from banksman.bus.users import TOOL_RUNNER, inbox_prefix
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, FileAnswer, FileRequest
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.subjects import ANY
+from banksman.runs.runner import CallDesk
+from banksman.runtime import service
+from banksman.runtime.health import health_server
+from banksman.runtime.service import Life
+from banksman.tool_runner.egress import HostRules
+from banksman.tool_runner.execution import Execution
+from banksman.tool_runner.files_api import FilesApi
+from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
+from banksman.tool_runner.lease import Lease
+from banksman.tool_runner.private_exits import EgressWithPrivate
+from banksman.tool_runner.records import CallRecords
+from banksman.tool_runner.runner_identity import RunnerIdentity, claim
+from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+from banksman.tool_runner.selftest import self_test
+from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
+from banksman.tool_runner.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.turns import Turns
+from banksman.tool_runner.uploads import Uploads
+from banksman.tool_runner.worker import Worker
+from banksman.tool_runner.workspace import WorkspaceStore, default_root
+
+THREADS = 32
+"""For files and look-ups of names, which may hang; what the interpreter takes by default is a handful."""
+EXIT_WITHIN_S = 5
+"""Seconds that an end without a lease may take. Then the kernel ends the process, and that its sandboxes."""
+
+
+def run() -> int:
+    """Run the service until it is told to stop; returns the exit code."""
+    return service.run("tool-runner", ToolRunnerServiceSettings, main)
+
+
+async def main(settings: ToolRunnerServiceSettings, life: Life) -> None:
+    """Serve until `life.stop`.
+
+    Raises:
+        Conflict: another process serves these workspaces.
+        LeaseLost: the lease was not renewed in time; a supervisor starts the process again.
+        Unavailable: NATS cannot be reached.
+    """
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
+    try:
+        async with asyncio.TaskGroup() as tasks, AsyncExitStack() as stack:
+            await _serve(settings, life, tasks, stack)
+    except BaseExceptionGroup as group:
+        raise _first(group) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Premises:
+    """What a runner has before it meets the bus."""
+
+    workspaces: WorkspaceStore
+    uploads: Uploads
+    identity: RunnerIdentity
+    sandbox: BwrapSandbox | None
+    """None when it does not hold; `problem` says why."""
+    problem: str | None
+    box: ToolBox | None
+
+
+async def _serve(
+    settings: ToolRunnerServiceSettings, life: Life, tasks: asyncio.TaskGroup, stack: AsyncExitStack
+) -> None:
+    own = settings.tool_runner
+    await stack.enter_async_context(health_server(life.health, own))
+    premises = await _premises(settings.data_dir, own)
+    if premises.sandbox is not None:
+        stack.callback(premises.sandbox.close)
+        sweep = tasks.create_task(premises.sandbox.sweep(), name="sweep")
+        stack.callback(sweep.cancel)
+    bus = await stack.enter_async_context(await _connect(settings, premises.identity))
+    worker = _worker(bus, own, premises, tasks)
+    files = FilesApi(premises.workspaces, premises.uploads, holds=lambda: worker.lease.holds)
+    await stack.enter_async_context(control_plane(bus, premises.identity.runner, worker, files))
+    await worker.lease.take()
+    keeper = tasks.create_task(_keep(worker.lease), name="lease")
+    _tell_health(life, bus, worker)
+    life.ready()
+    await life.stop.wait()
+    worker.lease.withdraw("draining")
+    await worker.drain(own.drain_s)
+    keeper.cancel()
+    await asyncio.wait([keeper])
+    await worker.lease.release()
+
+
+async def _premises(data_dir: Path, own: ToolRunnerSettings) -> _Premises:
+    user = sandbox_identity(own.sandbox_uid)
+    workspaces = WorkspaceStore(
+        own.workspaces_dir or default_root(data_dir, user), user, own.limits.workspace
+    )
+    workspaces.prepare()
+    identity = claim(workspaces.root)
+    uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
+    uploads.prepare()
+    sandbox, problem = await _tested_sandbox(workspaces.root, user, own)
+    box = None
+    if sandbox is not None:
+        # Reading the machine's certificates takes a third of a second on a busy one.
+        ssl_context = await asyncio.to_thread(ssl.create_default_context)
+        egress = EgressWithPrivate(
+            own.limits.fetch,
+            hosts=HostRules(own.egress.allow_hosts, own.egress.deny_hosts),
+            private=own.egress.allow_private_addresses,
+            ssl_context=ssl_context,
+        )
+        box = workspace_tools(sandbox, egress, own.limits)
+    return _Premises(workspaces, uploads, identity, sandbox, problem, box)
+
+
+async def _tested_sandbox(
+    root: Path, user: SandboxIdentity, own: ToolRunnerSettings
+) -> tuple[BwrapSandbox | None, str | None]:
+    """The sandbox, or why there is none."""
+    made: list[BwrapSandbox] = []
+
+    def make() -> BwrapSandbox:
+        made.append(BwrapSandbox(user, own.limits.sandbox, max_output_chars=own.limits.max_output_chars))
+        return made[0]
+
+    report = await self_test(root, user, make)
+    return (made[0], None) if report.ok else (None, report.summary())
+
+
+async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity) -> Bus:
+    user = f"{TOOL_RUNNER}-{identity.runner}" if settings.tool_runner.own_key else TOOL_RUNNER
+    name = f"{TOOL_RUNNER} {identity.runner}"
+    return await Bus.connect(settings.nats, name=name, inbox_prefix=inbox_prefix(user))
+
+
+def _worker(bus: Bus, own: ToolRunnerSettings, premises: _Premises, tasks: asyncio.TaskGroup) -> Worker:
+    identity = premises.identity
+    lease = Lease(bus, identity, load=lambda: len(desk.active), problem=premises.problem)
+    desk = CallDesk(
+        runner=identity.runner,
+        runner_epoch=identity.epoch,
+        slots=CallRecords(
+            CallSlots(bus, may_read=False), runner_epoch=identity.epoch, holds=lambda: lease.holds
+        ),
+        capacity=own.queue_capacity,
+        now=lambda: datetime.now(UTC),
+        may_start=lambda: lease.holds and not worker.draining,
+    )
+    outputs = Objects(bus, names.OUTPUTS)
+    execution = premises.box and Execution(bus, identity.runner, premises.box, premises.workspaces, outputs)
+    commands = own.limits.sandbox.max_concurrent_calls
+    turns = Turns(commands=commands, fetches=own.concurrent_fetches)
+    worker = Worker(desk, lease, turns, execution, premises.problem, tasks)
+    return worker
+
+
+def control_plane(bus: Bus, runner: str, worker: Worker, files: FilesApi) -> ControlPlane:
+    """What a runner serves; also the source of the subject reference."""
+    control = ControlPlane(bus, title="Banksman tool-runner", description="Calls and files of one runner.")
+    control.serve(
+        subjects.tool_call(runner, ANY, ANY),
+        worker.on_call,
+        request=CallRequest,
+        reply=CallAnswer,
+        title="tool.call",
+        description="Run a call, once. The answer says whether it was taken; its result comes as an event.",
+    )
+    control.serve(
+        subjects.tool_cancel(runner, ANY, ANY),
+        worker.on_cancel,
+        request=CancelCall,
+        reply=CallAnswer,
+        title="tool.cancel",
+        description="End a call and store its result.",
+    )
+    control.serve(
+        subjects.files(runner, ANY, ANY),
+        files.respond,
+        request=FileRequest,
+        reply=FileAnswer,
+        title="file",
+        description="List, read, write and delete files of a workspace.",
+    )
+    return control
+
+
+async def _keep(lease: Lease) -> None:
+    try:
+        await lease.keep()
+    except BanksmanError:
+        signal.alarm(EXIT_WITHIN_S)
+        raise
+
+
+def _tell_health(life: Life, bus: Bus, worker: Worker) -> None:
+    async def sandbox() -> str | None:
+        return worker.problem
+
+    async def lease() -> str | None:
+        return None if worker.lease.holds else "the lease is not renewed"
+
+    life.health.checks |= {"nats": bus.problem, "sandbox": sandbox, "lease": lease}
+
+
+def _first(error: BaseException) -> BaseException:
+    """What a task group was ended by: a caller expects it by its own type."""
+    if isinstance(error, BaseExceptionGroup):
+        return _first(cast(BaseExceptionGroup[BaseException], error).exceptions[0])
+    return error

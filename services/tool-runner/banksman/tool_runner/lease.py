@@ -1,0 +1,118 @@
+"""The lease: the proof that this process may execute calls. Without it nothing starts and everything ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from banksman.bus.connection import Bus
+from banksman.bus.errors import WrongLastSequence
+from banksman.bus.kv import Bucket
+from banksman.bus.leases import RENEW_EVERY_S, STOP_AFTER_S, renew_lease, take_lease
+from banksman.bus.names import RUNNERS
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.tool_runner.runner_identity import RunnerIdentity
+
+logger = logging.getLogger(__name__)
+
+_TRY_AGAIN_S = 0.05
+_RELEASE_S = 2.0
+
+
+class LeaseLost(BanksmanError):
+    """Others may act for this runner now: it stops itself and its commands."""
+
+
+class Lease:
+    """This process's hold on its runner.
+
+    `holds` is judged by the clock alone, so a process that was frozen finds the lease lost before it does
+    anything else.
+    """
+
+    def __init__(
+        self, bus: Bus, identity: RunnerIdentity, *, load: Callable[[], int], problem: str | None = None
+    ) -> None:
+        self._bus = bus
+        self._identity = identity
+        self._load = load
+        self._problem = problem
+        self._revision = 0
+        self._renewed_at = float("-inf")
+        self._changed = asyncio.Event()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the last renewal was sent less than `STOP_AFTER_S` ago."""
+        return asyncio.get_running_loop().time() - self._renewed_at < STOP_AFTER_S
+
+    async def take(self) -> None:
+        """Begin to hold, in the place of any earlier process of this runner.
+
+        Raises:
+            Unavailable: it could not be stored.
+            Forbidden: this user may not write it.
+        """
+        sent = asyncio.get_running_loop().time()
+        self._revision = await take_lease(self._bus, self._value())
+        self._renewed_at = sent
+
+    async def keep(self) -> NoReturn:
+        """Renew for as long as possible.
+
+        Raises:
+            LeaseLost: no renewal within `STOP_AFTER_S`, or another process holds it.
+            Forbidden: this user may not write it.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_EVERY_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            await self._renew()
+
+    def withdraw(self, problem: str) -> None:
+        """Tell owners, with the next renewal at once, to place nothing here any more."""
+        self._problem = problem
+        self._changed.set()
+
+    async def release(self) -> None:
+        """Give it up, so that owners need not wait for its end; best effort, after `keep` was stopped."""
+        self._renewed_at = float("-inf")
+        leases = Bucket(self._bus, RUNNERS, RunnerLease)
+        with contextlib.suppress(BanksmanError, TimeoutError):
+            async with asyncio.timeout(_RELEASE_S):
+                await leases.delete(self._identity.runner, revision=self._revision)
+
+    async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout_at(self._renewed_at + STOP_AFTER_S):
+                while True:
+                    sent = loop.time()
+                    try:
+                        self._revision = await renew_lease(self._bus, self._value(), self._revision)
+                    except Unavailable as error:
+                        logger.warning("the lease is not renewed: %s", error)
+                        await asyncio.sleep(_TRY_AGAIN_S)
+                    else:
+                        # The broker counts from when it stored this, which is later.
+                        self._renewed_at = sent
+                        return
+        except TimeoutError as error:
+            raise LeaseLost(f"the lease was not renewed for {STOP_AFTER_S:g} s") from error
+        except WrongLastSequence as error:
+            raise LeaseLost("the lease ended, or another process of this runner holds it") from error
+
+    def _value(self) -> RunnerLease:
+        return RunnerLease(
+            runner=self._identity.runner,
+            runner_epoch=self._identity.epoch,
+            load=self._load(),
+            serving=self._problem is None,
+            problem=self._problem,
+        )

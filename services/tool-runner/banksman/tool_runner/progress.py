@@ -1,0 +1,80 @@
+"""What a call shows while it runs: lossy, a few pieces a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from banksman.bus.connection import Bus
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallProgress, CallRequest
+from banksman.contracts.errors import Unavailable
+from banksman.tool_runner.concurrency import beside
+from banksman.tool_runner.tools.base import OnProgress
+
+PIECE_CHARS = 4096
+"""Characters of one piece; what comes faster than `PIECE_EVERY_S` waits."""
+PIECE_EVERY_S = 0.1
+BACKLOG_CHARS = 64 * 1024
+"""Characters of one stream that wait; more is left out, the result has its beginning and its end."""
+
+Stream = Literal["stdout", "stderr"]
+
+
+class _Backlog:
+    """Output that was not shown yet."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self._waiting: dict[Stream, str] = {}
+
+    def add(self, stream: Stream, text: str) -> None:
+        waiting = self._waiting.get(stream, "")
+        self._waiting[stream] = waiting + text[: BACKLOG_CHARS - len(waiting)]
+        self.news.set()
+
+    def pieces(self) -> Iterator[tuple[Stream, str]]:
+        """The next piece of each stream."""
+        waiting, self._waiting = self._waiting, {}
+        self.news.clear()
+        for stream, text in waiting.items():
+            yield stream, text[:PIECE_CHARS]
+            if rest := text[PIECE_CHARS:]:
+                self.add(stream, rest)
+
+
+@asynccontextmanager
+async def progress(bus: Bus, runner: str, request: CallRequest) -> AsyncGenerator[OnProgress | None]:
+    """Tell of a call while the block runs; gives what takes its output, or None when nobody asked."""
+    if not request.progress:
+        yield None
+        return
+    backlog = _Backlog()
+    async with beside(_tell(bus, runner, request, backlog)):
+        yield backlog.add
+
+
+async def _tell(bus: Bus, runner: str, request: CallRequest, backlog: _Backlog) -> None:
+    subject = subjects.tool_progress(request.tenant, request.conversation_id)
+    started = CallProgress(
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        tool_call_id=request.call.id,
+        kind="started",
+        runner=runner,
+    )
+    await _publish(bus, subject, started)
+    while True:
+        await backlog.news.wait()
+        for stream, text in backlog.pieces():
+            piece = started.model_copy(update={"kind": "output", "stream": stream, "text": text})
+            await _publish(bus, subject, piece)
+        await asyncio.sleep(PIECE_EVERY_S)
+
+
+async def _publish(bus: Bus, subject: str, told: CallProgress) -> None:
+    with contextlib.suppress(Unavailable):
+        await bus.publish(subject, told.model_dump_json().encode())

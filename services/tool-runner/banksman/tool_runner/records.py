@@ -1,0 +1,59 @@
+"""The starts and results that this process stores."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from banksman.bus.slots import CallSlots
+from banksman.contracts.calls import CallFinished, CallStarted
+from banksman.contracts.errors import Overloaded, Refused
+
+logger = logging.getLogger(__name__)
+
+_TRY_AGAIN_S = 0.5
+
+
+class CallRecords:
+    """The slots of calls, written for as long as the lease holds and never read: a runner may not.
+
+    The start and the result of an attempt have fixed message ids, so writing one again is safe.
+    """
+
+    def __init__(self, slots: CallSlots, *, runner_epoch: int, holds: Callable[[], bool]) -> None:
+        self._slots = slots
+        self._runner_epoch = runner_epoch
+        self._holds = holds
+
+    async def start(self, tenant: str, started: CallStarted) -> bool:
+        """Store the start. True only when this process stored it, just now.
+
+        Raises:
+            Unavailable: whether it is stored is not known; it must not run.
+            Overloaded: storage is full, and the lease is over.
+        """
+        while True:
+            try:
+                return (await self._slots.put_started(tenant, started)).fresh
+            except Overloaded as full:
+                await self._pause(started.attempt, full)
+
+    async def finish(self, tenant: str, finished: CallFinished) -> None:
+        """Store the result unless one is stored.
+
+        Raises:
+            Refused: not stored, and the lease is over: owners have declared an outcome.
+        """
+        while True:
+            try:
+                await self._slots.put_result(tenant, finished, runner_epoch=self._runner_epoch)
+                return
+            except Refused as refused:
+                await self._pause(finished.attempt, refused)
+
+    async def _pause(self, attempt: str, reason: Refused) -> None:
+        if not self._holds():
+            raise reason
+        logger.warning("%s: not stored yet: %s", attempt, reason)
+        await asyncio.sleep(_TRY_AGAIN_S)

@@ -1,0 +1,66 @@
+"""Settings of the tool-runner service."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from banksman.bus.connection import NatsSettings
+from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
+from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
+from banksman.tool_runner.limits import RunnerLimits
+
+
+def _address_and_port(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError as error:
+        raise ValueError("an address and a port, as in 10.0.0.5:8080") from error
+    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError("an address and a port, as in 10.0.0.5:8080")
+    return value
+
+
+class EgressSettings(Section):
+    """Where `web_fetch` may go. The sandbox itself has no network."""
+
+    allow_hosts: tuple[str, ...] = ("*",)
+    """Globs over host names; a host that none matches is refused, at every redirect too."""
+    deny_hosts: tuple[str, ...] = ()
+    """Globs over host names that are refused though allowed."""
+    allow_private_addresses: tuple[Annotated[str, AfterValidator(_address_and_port)], ...] = ()
+    """`address:port` of servers of your own that may be fetched from though their address is not public.
+    A page elsewhere cannot redirect to one."""
+
+
+class ToolRunnerSettings(HealthSettings):
+    """How calls are executed."""
+
+    workspaces_dir: Path | None = None
+    """Where workspaces are kept. None takes `data_dir/workspaces`, or a directory below `/var/lib/banksman`
+    when the runner is root and the sandbox user cannot reach `data_dir`."""
+    sandbox: Literal["bwrap"] = "bwrap"
+    sandbox_uid: int = Field(default=DEFAULT_SANDBOX_UID, gt=0)
+    """The user that commands run as when the runner is root; otherwise they run as the runner's own."""
+    own_key: bool = False
+    """True when the key in `nats` is of the user `tool-runner-{id}`, for this runner alone; False for the
+    user `tool-runner` that runners share."""
+    queue_capacity: int = Field(default=256, ge=1, le=100_000)
+    """Calls running and waiting; above it the answer is `busy`."""
+    concurrent_fetches: int = Field(default=32, ge=1, le=1000)
+    """`web_fetch` calls at a time; more wait. Commands have `limits.sandbox.max_concurrent_calls`."""
+    drain_s: float = Field(default=20.0, ge=0)
+    """Seconds that running calls get at the end of the process before they are killed."""
+    limits: RunnerLimits = RunnerLimits()
+    egress: EgressSettings = EgressSettings()
+
+
+class ToolRunnerServiceSettings(ServiceSettings):
+    """All sections that a tool-runner reads."""
+
+    nats: NatsSettings = NatsSettings()
+    tool_runner: ToolRunnerSettings = ToolRunnerSettings()
