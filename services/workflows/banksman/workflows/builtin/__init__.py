@@ -1,0 +1,11 @@
+"""The workflows that come with the platform."""
+
+from __future__ import annotations
+
+from banksman.workflows.builtin.create_project import CREATE_PROJECT
+from banksman.workflows.workflow import Workflow
+
+BUILTIN: tuple[Workflow, ...] = (CREATE_PROJECT,)
+"""Registered by the service when it starts."""
+
+__all__ = ["BUILTIN"]

@@ -1,0 +1,24 @@
+"""Settings of the workflows service."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from banksman.bus.connection import NatsSettings
+from banksman.runtime.settings import HealthSettings, ServiceSettings
+
+
+class WorkflowSettings(HealthSettings):
+    """How workflows are run."""
+
+    slots: int = Field(default=16, ge=1, le=1000)
+    """Runs of one workflow that a process drives at once."""
+    drain_s: float = Field(default=20.0, ge=0)
+    """Seconds that driven runs get at the end of the process before others take them over."""
+
+
+class WorkflowServiceSettings(ServiceSettings):
+    """All sections that the service reads."""
+
+    nats: NatsSettings = NatsSettings()
+    workflows: WorkflowSettings = WorkflowSettings()

@@ -1,0 +1,36 @@
+"""The tools that a workflow may call: the workspace's, and those that other processes registered."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import TOOLS
+from banksman.bus.watch import BucketView
+from banksman.contracts.registry import ToolRegistration
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+
+
+class Tools:
+    """Definitions by name; as a context manager it watches the registry."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
+
+    async def __aenter__(self) -> Self:
+        await self._registered.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._registered.__aexit__(kind, error, trace)
+
+    def find(self, tenant: str, name: str) -> ToolDefinition | None:
+        """The definition that a tenant's call of `name` goes by; None when there is none."""
+        registered = (entry.value for entry in self._registered.entries())
+        others = (one.definition for one in registered if one.tenant in (None, tenant))
+        return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)
