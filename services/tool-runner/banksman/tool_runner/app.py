@@ -17,7 +17,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.objects import Objects
 from banksman.bus.slots import CallSlots
-from banksman.bus.users import TOOL_RUNNER, inbox_prefix
+from banksman.bus.users import TOOL_RUNNER, tool_runner
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, FileAnswer, FileRequest
 from banksman.contracts.errors import BanksmanError
@@ -115,7 +115,7 @@ async def _premises(data_dir: Path, own: ToolRunnerSettings) -> _Premises:
         own.workspaces_dir or default_root(data_dir, user), user, own.limits.workspace
     )
     workspaces.prepare()
-    identity = claim(workspaces.root)
+    identity = claim(workspaces.root, runner=own.runner)
     uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
     uploads.prepare()
     sandbox, problem = await _tested_sandbox(workspaces.root, user, own)
@@ -148,9 +148,9 @@ async def _tested_sandbox(
 
 
 async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity) -> Bus:
-    user = f"{TOOL_RUNNER}-{identity.runner}" if settings.tool_runner.own_key else TOOL_RUNNER
+    user = tool_runner(settings.tool_runner.runner)
     name = f"{TOOL_RUNNER} {identity.runner}"
-    return await Bus.connect(settings.nats, name=name, inbox_prefix=inbox_prefix(user))
+    return await Bus.connect(settings.nats, name=name, inbox_prefix=user.inbox_prefix)
 
 
 def _worker(bus: Bus, own: ToolRunnerSettings, premises: _Premises, tasks: asyncio.TaskGroup) -> Worker:

@@ -26,15 +26,20 @@ class RunnerIdentity:
     """Open for as long as the process holds the directory."""
 
 
-def claim(root: Path) -> RunnerIdentity:
+def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:
     """Take the directory for this process and begin its next epoch, on disk before this returns.
 
+    `runner` is the id of a directory that has none yet; by default a new one.
+
     Raises:
-        Conflict: when another process holds it.
+        Conflict: when another process holds it, or it has another id than `runner`.
         OSError: when it cannot be written.
     """
     lock_fd = _lock(root)
-    runner, epoch = _read(root / _FILE)
+    wanted = runner
+    runner, epoch = _read(root / _FILE, wanted)
+    if wanted not in (None, runner):
+        raise Conflict(f"workspaces in {root} belong to runner {runner!r}, not to {wanted!r}")
     _write(root, runner, epoch + 1)
     return RunnerIdentity(runner, epoch + 1, lock_fd)
 
@@ -51,9 +56,9 @@ def _lock(root: Path) -> int:
     return fd
 
 
-def _read(path: Path) -> tuple[str, int]:
+def _read(path: Path, wanted: str | None) -> tuple[str, int]:
     if not path.exists():
-        return new_id("r"), 0
+        return wanted or new_id("r"), 0
     stored = cast(dict[str, object], json.loads(path.read_text(encoding="utf-8")))
     epoch = stored.get("epoch")
     if not isinstance(epoch, int):

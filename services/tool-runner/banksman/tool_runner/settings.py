@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from banksman.bus.connection import NatsSettings
+from banksman.contracts.wire import Token
 from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
 from banksman.tool_runner.limits import RunnerLimits
@@ -46,9 +47,9 @@ class ToolRunnerSettings(HealthSettings):
     sandbox: Literal["bwrap"] = "bwrap"
     sandbox_uid: int = Field(default=DEFAULT_SANDBOX_UID, gt=0)
     """The user that commands run as when the runner is root; otherwise they run as the runner's own."""
-    own_key: bool = False
-    """True when the key in `nats` is of the user `tool-runner-{id}`, for this runner alone; False for the
-    user `tool-runner` that runners share."""
+    runner: Token | None = None
+    """The id of this runner when the key in `nats` is its own, of the user `tool-runner-{id}`. None when the
+    key is of the user `tool-runner` that runners share; then the id is made at the first start."""
     queue_capacity: int = Field(default=256, ge=1, le=100_000)
     """Calls running and waiting; above it the answer is `busy`."""
     concurrent_fetches: int = Field(default=32, ge=1, le=1000)
