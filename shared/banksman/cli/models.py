@@ -4,31 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import ServiceSettings, load
 
 DEMO_MODEL = "demo"
-DEFAULT_MODEL_VARIABLE = "BANKSMAN_AGENT__DEFAULT_MODEL"
+DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
+"""The gateway chooses it where nobody names one; agents do the work of its first request ahead of it."""
 
 _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
 _OPENAI_MODEL = "openai:gpt-6.2-sol"
 
 VENDOR_VARIABLES: Mapping[str, str] = {
     "ANTHROPIC_API_KEY": "BANKSMAN_MODELS__ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL": "BANKSMAN_MODELS__ANTHROPIC_BASE_URL",
     "OPENAI_API_KEY": "BANKSMAN_MODELS__OPENAI_API_KEY",
     "OPENAI_BASE_URL": "BANKSMAN_MODELS__OPENAI_BASE_URL",
 }
 """The names that the vendors' own tools read, and ours."""
 
 
-class _ChosenModel(BaseModel):
+class _Agent(BaseModel):
     """Section `agent`, as far as it matters here."""
 
     model_config = ConfigDict(frozen=True)
 
     default_model: str | None = None
+
+
+class _Gateway(BaseModel):
+    """Section `gateway`, as far as it matters here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    default_model: str | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    """0 takes a free one."""
 
 
 class _Keys(BaseModel):
@@ -44,7 +57,8 @@ class _Keys(BaseModel):
 class ModelChoice(ServiceSettings):
     """What decides which model answers."""
 
-    agent: _ChosenModel = _ChosenModel()
+    gateway: _Gateway = _Gateway()
+    agent: _Agent = _Agent()
     models: _Keys = _Keys()
 
     @property
@@ -54,13 +68,13 @@ class ModelChoice(ServiceSettings):
         Raises:
             BadInput: an OpenAI-compatible server is set, and which of its models to ask is not.
         """
-        if self.agent.default_model:
-            return self.agent.default_model
+        if chosen := self.gateway.default_model or self.agent.default_model:
+            return chosen
         if self.models.anthropic_api_key:
             return _ANTHROPIC_MODEL
         if self.models.openai_base_url:
             raise BadInput(
-                DEFAULT_MODEL_VARIABLE, None, "openai:NAME, a model of the server at OPENAI_BASE_URL"
+                DEFAULT_MODEL_VARIABLES[0], None, "openai:NAME, a model of the server at OPENAI_BASE_URL"
             )
         return _OPENAI_MODEL if self.models.openai_api_key else DEMO_MODEL
 
@@ -83,4 +97,4 @@ def adopt_default_model(environment: MutableMapping[str, str]) -> None:
     Raises:
         BadInput: a setting is wrong.
     """
-    environment.setdefault(DEFAULT_MODEL_VARIABLE, load(ModelChoice).default_model)
+    environment.update(dict.fromkeys(DEFAULT_MODEL_VARIABLES, load(ModelChoice).default_model))

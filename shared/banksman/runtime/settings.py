@@ -44,7 +44,7 @@ SECTIONS = frozenset(
         "model_server",
         "models",
         "nats",
-        "nats_files",
+        "operator",
         "tool_runner",
         "workflows",
     }

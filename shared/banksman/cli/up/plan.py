@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from banksman.bus import users
-from banksman.cli.models import DEFAULT_MODEL_VARIABLE
+from banksman.cli.models import DEFAULT_MODEL_VARIABLES
 from banksman.cli.up.nats import LocalNats
 from banksman.cli.up.ports import free_port
 from banksman.cli.up.settings import UpSettings
@@ -111,7 +112,6 @@ class Plan:
                 Stage.AGENT,
                 name=f"agent-{number}",
                 user=users.AGENT,
-                files_user=users.AGENT_FILES,
                 told={**models, **signs},
                 inherits=_CALLS_OUT,
             )
@@ -120,8 +120,7 @@ class Plan:
                 "gateway",
                 Stage.GATEWAY,
                 user=users.GATEWAY,
-                files_user=users.GATEWAY_FILES,
-                told={**models, **signs, **self._address()},
+                told={**models, **signs, **self._gateway()},
                 inherits=_CALLS_OUT,
             )
 
@@ -132,7 +131,6 @@ class Plan:
         *,
         user: str,
         name: str | None = None,
-        files_user: str | None = None,
         told: Mapping[str, str] | None = None,
         inherits: tuple[str, ...] = (),
         needed: bool = True,
@@ -142,7 +140,6 @@ class Plan:
         environment = {
             **self._pick((*_EVERYBODY, *inherits), prefixes=("LC_", "BANKSMAN_LOG__", section)),
             **self._connection("BANKSMAN_NATS__", user),
-            **(self._connection("BANKSMAN_NATS_FILES__", files_user) if files_user else {}),
             **(told or {}),
             "BANKSMAN_DATA_DIR": str(self.nats.data.path),
             f"{section}HEALTH_PORT": str(port),
@@ -173,11 +170,13 @@ class Plan:
         return {
             **self._pick((), prefixes=("BANKSMAN_MODELS__",)),
             **({"BANKSMAN_MODELS__DEMO_BASE_URL": demo_url} if demo_url else {}),
-            DEFAULT_MODEL_VARIABLE: self.settings.default_model,
+            **dict.fromkeys(DEFAULT_MODEL_VARIABLES, self.settings.default_model),
         }
 
-    def _address(self) -> dict[str, str]:
+    def _gateway(self) -> dict[str, str]:
         return {
+            **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
+            "BANKSMAN_GATEWAY__NOTICES": json.dumps(self.notices),
             "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
             "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
         }

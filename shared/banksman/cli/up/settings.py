@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from banksman.cli.models import ModelChoice
 from banksman.runtime.settings import Section
@@ -17,18 +17,7 @@ class LocalSettings(Section):
     """Seconds that all services together have to end in order; then they are killed."""
 
 
-class GatewayAddress(BaseModel):
-    """Section `gateway`, as far as it matters here."""
-
-    model_config = ConfigDict(frozen=True)
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=8080, ge=0, le=65535)
-    """0 takes a free one."""
-
-
 class UpSettings(ModelChoice):
     """What decides which processes run, and where."""
 
     local: LocalSettings = LocalSettings()
-    gateway: GatewayAddress = GatewayAddress()

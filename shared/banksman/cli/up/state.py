@@ -47,6 +47,11 @@ class DataDir:
         return self.path / "run.json"
 
     @property
+    def lock_file(self) -> Path:
+        """Locked by the supervisor, and there since its first start."""
+        return self.path / "up.lock"
+
+    @property
     def logs(self) -> Path:
         """One file a process."""
         return self.path / "logs"
@@ -113,7 +118,7 @@ class Lock:
     """Held by the one supervisor of a data directory; the kernel gives it back when that ends, however."""
 
     def __init__(self, data: DataDir) -> None:
-        self._file = data.path / "up.lock"
+        self._file = data.lock_file
         self._descriptor: int | None = None
 
     def take(self) -> int | None:
@@ -141,11 +146,19 @@ class Lock:
             self._descriptor = None
 
 
-def write_signing_key(file: Path) -> str:
-    """Make the key that signs approvals unless there is one, readable by its owner only; returns it."""
+def write_signing_key(file: Path, key: str | None = None) -> str:
+    """Keep a key that signs approvals where only its owner reads it; one that is there already stays.
+
+    Args:
+        file: Where it is kept.
+        key: The key; None makes a new one.
+
+    Returns:
+        The key that the file holds.
+    """
     if not file.exists():
         # Created with its mode, so that no moment exists in which others could read it.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as out:
-            out.write(secrets.token_hex(SIGNING_KEY_BYTES))
+            out.write(key or secrets.token_hex(SIGNING_KEY_BYTES))
     return file.read_text(encoding="ascii")

@@ -1,0 +1,264 @@
+"""What the client commands do."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+from banksman.cli import output
+from banksman.cli.client.address import Address
+from banksman.cli.client.http import Http
+from banksman.cli.client.session import Frame, Session
+from banksman.cli.client.talk import Decide, Ending, always, ask_person, converse, follow
+from banksman.cli.client.view import JsonView, TextView, View, arguments, clean
+from banksman.cli.output import Exit
+from banksman.contracts.errors import BadInput, NotFound, Unavailable
+from banksman.contracts.frames import Detail
+from banksman.contracts.ids import conversation_of
+
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 10.0
+
+
+def chat(address: Address, *, conversation_id: str | None, model: str | None, assistant: str | None) -> Exit:
+    """Talk with a model, in a new conversation or one that exists."""
+    with Session.to(address) as session:
+        if conversation_id is None:
+            conversation_id = session.create(model=model, assistant=assistant)
+        else:
+            session.subscribe(conversation_id)
+        output.say(f"conversation {conversation_id}; Ctrl-C ends a run, Ctrl-D the chat")
+        return converse(session, conversation_id, TextView(), ask_person)
+
+
+def run(
+    address: Address,
+    text: str,
+    *,
+    conversation_id: str | None = None,
+    model: str | None = None,
+    assistant: str | None = None,
+    verdict: Literal["approve", "reject"] | None = None,
+    as_json: bool = False,
+) -> Exit:
+    """Send one message and follow its run to the end."""
+    with Session.to(address) as session:
+        if conversation_id is None:
+            conversation_id = session.create(model=model, assistant=assistant)
+            if not as_json:
+                output.complain(f"conversation {conversation_id}")
+        else:
+            session.subscribe(conversation_id)
+        message = text if text != "-" else sys.stdin.read()
+        sent = session.ask("chat.send", conversation_id=conversation_id, content=message)
+        return follow(session, str(sent["run_id"]), _view(as_json), _decide(verdict)).exit
+
+
+def tail(
+    address: Address, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
+) -> Exit:
+    """Show a conversation's events, and those to come, until Ctrl-C; a lost connection is taken up again."""
+    follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
+    delay_s = _FIRST_RETRY_S
+    try:
+        while True:
+            try:
+                with Session.to(address) as session:
+                    follower.subscribe(session)
+                    delay_s = _FIRST_RETRY_S
+                    follower.show_all(session)
+            except Unavailable as error:
+                if not follower.subscribed:
+                    raise
+                output.complain(f"{error}; trying again in {delay_s:g} s")
+                time.sleep(delay_s)
+                delay_s = min(delay_s * 2, _LAST_RETRY_S)
+    except KeyboardInterrupt:
+        return Exit.OK
+
+
+def replay(
+    address: Address, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
+) -> Exit:
+    """Show the stored events of a conversation."""
+    follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
+    with Session.to(address) as session:
+        follower.subscribe(session)
+        follower.show_all(session, until=lambda frame: frame["type"] == "replay.done")
+    return Exit.OK
+
+
+def approvals(address: Address, *, as_json: bool = False) -> Exit:
+    """Show the open questions; a warning when there are any."""
+    open_questions = _open_questions(address)
+    for question in open_questions:
+        if as_json:
+            output.emit(question)
+        else:
+            _show_question(question)
+    if not open_questions and not as_json:
+        output.say("nothing waits for approval")
+    return Exit.WARNING if open_questions else Exit.OK
+
+
+def decide(
+    address: Address,
+    approval_id: str,
+    verdict: Literal["approve", "reject"],
+    *,
+    reason: str | None = None,
+    remember: str | None = None,
+    as_json: bool = False,
+) -> Exit:
+    """Decide all calls of an approval; a warning when somebody else was first."""
+    decisions = _decisions(_question(address, approval_id), verdict, reason) if reason else None
+    with Session.to(address) as session:
+        reply = session.ask(
+            "approval.reply",
+            approval_id=approval_id,
+            all=None if decisions else verdict,
+            decisions=decisions,
+            remember=remember,
+        )
+    late = bool(reply.get("already_resolved"))
+    if as_json:
+        output.emit(reply)
+    else:
+        outcome = reply.get("outcome") or f"{verdict}d".replace("rejectd", "rejected")
+        output.say(f"{'already ' if late else ''}{outcome} by {reply.get('resolved_by') or 'you'}")
+    return Exit.WARNING if late else Exit.OK
+
+
+def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
+    """Show the workflows by category."""
+    with Http.to(address) as http:
+        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories"), "categories"))
+    for category in categories:
+        if not as_json:
+            output.say(clean(str(category["title"])))
+        for workflow in category["workflows"]:
+            if as_json:
+                output.emit(workflow)
+            else:
+                output.say(f"  {workflow['name']:<24} {clean(str(workflow['description']))}")
+    return Exit.OK
+
+
+def run_workflow(address: Address, name: str, given: list[str], *, as_json: bool = False) -> Exit:
+    """Start a workflow and follow it to its end."""
+    with Session.to(address) as session:
+        started = session.ask("workflow.start", workflow=name, parameters=_parameters(given))
+        run_id = str(started["run_id"])
+        session.subscribe(conversation_of(run_id), after_seq=0)
+        view = _view(as_json)
+        ending = follow(session, run_id, view, ask_person)
+        if not as_json:
+            _show_answer(ending)
+        return ending.exit
+
+
+class _Follower:
+    """Shows one conversation, once each event, over any number of connections."""
+
+    def __init__(self, conversation_id: str, after_seq: int, detail: Detail, view: View) -> None:
+        self.subscribed = False
+        self._conversation_id = conversation_id
+        self._seq = after_seq
+        self._log_epoch: str | None = None
+        self._detail: Detail = detail
+        self._view = view
+
+    def subscribe(self, session: Session) -> None:
+        """Ask for everything after the last event that was shown."""
+        head = session.subscribe(
+            self._conversation_id, after_seq=self._seq, log_epoch=self._log_epoch, detail=self._detail
+        )
+        self._log_epoch = str(head["log_epoch"])
+        self.subscribed = True
+
+    def show_all(self, session: Session, until: Callable[[Frame], bool] | None = None) -> None:
+        """Show what comes, until a frame that ends it."""
+        for frame in session.frames():
+            if frame.get("conversation_id") != self._conversation_id:
+                continue
+            if until is not None and until(frame):
+                return
+            if self._is_new(session, frame):
+                self._view.show(frame)
+
+    def _is_new(self, session: Session, frame: Frame) -> bool:
+        if frame["type"] == "resync_required":
+            self._seq, self._log_epoch = int(frame["oldest_seq"]) - 1, None
+            self.subscribe(session)
+            return False
+        seq = frame.get("seq")
+        if not isinstance(seq, int) or "prev_seq" not in frame:
+            return frame["type"].endswith(".delta")
+        if seq <= self._seq:
+            return False
+        self._seq = seq
+        return True
+
+
+def _view(as_json: bool, *, history: bool = False) -> View:
+    return JsonView() if as_json else TextView(history=history)
+
+
+def _decide(verdict: Literal["approve", "reject"] | None) -> Decide:
+    return always(verdict) if verdict else ask_person
+
+
+def _open_questions(address: Address) -> list[Mapping[str, Any]]:
+    with Http.to(address) as http:
+        return cast(list[Mapping[str, Any]], _items(http.get("/context/approvals"), "approvals"))
+
+
+def _question(address: Address, approval_id: str) -> Mapping[str, Any]:
+    for question in _open_questions(address):
+        if question["approval_id"] == approval_id:
+            return question
+    raise NotFound("open approval", approval_id)
+
+
+def _decisions(question: Mapping[str, Any], verdict: str, reason: str) -> list[dict[str, str]]:
+    return [
+        {"tool_call_id": item["tool_call_id"], "decision": verdict, "reason": reason}
+        for item in question["items"]
+    ]
+
+
+def _show_question(question: Mapping[str, Any]) -> None:
+    output.say(f"{question['approval_id']}  expires {question['expires_at']}")
+    for item in question["items"]:
+        output.say(f"    {item['name']} {arguments(item['arguments'])}")
+
+
+def _show_answer(ending: Ending) -> None:
+    if ending.content:
+        output.say(clean(ending.content))
+
+
+def _items(body: Any, name: str) -> list[Any]:
+    """The list of an answer, which is the body itself or under a name."""
+    return cast(list[Any], body[name] if isinstance(body, dict) else body)
+
+
+def _parameters(given: list[str]) -> dict[str, Any]:
+    """`name=value` words; a value that is JSON is taken as JSON.
+
+    Raises:
+        BadInput: a word has no `=`.
+    """
+    found: dict[str, Any] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise BadInput("parameter", word, "NAME=VALUE")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

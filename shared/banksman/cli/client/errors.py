@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
+
+
+class GatewayRefused(BanksmanError):
+    """The gateway refused a request, in its own words."""
+
+    def __init__(self, message: str, code: str | None) -> None:
+        self.code = _known(code)
+        super().__init__(message)
+
+
+def unreachable(url: str, why: object) -> Unavailable:
+    """Nothing answers there."""
+    return Unavailable(f"no gateway answers at {url} ({why}); `banksman up` starts one")
+
+
+def _known(code: str | None) -> ErrorCode:
+    try:
+        return ErrorCode(code or "")
+    except ValueError:
+        return ErrorCode.INTERNAL

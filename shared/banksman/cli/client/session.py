@@ -1,0 +1,137 @@
+"""The gateway's websocket door, one frame after the other."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from banksman.cli.client.address import Address
+from banksman.cli.client.errors import GatewayRefused, unreachable
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.frames import SUBPROTOCOL, Detail
+from banksman.contracts.ids import new_id
+
+Frame = dict[str, Any]
+"""A frame as it is on the wire."""
+
+_OPEN_TIMEOUT_S = 10.0
+_REPLY_TIMEOUT_S = 30.0
+
+
+class Session:
+    """One connection."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._earlier: deque[Frame] = deque()
+        """Frames that came while a reply was waited for."""
+
+    @classmethod
+    @contextmanager
+    def to(cls, address: Address) -> Generator[Session]:
+        """Connect and say hello; the connection ends with the context.
+
+        Raises:
+            Unavailable: the gateway does not answer.
+            GatewayRefused: it does not let this client in.
+        """
+        try:
+            connection = connect(
+                address.websocket_url,
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                additional_headers=address.headers,
+                open_timeout=_OPEN_TIMEOUT_S,
+                compression=None,
+                max_size=None,
+                proxy=None if address.local else True,
+            )
+        except InvalidStatus as error:
+            code = error.response.status_code
+            raise GatewayRefused(f"the gateway answered {code} to the websocket", None) from error
+        except (OSError, WebSocketException) as error:
+            raise unreachable(address.url, error) from error
+        with connection:
+            session = cls(connection)
+            session.ask("hello", client={"name": "banksman-cli"})
+            yield session
+
+    def ask(self, type: str, **fields: Any) -> Frame:
+        """Send a frame and wait for its reply.
+
+        Raises:
+            GatewayRefused: the reply is an error.
+            Unavailable: the connection ended, or there was no reply in time.
+        """
+        id = new_id("f")
+        self._send({"type": type, "id": id, **{k: v for k, v in fields.items() if v is not None}})
+        while True:
+            frame = self._receive(_REPLY_TIMEOUT_S)
+            if frame.get("reply_to") != id:
+                self._earlier.append(frame)
+            elif frame["type"] == "error":
+                raise GatewayRefused(str(frame["message"]), frame.get("code"))
+            else:
+                return frame
+
+    def frames(self) -> Iterator[Frame]:
+        """Every frame that is no reply, as it comes, without end.
+
+        Raises:
+            Unavailable: the connection ended.
+        """
+        while True:
+            yield self._earlier.popleft() if self._earlier else self._receive(None)
+
+    def create(
+        self, *, model: str | None = None, assistant: str | None = None, detail: Detail = "steps"
+    ) -> str:
+        """Create a conversation and subscribe to it; returns its id."""
+        return str(
+            self.ask("conversation.create", model=model, assistant=assistant, detail=detail)[
+                "conversation_id"
+            ]
+        )
+
+    def subscribe(
+        self,
+        conversation_id: str,
+        *,
+        after_seq: int | None = None,
+        log_epoch: str | None = None,
+        detail: Detail = "steps",
+    ) -> Frame:
+        """Subscribe to a conversation; returns its head."""
+        return self.ask(
+            "subscribe",
+            conversation_id=conversation_id,
+            after_seq=after_seq,
+            log_epoch=log_epoch,
+            detail=detail,
+        )
+
+    def _send(self, frame: Frame) -> None:
+        try:
+            self._connection.send(json.dumps(frame))
+        except ConnectionClosed as error:
+            raise _lost(error) from error
+
+    def _receive(self, timeout_s: float | None) -> Frame:
+        try:
+            return cast(Frame, json.loads(self._connection.recv(timeout_s)))
+        except TimeoutError as error:
+            raise Unavailable(f"the gateway did not answer within {timeout_s:g} s") from error
+        except ConnectionClosed as error:
+            raise _lost(error) from error
+
+
+def _lost(error: ConnectionClosed) -> Unavailable:
+    close = error.rcvd
+    reason = f"{close.code} {close.reason}".strip() if close else "without a goodbye"
+    return Unavailable(f"the gateway closed the connection ({reason})")

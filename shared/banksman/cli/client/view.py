@@ -1,0 +1,140 @@
+"""Events as people read them on a terminal, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from typing import Any, Protocol, cast
+
+from banksman.cli import output
+from banksman.cli.client.session import Frame
+
+_RESULT_CHARS = 2_000
+_CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
+
+
+class View(Protocol):
+    """Shows frames."""
+
+    def show(self, frame: Frame) -> None:
+        """Show one frame; frames of unknown types are left out."""
+        ...
+
+
+class JsonView:
+    """Every frame as it came."""
+
+    def show(self, frame: Frame) -> None:
+        """One line of JSON."""
+        output.emit(frame)
+
+
+class TextView:
+    """Text as it is written, and a line for each step."""
+
+    def __init__(self, *, history: bool = False) -> None:
+        """`history` shows the user's messages too: whoever follows has not typed them."""
+        self._history = history
+        self._written: dict[str, int] = {}
+        """Characters of each message that are on the screen already."""
+        self._open_line = False
+
+    def show(self, frame: Frame) -> None:
+        """Show one frame."""
+        data: Frame = frame.get("data") or {}
+        match frame["type"]:
+            case "message.delta":
+                self._delta(data)
+            case "message.completed":
+                self._message(data)
+            case "run.started" | "run.queued" if self._history:
+                self._line(f"> {_text(data.get('message'))}")
+            case "tool_call.requested":
+                self._line(f"· {data['name']} {arguments(data.get('arguments'))}")
+            case "tool_call.completed":
+                self._line(f"  {_result(data)}")
+            case "protocol.retry":
+                self._line(f"· asked the model again: {clean(str(data.get('error')))}")
+            case "approval.requested":
+                self._question(data)
+            case "approval.resolved":
+                self._line(f"· approval {data['outcome']} by {clean(str(data.get('by')))}")
+            case "workflow.progress":
+                self._line(f"· {data['step']}/{data['total']} {clean(str(data['message']))}")
+            case "run.finished":
+                self._finished(data)
+            case _:
+                return
+
+    def _delta(self, data: Frame) -> None:
+        message_id, offset, text = str(data["message_id"]), int(data["offset"]), str(data["text"])
+        written = self._written.get(message_id, 0)
+        if offset > written:
+            return
+        self._write(clean(text[written - offset :]))
+        self._written[message_id] = max(written, offset + len(text))
+
+    def _message(self, data: Frame) -> None:
+        if data.get("role") == "user":
+            self._line(f"> {_text(data.get('content'))}")
+            return
+        text = _text(data.get("content"), cleaned=False)
+        self._write(clean(text[self._written.pop(str(data["message_id"]), 0) :]))
+        self._end_line()
+
+    def _question(self, data: Frame) -> None:
+        self._line(f"? approval {data['approval_id']}")
+        for item in data["items"]:
+            self._line(f"    {item['name']} {arguments(item['arguments'])}")
+
+    def _finished(self, data: Frame) -> None:
+        self._end_line()
+        if data["status"] != "completed":
+            error: Frame = data.get("error") or {}
+            reason = f": {clean(str(error['message']))}" if error.get("message") else ""
+            self._line(f"· run {data['status']}{reason}")
+
+    def _line(self, text: str) -> None:
+        self._end_line()
+        output.say(text)
+
+    def _write(self, text: str) -> None:
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._open_line = not text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if self._open_line:
+            output.say()
+            self._open_line = False
+
+
+def clean(text: str) -> str:
+    """Text without what could steer a terminal or turn the direction of writing: those are shown escaped."""
+    return "".join(
+        repr(character)[1:-1]
+        if unicodedata.category(character) in _CONTROL and character not in "\n\t"
+        else character
+        for character in text
+    )
+
+
+def arguments(value: Any) -> str:
+    """A call's arguments in full, on one line."""
+    return clean(json.dumps(value, ensure_ascii=False))
+
+
+def _text(content: Any, *, cleaned: bool = True) -> str:
+    parts = cast(list[Frame], content) if isinstance(content, list) else [{"text": content or ""}]
+    text = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts)
+    return clean(text) if cleaned else text
+
+
+def _result(data: Frame) -> str:
+    content = data.get("content")
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    shown = clean(text if len(text) <= _RESULT_CHARS else f"{text[:_RESULT_CHARS]}…")
+    mark = f"[{data.get('error_kind') or 'error'}] " if data.get("is_error") else ""
+    return f"{mark}{shown}".replace("\n", "\n  ")

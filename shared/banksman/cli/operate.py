@@ -1,0 +1,191 @@
+"""What an operator does with NATS: keys, streams, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field
+
+from banksman.bus import dead, users
+from banksman.bus.accounts import user_names
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.keys import generate_keys, key_variable, seed_file
+from banksman.bus.streams import provision, verify
+from banksman.bus.topology import Replicas, StorageBudget, Topology, app_topology, run_topology
+from banksman.bus.users import inbox_prefix
+from banksman.cli import output
+from banksman.cli.output import Exit
+from banksman.cli.up.state import DataDir, write_signing_key
+from banksman.contracts.errors import BadInput
+from banksman.runtime.settings import Section, ServiceSettings, load
+
+T = TypeVar("T")
+
+PUBLIC_KEYS = "public.env"
+_SHARE_APPROVALS = (users.GATEWAY, users.AGENT)
+
+
+class OperatorSection(Section):
+    """How the operator's commands reach both accounts, and what the streams may take."""
+
+    run_nkey_seed_file: Path | None = None
+    """Seed of the operator's user in the runners' account; None leaves that account out."""
+    storage_bytes: int = Field(default=20 * 1024**3, gt=0)
+    """Bytes that all streams together may take; what the server's `max_file_store` says."""
+    replicas: Replicas = 1
+
+
+class OperatorSettings(ServiceSettings):
+    """What the operator's commands read."""
+
+    nats: NatsSettings = NatsSettings()
+    operator: OperatorSection = OperatorSection()
+
+
+class Operator:
+    """The operator's two users, on the system that runs here or the one that the settings name."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        settings = load(OperatorSettings)
+        data = DataDir((data_dir or settings.data_dir).resolve())
+        running = data.running()
+        here = running is not None and "BANKSMAN_NATS__URL" not in os.environ
+        if running is not None and here:
+            self._nats = NatsSettings(
+                url=running.nats_url,
+                monitoring_url=running.monitoring_url,
+                nkey_seed_file=seed_file(data.keys, users.OPERATOR),
+                connect_timeout_s=5,
+            )
+            self._run_seed: Path | None = seed_file(data.keys, users.OPERATOR_FILES)
+            budget = StorageBudget.of_disk(data.nats)
+        else:
+            self._nats = settings.nats
+            self._run_seed = settings.operator.run_nkey_seed_file
+            budget = StorageBudget(settings.operator.storage_bytes)
+        self._app = app_topology(budget, replicas=settings.operator.replicas)
+        self._run = run_topology(budget, replicas=settings.operator.replicas)
+
+    async def in_app(self, act: Callable[[Bus], Awaitable[T]]) -> T:
+        """Do something in the account of the services."""
+        async with await self._connect(users.OPERATOR, self._nats) as bus:
+            return await act(bus)
+
+    async def in_each(self, act: Callable[[Bus, Topology], Awaitable[tuple[str, ...]]]) -> list[str]:
+        """Do something in both accounts; what was said, once each."""
+        said = list(await self.in_app(lambda bus: act(bus, self._app)))
+        if self._run_seed is not None:
+            settings = self._nats.model_copy(update={"nkey_seed_file": self._run_seed, "nkey_seed": None})
+            async with await self._connect(users.OPERATOR_FILES, settings) as bus:
+                said += await act(bus, self._run)
+        return list(dict.fromkeys(said))
+
+    async def _connect(self, user: str, settings: NatsSettings) -> Bus:
+        return await Bus.connect(settings, name=f"banksman-{user}", inbox_prefix=inbox_prefix(user))
+
+
+def provision_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
+    """Bring every stream to what the services expect."""
+    done = asyncio.run(Operator(data_dir).in_each(provision))
+    _print("done", done, as_json=as_json, nothing="nothing to do")
+    return Exit.OK
+
+
+def check_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
+    """Say what is weaker than promised."""
+    findings = asyncio.run(Operator(data_dir).in_each(verify))
+    _print("finding", findings, as_json=as_json, nothing="streams are as promised")
+    return Exit.CRITICAL if findings else Exit.OK
+
+
+def list_dead(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
+    """Show the dead letters; a warning when there are any."""
+
+    async def read(bus: Bus) -> int:
+        count = 0
+        async for stored in dead.dead_letters(bus, stream=stream):
+            count += 1
+            letter = stored.letter
+            if as_json:
+                output.emit({"id": stored.stream_seq, **letter.model_dump(mode="json")})
+            else:
+                size = len(base64.b64decode(letter.payload_base64))
+                output.say(
+                    f"{stored.stream_seq:>6}  {letter.ts:%Y-%m-%d %H:%M:%S}  {letter.subject}"
+                    f"  {size} bytes  {letter.reason}"
+                )
+        return count
+
+    found = asyncio.run(Operator(data_dir).in_app(read))
+    if not found and not as_json:
+        output.say("no dead letters")
+    return Exit.WARNING if found else Exit.OK
+
+
+def replay_dead(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
+    """Publish a dead letter on its subject again."""
+    replayed = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.replay(bus, letter)))
+    if as_json:
+        output.emit({"replayed": letter, "subject": replayed.subject})
+    else:
+        output.say(f"published on {replayed.subject} again")
+    return Exit.OK
+
+
+def make_keys(directory: Path, *, as_json: bool) -> Exit:
+    """Make what is missing of the keys of a deployment, one folder a service.
+
+    `{service}/{user}.nk` for each NATS user, `approvals.key` for gateway and agent, and `nats/public.env` for
+    the server, which gets public keys only.
+    """
+    public: dict[str, str] = {}
+    for user in user_names():
+        public |= generate_keys(directory / _service_of(user), [user])
+    _share_signing_key(directory)
+    server = directory / "nats"
+    server.mkdir(mode=0o700, exist_ok=True)
+    lines = [f"{key_variable(user)}={key}\n" for user, key in public.items()]
+    (server / PUBLIC_KEYS).write_text("".join(lines), encoding="ascii")
+    output.emit(public) if as_json else output.say(f"keys of {len(public)} users in {directory}")
+    return Exit.OK
+
+
+def serve_nats(config: Path, public_keys: Path) -> None:
+    """Become nats-server, with the public keys in its environment.
+
+    Raises:
+        BadInput: the file of keys is missing.
+        Unavailable: nats-server is not installed.
+    """
+    from banksman.cli.up.nats import executable
+
+    if not public_keys.is_file():
+        raise BadInput("--public-keys", str(public_keys), "the file that `banksman keys` wrote")
+    keys = dict(line.split("=", 1) for line in public_keys.read_text(encoding="ascii").splitlines() if line)
+    program = executable()
+    os.execve(program, [program, "--config", str(config)], {**os.environ, **keys})
+
+
+def _service_of(user: str) -> str:
+    """Whose folder holds a user's seed."""
+    return users.OPERATOR if user == users.SYSTEM else user.removesuffix("-files")
+
+
+def _share_signing_key(directory: Path) -> None:
+    """The same key for all who sign approvals or check them."""
+    first, *others = (directory / user / "approvals.key" for user in _SHARE_APPROVALS)
+    key = write_signing_key(first)
+    for file in others:
+        write_signing_key(file, key)
+
+
+def _print(name: str, lines: list[str], *, as_json: bool, nothing: str) -> None:
+    for line in lines:
+        output.emit({name: line}) if as_json else output.say(line)
+    if not lines and not as_json:
+        output.say(nothing)
