@@ -87,9 +87,7 @@ class CallSlots:
             Overloaded, Unavailable, Forbidden: as of a durable publish.
         """
         subject = subjects.tool_started(tenant, started.attempt)
-        # One stream, so one set of message ids: the start's and the result's must differ.
-        writer = _writer(started.runner, started.runner_epoch)
-        return await self._put(subject, started, f"{started.attempt}:{writer}:started")
+        return await self._put(subject, started, _writer(started.runner, started.runner_epoch))
 
     async def put_result(
         self, tenant: str, finished: CallFinished, *, runner_epoch: int = 0
@@ -105,8 +103,7 @@ class CallSlots:
             Overloaded, MessageTooLarge, Unavailable, Forbidden: as of a durable publish.
         """
         subject = subjects.tool_result(tenant, finished.attempt)
-        writer = _writer(finished.result.runner, runner_epoch)
-        return await self._put(subject, finished, f"{finished.attempt}:{writer}:result")
+        return await self._put(subject, finished, _writer(finished.result.runner, runner_epoch))
 
     async def facts(self, tenant: str, attempt: str) -> Facts:
         """What is stored of an attempt, as the leader knows it.
@@ -134,8 +131,8 @@ class CallSlots:
             await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_started(tenant, attempt))
             await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
 
-    async def _put(self, subject: str, value: T, msg_id: str) -> Placed[T]:
-        return await _put(self._bus, RESULTS, subject, value, msg_id, may_read=self._may_read)
+    async def _put(self, subject: str, value: T, writer: str) -> Placed[T]:
+        return await _put(self._bus, RESULTS, subject, value, writer, may_read=self._may_read)
 
     async def _last(self, subject: str) -> StoredMessage | None:
         return await jetstream.last_message(self._bus, RESULTS, subject)
@@ -172,7 +169,7 @@ class ApprovalSlots:
             Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
         """
         subject = subjects.approval_request(request.tenant, request.approval_id)
-        placed = await _put(self._bus, APPROVALS, subject, request, f"ask:{request.approval_id}")
+        placed = await _put(self._bus, APPROVALS, subject, request, "ask")
         return placed.stored or request
 
     async def reply(self, reply: ApprovalReply) -> ApprovalReply:
@@ -245,8 +242,10 @@ class ApprovalSlots:
 
 
 async def _put(
-    bus: Bus, stream: str, subject: str, value: T, msg_id: str, *, may_read: bool = True
+    bus: Bus, stream: str, subject: str, value: T, writer: str, *, may_read: bool = True
 ) -> Placed[T]:
+    # A stream knows repeats by message id over all its subjects: so the id holds the subject and its tenant.
+    msg_id = f"{subject}:{writer}"
     try:
         ack = await durable(bus, subject, value.model_dump_json(by_alias=True).encode(), msg_id=msg_id)
     except SlotTaken:

@@ -124,6 +124,7 @@ def agent() -> User:
             *_pulls(names.TIMERS, names.FIRED_TIMERS),
             *(api("STREAM.PURGE", stream) for stream in _STREAMS),
             api("STREAM.MSG.DELETE", names.DEAD),
+            api("STREAM.MSG.DELETE", names.APPROVALS),
             *_inspects(),
             *_reads(ANY),
         ),

@@ -123,12 +123,13 @@ class _Worker:
                         await asyncio.wait(self._tasks, timeout=grace_s)
                 finally:
                     self._stopping = True
+                    # First, so that what is given back does not come here again.
+                    with contextlib.suppress(NatsError):
+                        await subscription.unsubscribe()
                     for task in (heartbeats, *self._tasks):
                         task.cancel()
         finally:
             remove()
-            with contextlib.suppress(NatsError):
-                await subscription.unsubscribe()
         if not stop.is_set():
             raise Unavailable(f"{self._stream}/{self._durable}: the connection to NATS is closed")
 
@@ -239,6 +240,10 @@ class _Worker:
         try:
             outcome = await handle(self._bus, self._stream, self._handler, held.message)
             await settle(self._bus, held.message, held.reply, outcome)
+        except asyncio.CancelledError:
+            # Its handler has stopped, so another may have it without waiting for `ack_wait`.
+            await say(self._bus, held.reply, NAK)
+            raise
         finally:
             del self._held[held.message.stream_seq]
             self._changed.set()

@@ -1,0 +1,185 @@
+"""Buckets, their views in memory, and the lease of a runner."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.errors import WrongLastSequence
+from banksman.bus.kv import Bucket
+from banksman.bus.leases import renew_lease, take_lease
+from banksman.bus.names import kv_subject
+from banksman.bus.publish import durable
+from banksman.bus.watch import BucketView
+from banksman.contracts.assistants import Assistant
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.errors import BadInput, Poison
+from banksman.contracts.ids import new_id
+from banksman.contracts.subjects import stored
+from banksman.testing.lossy import lossy_wire
+from banksman.testing.nats import NatsServer
+
+
+def assistant(name: str) -> Assistant:
+    return Assistant(id="a1", name=name)
+
+
+@pytest.fixture
+def bucket(bus: Bus) -> Bucket[Assistant]:
+    return Bucket(bus, "assistants", Assistant)
+
+
+@pytest.fixture
+async def lossy_bus(nats_server: NatsServer) -> AsyncGenerator[tuple[Bus, object]]:
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy") as connected:
+            yield connected, wire
+
+
+async def test_a_value_comes_back_with_the_revision_to_change_it_at(
+    bucket: Bucket[Assistant], tenant: str
+) -> None:
+    key = f"{tenant}.a1"
+    first = await bucket.put(key, assistant("one"))
+    entry = await bucket.get(key)
+    assert entry is not None
+    assert (entry.key, entry.value, entry.revision) == (key, assistant("one"), first)
+    second = await bucket.update(key, assistant("two"), first)
+    assert second is not None and second > first
+    assert await bucket.update(key, assistant("stale"), first) is None
+    entry = await bucket.get(key)
+    assert entry is not None and entry.value.name == "two"
+
+
+async def test_of_eight_that_create_a_key_one_does(bucket: Bucket[Assistant], tenant: str) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        racers = [tasks.create_task(bucket.create(f"{tenant}.a1", assistant(f"{n}"))) for n in range(8)]
+    assert sum(racer.result() is not None for racer in racers) == 1
+
+
+async def test_a_deleted_key_is_gone_and_may_be_created_again(bucket: Bucket[Assistant], tenant: str) -> None:
+    key = f"{tenant}.a1"
+    revision = await bucket.create(key, assistant("one"))
+    assert revision is not None
+    assert not await bucket.delete(key, revision=revision + 1)
+    assert await bucket.delete(key, revision=revision)
+    assert await bucket.get(key) is None
+    assert await bucket.keys(tenant) == []
+    assert await bucket.create(key, assistant("two")) is not None
+
+
+async def test_entries_are_those_below_a_prefix(bucket: Bucket[Assistant], tenant: str) -> None:
+    for number in range(3):
+        await bucket.put(f"{tenant}.a{number}", assistant(f"{number}"))
+    await bucket.put(f"{tenant}x.a9", assistant("other"))
+    assert sorted(await bucket.keys(tenant)) == [f"{tenant}.a{number}" for number in range(3)]
+    assert {entry.value.name async for entry in bucket.entries(tenant)} == {"0", "1", "2"}
+
+
+async def test_a_key_cannot_widen_a_subject(bucket: Bucket[Assistant], tenant: str) -> None:
+    for key in ("", f"{tenant}.*", f"{tenant}.>", "a b", "a..b", "a\r\nb"):
+        with pytest.raises(BadInput):
+            await bucket.get(key)
+
+
+async def test_a_value_that_cannot_be_decoded_is_poison_and_hides_no_other(
+    bucket: Bucket[Assistant], bus: Bus, tenant: str
+) -> None:
+    await durable(bus, kv_subject("assistants", f"{tenant}.bad"), b"[]", msg_id=new_id("x"))
+    await bucket.put(f"{tenant}.good", assistant("good"))
+    with pytest.raises(Poison):
+        await bucket.get(f"{tenant}.bad")
+    assert [entry.key async for entry in bucket.entries(tenant)] == [f"{tenant}.good"]
+
+
+async def test_a_change_whose_acknowledgement_is_lost_is_no_conflict(
+    nats_server: NatsServer, bus: Bus, tenant: str
+) -> None:
+    async with lossy_wire(nats_server.port) as wire:
+        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+            wire.lose_next("_INBOX")
+            bucket = Bucket(lossy, "assistants", Assistant)
+            creating = asyncio.create_task(bucket.create(f"{tenant}.a1", assistant("mine")))
+            async with asyncio.timeout(5):
+                while not wire.lost:
+                    await bus.ready()
+                await wire.cut()
+                assert await creating is not None
+
+
+async def test_a_view_follows_its_bucket(bucket: Bucket[Assistant], tenant: str) -> None:
+    key, other = f"{tenant}.a1", f"{tenant}.a2"
+    changes: list[tuple[str, str | None]] = []
+    await bucket.put(key, assistant("before"))
+    async with (
+        asyncio.timeout(5),
+        BucketView(
+            bucket,
+            on_change=lambda k, e: (
+                changes.append((k, e.value.name if e else None)) if k.startswith(tenant) else None
+            ),
+        ) as view,
+    ):
+        assert [entry.value.name for entry in view.entries(f"{tenant}.")] == ["before"]
+        await bucket.put(key, assistant("after"))
+        await bucket.put(other, assistant("new"))
+        await bucket.delete(key)
+        await view.wait_for(lambda it: it.get(key) is None and it.get(other) is not None)
+    assert changes == [(key, "before"), (key, "after"), (other, "new"), (key, None)]
+
+
+async def test_a_view_finds_what_it_did_not_hear(
+    nats_server: NatsServer, bucket: Bucket[Assistant], tenant: str
+) -> None:
+    key, other = f"{tenant}.a1", f"{tenant}.a2"
+    await bucket.put(key, assistant("before"))
+    async with lossy_wire(nats_server.port) as wire:
+        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+            wire.lose_next(stored(kv_subject("assistants", tenant)), times=100)
+            seen = Bucket(lossy, "assistants", Assistant)
+            async with asyncio.timeout(5), BucketView(seen, check_s=0.1) as view:
+                await bucket.put(other, assistant("new"))
+                await bucket.delete(key)
+                await view.wait_for(lambda it: it.get(other) is not None and it.get(key) is None)
+            assert len(wire.lost) == 2
+
+
+async def test_a_view_is_right_again_after_a_reconnect(
+    nats_server: NatsServer, bucket: Bucket[Assistant], tenant: str
+) -> None:
+    async with lossy_wire(nats_server.port) as wire:
+        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+            seen = Bucket(lossy, "assistants", Assistant)
+            async with asyncio.timeout(5), BucketView(seen, check_s=3600) as view:
+                await wire.cut()
+                await bucket.put(f"{tenant}.a1", assistant("new"))
+                await view.wait_for(lambda it: it.get(f"{tenant}.a1") is not None)
+
+
+async def test_a_lease_ends_three_seconds_after_its_last_renewal(bus: Bus, tenant: str) -> None:
+    leases = Bucket(bus, "runners", RunnerLease)
+    lease = RunnerLease(runner=tenant, runner_epoch=1)
+    async with asyncio.timeout(10), BucketView(leases) as view:
+        revision = await take_lease(bus, lease)
+        await renew_lease(bus, lease, revision)
+        renewed_at = time.monotonic()
+        await view.wait_for(lambda it: it.get(tenant) is not None)
+        await view.wait_for(lambda it: it.get(tenant) is None)
+        assert 2.5 < time.monotonic() - renewed_at < 4.5
+    assert await leases.get(tenant) is None
+    with pytest.raises(WrongLastSequence):
+        await renew_lease(bus, lease, revision)
+
+
+async def test_a_restarted_runner_takes_its_lease_and_the_old_process_loses_it(bus: Bus, tenant: str) -> None:
+    old, new = RunnerLease(runner=tenant, runner_epoch=1), RunnerLease(runner=tenant, runner_epoch=2)
+    held = await take_lease(bus, old)
+    taken = await take_lease(bus, new)
+    with pytest.raises(WrongLastSequence):
+        await renew_lease(bus, old, held)
+    assert await renew_lease(bus, new, taken) > taken

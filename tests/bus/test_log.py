@@ -1,0 +1,180 @@
+"""The event logs: one writer wins, nothing is missed, a lost acknowledgement is no conflict."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.direct import BATCH_MESSAGES
+from banksman.bus.errors import LogBroken, MessageTooLarge
+from banksman.bus.jetstream import delete_message
+from banksman.bus.log import Conflict, EventLog
+from banksman.bus.publish import durable
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison
+from banksman.contracts.events import Owner
+from banksman.testing.lossy import lossy_wire
+from banksman.testing.nats import NatsServer
+from tests.bus.making import commit
+
+
+@pytest.fixture
+def log(bus: Bus) -> EventLog:
+    return EventLog(bus)
+
+
+async def append_all(log: EventLog, tenant: str, conversation: str, count: int, *, after: int = 0) -> int:
+    for seq in range(1, count + 1):
+        stored = await log.append(tenant, conversation, commit(seq), after=after)
+        assert isinstance(stored, int)
+        after = stored
+    return after
+
+
+async def test_commits_come_back_in_order_with_their_predecessors(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    first = await log.append(tenant, conversation, one := commit(1), after=0)
+    assert isinstance(first, int)
+    second = await log.append(tenant, conversation, two := commit(2), after=first, snapshot=first)
+    commits = await log.read(tenant, conversation)
+    assert [(stored.stream_seq, stored.prev, stored.snapshot, stored.commit) for stored in commits] == [
+        (first, 0, 0, one),
+        (second, first, first, two),
+    ]
+    assert await log.read(tenant, conversation, after=first) == commits[1:]
+    assert await log.last(tenant, conversation) == commits[1]
+
+
+async def test_an_empty_log_has_no_last_commit(log: EventLog, tenant: str, conversation: str) -> None:
+    assert await log.last(tenant, conversation) is None
+    assert await log.read(tenant, conversation) == []
+    assert await log.read(tenant, conversation, leader=True) == []
+    assert not await log.more(tenant, conversation, after=0)
+
+
+async def test_of_two_appends_after_the_same_commit_one_wins(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        racers = [
+            tasks.create_task(log.append(tenant, conversation, commit(1, title=f"racer {n}"), after=0))
+            for n in range(8)
+        ]
+    results = [racer.result() for racer in racers]
+    won = [result for result in results if isinstance(result, int)]
+    lost = [result for result in results if isinstance(result, Conflict)]
+    assert len(won) == 1
+    assert lost == [Conflict(won[0])] * 7
+    assert len(await log.read(tenant, conversation)) == 1
+
+
+async def test_an_owner_that_was_overtaken_cannot_append(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    """The takeover's claim is what the old owner meets, with the higher epoch in it."""
+    first = await log.append(
+        tenant, conversation, commit(1, owner=Owner(agent="a1", owner_epoch=1, work_seq=1)), after=0
+    )
+    assert isinstance(first, int)
+    claim = commit(2, owner=Owner(agent="a2", owner_epoch=2, work_seq=1))
+    second = await log.append(tenant, conversation, claim, after=first)
+    assert isinstance(second, int)
+    assert await log.append(tenant, conversation, commit(2), after=first) == Conflict(second)
+    (met,) = await log.read(tenant, conversation, after=first, leader=True)
+    assert met.commit.owner is not None and met.commit.owner.owner_epoch == 2
+
+
+@pytest.mark.parametrize("another_followed", [False, True])
+async def test_an_append_whose_acknowledgement_is_lost_is_no_conflict(
+    nats_server: NatsServer, log: EventLog, tenant: str, conversation: str, another_followed: bool
+) -> None:
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy") as lossy:
+            wire.lose_next("_INBOX")
+            mine = commit(1)
+            appending = asyncio.create_task(EventLog(lossy).append(tenant, conversation, mine, after=0))
+            async with asyncio.timeout(5):
+                while not wire.lost:
+                    await log.bus.ready()
+                if another_followed:
+                    (stored,) = await log.read(tenant, conversation, leader=True)
+                    await log.append(tenant, conversation, commit(2), after=stored.stream_seq)
+                await wire.cut()
+                position = await appending
+    assert position == (await log.read(tenant, conversation))[0].stream_seq
+
+
+async def test_a_log_longer_than_one_batch_is_read_whole(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    count = 2 * BATCH_MESSAGES + 3
+    await append_all(log, tenant, conversation, count)
+    for leader in (False, True):
+        commits = await log.read(tenant, conversation, leader=leader)
+        assert [stored.commit.first_seq for stored in commits] == list(range(1, count + 1))
+
+
+async def test_a_long_log_of_big_commits_is_read_whole(log: EventLog, tenant: str, conversation: str) -> None:
+    """The server ends a batch by bytes as well."""
+    after = 0
+    for seq in range(1, 13):
+        stored = await log.append(tenant, conversation, commit(seq, title="x" * 600_000), after=after)
+        assert isinstance(stored, int)
+        after = stored
+    assert len(await log.read(tenant, conversation)) == 12
+
+
+async def test_other_conversations_and_tenants_are_not_read(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    await append_all(log, tenant, conversation, 2)
+    await append_all(log, tenant, f"{conversation}x", 3)
+    await append_all(log, f"{tenant}x", conversation, 4)
+    assert len(await log.read(tenant, conversation)) == 2
+
+
+async def test_a_commit_that_is_missing_for_good_is_said(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    """A damaged file loses messages without a word from the server."""
+    await append_all(log, tenant, conversation, 3)
+    first, second, third = await log.read(tenant, conversation)
+    assert await delete_message(log.bus, "EVENTS", second.stream_seq)
+    with pytest.raises(LogBroken) as broken:
+        await log.read(tenant, conversation)
+    assert (broken.value.expected, broken.value.found) == (first.stream_seq, second.stream_seq)
+    assert await log.read(tenant, conversation, after=second.stream_seq) == [third]
+
+
+async def test_what_is_no_commit_is_poison(log: EventLog, tenant: str, conversation: str) -> None:
+    await durable(log.bus, subjects.conversation(tenant, conversation), b"{}", msg_id=f"{tenant}:x")
+    with pytest.raises(Poison):
+        await log.last(tenant, conversation)
+
+
+async def test_a_commit_that_does_not_fit_a_message_is_refused(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    with pytest.raises(MessageTooLarge):
+        await log.append(tenant, conversation, commit(1, title="x" * 1_100_000), after=0)
+
+
+async def test_a_purged_log_is_empty_and_may_begin_again(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    await append_all(log, tenant, conversation, 3)
+    assert await log.purge(tenant, conversation) == 3
+    assert await log.read(tenant, conversation) == []
+    assert isinstance(await log.append(tenant, conversation, commit(1), after=0), int)
+
+
+async def test_a_log_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
+    log = EventLog(own_bus)
+    after = await append_all(log, "t", "c", 5)
+    own_nats.restart()
+    assert isinstance(await log.append("t", "c", commit(6), after=after), int)
+    assert [stored.commit.first_seq for stored in await log.read("t", "c")] == [1, 2, 3, 4, 5, 6]

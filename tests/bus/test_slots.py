@@ -1,0 +1,204 @@
+"""Write-once slots: one writer wins, and everybody learns what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.dead import dead_letters
+from banksman.bus.publish import durable
+from banksman.bus.slots import ApprovalSlots, CallSlots, Facts, StoredFact, watch_results
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison
+from banksman.testing.fixtures import connect
+from banksman.testing.lossy import lossy_wire
+from banksman.testing.nats import NatsServer
+from tests.bus.making import answered, asked, finished, started
+
+RACERS = 8
+
+
+@pytest.fixture
+def slots(bus: Bus) -> CallSlots:
+    return CallSlots(bus)
+
+
+@pytest.fixture
+def approvals(bus: Bus) -> ApprovalSlots:
+    return ApprovalSlots(bus)
+
+
+async def test_of_eight_that_start_a_call_one_executes_it(slots: CallSlots, tenant: str) -> None:
+    for attempt in (f"k-{number}" for number in range(20)):
+        async with asyncio.TaskGroup() as tasks:
+            racers = [
+                tasks.create_task(slots.put_started(tenant, started(attempt, runner=f"r{n}")))
+                for n in range(RACERS)
+            ]
+        placed = [racer.result() for racer in racers]
+        (winner,) = [it.stored for it in placed if it.fresh]
+        assert [it.stored for it in placed] == [winner] * RACERS
+
+
+async def test_the_same_process_does_not_start_a_call_twice(slots: CallSlots, tenant: str) -> None:
+    """A duplicate is acknowledged as if it were stored: only the first answer says `fresh`."""
+    first = await slots.put_started(tenant, started("k-1"))
+    again = await slots.put_started(tenant, started("k-1"))
+    assert (first.fresh, again.fresh) == (True, False)
+    assert again.stored == first.stored
+
+
+async def test_a_start_whose_acknowledgement_is_lost_is_still_fresh(
+    nats_server: NatsServer, bus: Bus, tenant: str
+) -> None:
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy") as lossy:
+            wire.lose_next("_INBOX")
+            starting = asyncio.create_task(CallSlots(lossy).put_started(tenant, started("k-1")))
+            async with asyncio.timeout(5):
+                while not wire.lost:
+                    await bus.ready()
+                await wire.cut()
+                assert (await starting).fresh
+
+
+async def test_a_restarted_runner_does_not_execute_what_it_started_before(
+    slots: CallSlots, tenant: str
+) -> None:
+    assert (await slots.put_started(tenant, started("k-1", epoch=1))).fresh
+    restarted = await slots.put_started(tenant, started("k-1", epoch=2))
+    assert not restarted.fresh
+    assert restarted.stored is not None and restarted.stored.runner_epoch == 1
+
+
+async def test_a_voided_attempt_can_never_start_and_a_started_one_cannot_be_voided(
+    slots: CallSlots, tenant: str
+) -> None:
+    assert (await slots.put_started(tenant, started("k-1", runner=None))).fresh
+    late = await slots.put_started(tenant, started("k-1"))
+    assert not late.fresh and late.stored is not None and late.stored.void
+    assert (await slots.put_started(tenant, started("k-2"))).fresh
+    void = await slots.put_started(tenant, started("k-2", runner=None))
+    assert not void.fresh and void.stored is not None and not void.stored.void
+
+
+async def test_neither_a_result_nor_another_tenants_start_counts_as_a_repeat(
+    slots: CallSlots, tenant: str
+) -> None:
+    """All slots are in one stream, which knows repeats by message id over all its subjects."""
+    start = started("k-1")
+    for who in (tenant, f"{tenant}x"):
+        assert (await slots.put_started(who, start)).fresh
+        assert (await slots.put_result(who, finished("k-1"), runner_epoch=1)).fresh
+        assert await slots.facts(who, "k-1") == Facts(start, finished("k-1"))
+
+
+async def test_the_result_that_is_stored_is_what_every_writer_gets(slots: CallSlots, tenant: str) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        racers = [
+            tasks.create_task(slots.put_result(tenant, finished("k-1", runner=None, output=f"{n}")))
+            for n in range(RACERS)
+        ]
+    stored = (await slots.facts(tenant, "k-1")).result
+    assert stored is not None
+    assert all(racer.result().stored == stored for racer in racers)
+    assert sum(racer.result().fresh for racer in racers) == 1
+
+
+async def test_nothing_is_known_of_a_call_that_nobody_took(slots: CallSlots, tenant: str) -> None:
+    assert await slots.facts(tenant, "k-1") == Facts(None, None)
+
+
+async def test_forgotten_slots_are_free(slots: CallSlots, tenant: str) -> None:
+    for attempt in ("k-1", "k-2"):
+        await slots.put_started(tenant, started(attempt))
+        await slots.put_result(tenant, finished(attempt))
+    await slots.forget(tenant, ["k-1"])
+    assert await slots.facts(tenant, "k-1") == Facts(None, None)
+    assert (await slots.facts(tenant, "k-2")).result == finished("k-2")
+
+
+async def test_a_slot_that_cannot_be_decoded_is_poison(slots: CallSlots, bus: Bus, tenant: str) -> None:
+    await durable(bus, subjects.tool_started(tenant, "k-1"), b"{}", msg_id=f"{tenant}:x")
+    with pytest.raises(Poison):
+        await slots.facts(tenant, "k-1")
+    with pytest.raises(Poison):
+        await slots.put_started(tenant, started("k-1"))
+
+
+async def test_owners_hear_what_was_stored_and_nothing_that_was_refused(
+    nats_server: NatsServer, slots: CallSlots, bus: Bus, tenant: str
+) -> None:
+    heard: asyncio.Queue[StoredFact] = asyncio.Queue()
+
+    async def hear(fact: StoredFact) -> None:
+        heard.put_nowait(fact)
+
+    async with await connect(nats_server) as owner, asyncio.timeout(5):
+        await watch_results(owner, hear, tenant=tenant)
+        await owner.ready()
+        await slots.put_started(tenant, mine := started("k-1"))
+        await slots.put_started(tenant, started("k-1", runner="r2"))
+        await bus.publish(subjects.tool_result(tenant, "k-2"), b"")
+        await slots.put_result(tenant, finished("k-1"))
+        facts = [await heard.get(), await heard.get(), await heard.get()]
+        await owner.ready()
+    assert heard.empty()
+    by_attempt = {(fact.attempt, fact.kind): fact for fact in facts}
+    assert by_attempt["k-1", "started"].decode() == mine
+    assert by_attempt["k-1", "result"].decode() == finished("k-1")
+    with pytest.raises(Poison):
+        by_attempt["k-2", "result"].decode()
+
+
+async def test_of_eight_answers_to_an_approval_the_first_decides(
+    approvals: ApprovalSlots, tenant: str
+) -> None:
+    await approvals.request(asked(tenant, "a1"))
+    async with asyncio.TaskGroup() as tasks:
+        racers = [
+            tasks.create_task(approvals.reply(answered(tenant, "a1", by=f"user{n}"))) for n in range(RACERS)
+        ]
+    _, stored = await approvals.approval(tenant, "a1")
+    assert stored is not None
+    assert [racer.result() for racer in racers] == [stored] * RACERS
+
+
+async def test_asking_again_changes_nothing(approvals: ApprovalSlots, tenant: str) -> None:
+    first = await approvals.request(asked(tenant, "a1"))
+    assert await approvals.request(asked(tenant, "a1")) == first
+    assert await approvals.pending(tenant) == [first]
+
+
+async def test_pending_are_the_questions_without_an_answer(approvals: ApprovalSlots, tenant: str) -> None:
+    questions = [await approvals.request(asked(tenant, f"a{number}")) for number in range(4)]
+    await approvals.request(asked(f"{tenant}x", "a9"))
+    await approvals.reply(answered(tenant, "a1", by="someone"))
+    await approvals.forget(tenant, "a2")
+    assert await approvals.pending(tenant) == [questions[0], questions[3]]
+
+
+async def test_an_answer_that_must_not_count_is_buried_and_opens_the_question_again(
+    approvals: ApprovalSlots, bus: Bus, tenant: str
+) -> None:
+    await approvals.request(question := asked(tenant, "a1"))
+    forged = await approvals.reply(answered(tenant, "a1", by="mallory"))
+    await approvals.refuse(forged, "its signature is wrong")
+    assert await approvals.pending(tenant) == [question]
+    mine = answered(tenant, "a1", by="alice")
+    assert await approvals.reply(mine) == mine
+    await approvals.refuse(forged, "its signature is wrong")
+    assert await approvals.approval(tenant, "a1") == (question, mine)
+    dead = [it.letter async for it in dead_letters(bus, stream="APPROVALS") if tenant in it.letter.subject]
+    assert [letter.reason for letter in dead] == ["its signature is wrong"]
+
+
+async def test_a_decision_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
+    approvals = ApprovalSlots(own_bus)
+    await approvals.request(asked("t1", "a1"))
+    first = await approvals.reply(answered("t1", "a1", by="alice"))
+    own_nats.restart()
+    assert await approvals.reply(answered("t1", "a1", by="bob")) == first

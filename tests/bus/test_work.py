@@ -1,0 +1,366 @@
+"""The work loop: holds, redelivers, buries, drains, and goes on over whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letters
+from banksman.bus.jetstream import call
+from banksman.bus.names import api
+from banksman.bus.outcomes import Handler
+from banksman.bus.publish import durable
+from banksman.bus.streams import provision
+from banksman.bus.topology import Consumer, Stream, Topology
+from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
+from banksman.contracts.errors import Fenced, Poison
+from banksman.testing.fixtures import connect
+from banksman.testing.nats import NatsServer
+from tests.bus.making import Recorder
+
+
+@pytest.fixture
+async def queue(bus: Bus, tenant: str) -> str:
+    """A work queue of one test; the name of its stream and its subjects' head. Its durable is `workers`."""
+    await provision(bus, queue_topology(tenant))
+    return tenant
+
+
+def queue_topology(name: str) -> Topology:
+    stream = Stream(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
+    return Topology("TEST", (stream,), (Consumer(stream=name, durable="workers", filter=f"{name}.>"),))
+
+
+async def enqueue(bus: Bus, queue: str, *payloads: bytes) -> None:
+    for payload in payloads:
+        await durable(bus, f"{queue}.work", payload, msg_id=payload.decode())
+
+
+async def waiting(bus: Bus, queue: str) -> int:
+    """Messages that nobody acknowledged yet."""
+    return (await call(bus, api("STREAM.INFO", queue)))["state"]["messages"]
+
+
+@asynccontextmanager
+async def working(
+    bus: Bus, queue: str, handler: Handler, *, slots: int = 4, grace_s: float = 5
+) -> AsyncGenerator[asyncio.Event]:
+    """A worker for the length of a block; the event it gives ends it."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(work(bus, queue, "workers", handler, slots=slots, stop=stop, grace_s=grace_s))
+        try:
+            yield stop
+        finally:
+            stop.set()
+
+
+async def test_what_is_done_is_gone(bus: Bus, queue: str) -> None:
+    recorder = Recorder()
+    async with working(bus, queue, recorder):
+        await enqueue(bus, queue, b"1", b"2", b"3")
+        await recorder.until(lambda it: len(it.messages) == 3)
+    assert sorted(recorder.payloads) == [b"1", b"2", b"3"]
+    assert await waiting(bus, queue) == 0
+    first = recorder.messages[0]
+    assert (first.subject, first.num_delivered, first.headers["Nats-Msg-Id"]) == (f"{queue}.work", 1, "1")
+
+
+async def test_a_message_stays_with_its_handler_for_longer_than_ack_wait(bus: Bus, queue: str) -> None:
+    recorder = Recorder()
+    finished = asyncio.Event()
+
+    async def slow(message: WorkMessage) -> Outcome:
+        await recorder(message)
+        await asyncio.sleep(4)
+        finished.set()
+        return Done()
+
+    async with working(bus, queue, slow), asyncio.timeout(10):
+        await enqueue(bus, queue, b"slow")
+        await finished.wait()
+    assert [message.num_delivered for message in recorder.messages] == [1]
+    assert await waiting(bus, queue) == 0
+
+
+async def test_the_message_of_a_dead_worker_goes_to_another_within_three_seconds(
+    nats_server: NatsServer, bus: Bus, queue: str
+) -> None:
+    taken = asyncio.Event()
+    recorder = Recorder()
+
+    async def hangs(message: WorkMessage) -> Outcome:
+        taken.set()
+        await asyncio.Event().wait()
+        return Done()
+
+    async with await connect(nats_server) as doomed:
+        dying = asyncio.create_task(work(doomed, queue, "workers", hangs, slots=1))
+        await enqueue(bus, queue, b"1")
+        async with asyncio.timeout(5):
+            await taken.wait()
+        async with working(bus, queue, recorder):
+            died_at = time.monotonic()
+            await doomed.close()
+            await recorder.until(lambda it: len(it.messages) == 1)
+            assert time.monotonic() - died_at < 3.5
+        dying.cancel()
+    assert recorder.messages[0].num_delivered == 2
+
+
+async def test_poison_goes_to_the_dead_letters_and_does_not_block_the_others(bus: Bus, queue: str) -> None:
+    def decide(message: WorkMessage) -> Outcome:
+        if message.data.startswith(b"\xff"):
+            raise Poison(message.subject, "not UTF-8")
+        return Done()
+
+    recorder = Recorder(decide)
+    async with working(bus, queue, recorder, slots=1):
+        await durable(bus, f"{queue}.work", b"\xff\xfe", msg_id="bad", headers={"Trace": "t1"})
+        await enqueue(bus, queue, b"1", b"2")
+        await recorder.until(lambda it: len(it.messages) == 3)
+    assert await waiting(bus, queue) == 0
+    (dead,) = [stored.letter async for stored in dead_letters(bus, stream=queue)]
+    assert (dead.subject, dead.stream, dead.reason) == (f"{queue}.work", queue, "not UTF-8")
+    assert dead.stream_seq == recorder.messages[0].stream_seq
+    assert dead.payload_base64 == "//4="
+    assert dead.headers == {"Trace": "t1", "Nats-Msg-Id": "bad"}
+
+
+async def test_a_handler_that_fails_gets_its_message_again(bus: Bus, queue: str) -> None:
+    def decide(message: WorkMessage) -> Outcome:
+        if message.num_delivered == 1:
+            raise ValueError("a bug")
+        return Done()
+
+    recorder = Recorder(decide)
+    async with working(bus, queue, recorder):
+        await enqueue(bus, queue, b"1")
+        await recorder.until(lambda it: len(it.messages) == 2)
+    assert await waiting(bus, queue) == 0
+
+
+async def test_later_is_delivered_after_its_delay(bus: Bus, queue: str) -> None:
+    at: list[float] = []
+
+    def decide(message: WorkMessage) -> Outcome:
+        at.append(time.monotonic())
+        return Later(0.3) if message.num_delivered == 1 else Done()
+
+    recorder = Recorder(decide)
+    async with working(bus, queue, recorder):
+        await enqueue(bus, queue, b"1")
+        await recorder.until(lambda it: len(it.messages) == 2)
+    assert 0.25 < at[1] - at[0] < 2
+
+
+@pytest.mark.parametrize("way", ["returns", "raises"])
+async def test_a_fenced_handler_neither_acknowledges_nor_asks_again(bus: Bus, queue: str, way: str) -> None:
+    """Whoever holds the higher claim decides; the message comes back by `ack_wait`."""
+
+    def decide(message: WorkMessage) -> Outcome:
+        if message.num_delivered > 1:
+            return Done()
+        if way == "raises":
+            raise Fenced("c1", held=1, found=2)
+        return Leave()
+
+    recorder = Recorder(decide)
+    async with working(bus, queue, recorder):
+        await enqueue(bus, queue, b"1")
+        await recorder.until(lambda it: len(it.messages) == 1)
+        left_at = time.monotonic()
+        assert await waiting(bus, queue) == 1
+        await recorder.until(lambda it: len(it.messages) == 2)
+        assert 2 < time.monotonic() - left_at < 4.5
+
+
+async def test_never_more_messages_than_slots_and_a_freed_slot_is_used_at_once(bus: Bus, queue: str) -> None:
+    running, most, ended = 0, 0, 0
+    gates: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+    async def gated(message: WorkMessage) -> Outcome:
+        nonlocal running, most, ended
+        running += 1
+        most = max(most, running)
+        gates.put_nowait(gate := asyncio.Event())
+        await gate.wait()
+        running -= 1
+        ended += 1
+        return Done()
+
+    await enqueue(bus, queue, *(b"%d" % number for number in range(12)))
+    async with working(bus, queue, gated, slots=3), asyncio.timeout(5):
+        # Far below the server's own rhythm (a pull lasts 30 s, its signs come every second).
+        for _ in range(12):
+            async with asyncio.timeout(0.5):
+                gate = await gates.get()
+            gate.set()
+    assert (most <= 3, ended) == (True, 12)
+
+
+async def test_slots_run_side_by_side(bus: Bus, queue: str) -> None:
+    together = asyncio.Barrier(4)
+
+    async def meets(message: WorkMessage) -> Outcome:
+        async with asyncio.timeout(5):
+            await together.wait()
+        return Done()
+
+    recorder = Recorder()
+
+    async def handler(message: WorkMessage) -> Outcome:
+        await meets(message)
+        return await recorder(message)
+
+    async with working(bus, queue, handler, slots=4):
+        await enqueue(bus, queue, b"1", b"2", b"3", b"4")
+        await recorder.until(lambda it: len(it.messages) == 4)
+
+
+async def test_two_workers_share_a_queue_and_no_message_runs_twice(
+    nats_server: NatsServer, bus: Bus, queue: str
+) -> None:
+    here, there = Recorder(), Recorder()
+    async with (
+        await connect(nats_server) as other,
+        working(bus, queue, here),
+        working(other, queue, there),
+    ):
+        await enqueue(bus, queue, *(b"%d" % number for number in range(60)))
+        async with asyncio.timeout(5):
+            while await waiting(bus, queue):
+                pass
+    assert sorted(here.payloads + there.payloads) == sorted(b"%d" % number for number in range(60))
+    assert here.payloads and there.payloads
+
+
+async def test_work_goes_on_after_the_server_was_killed(own_nats: NatsServer, own_bus: Bus) -> None:
+    """What was held is still held: the handler is not run a second time beside itself."""
+    queue = "Q"
+    await provision(own_bus, queue_topology(queue))
+    recorder = Recorder()
+    side_by_side = 0
+    holding: set[int] = set()
+    go_on = asyncio.Event()
+
+    async def holds(message: WorkMessage) -> Outcome:
+        nonlocal side_by_side
+        if message.stream_seq in holding:
+            side_by_side += 1
+        holding.add(message.stream_seq)
+        await recorder(message)
+        if message.data == b"held":
+            await go_on.wait()
+        holding.discard(message.stream_seq)
+        return Done()
+
+    async with working(own_bus, queue, holds):
+        await enqueue(own_bus, queue, b"held")
+        await recorder.until(lambda it: len(it.messages) == 1)
+        own_nats.restart()
+        await enqueue(own_bus, queue, b"after")
+        await recorder.until(lambda it: b"after" in it.payloads)
+        go_on.set()
+    async with asyncio.timeout(5):
+        while await waiting(own_bus, queue):
+            pass
+    assert side_by_side == 0
+    assert recorder.payloads.count(b"after") == 1
+
+
+async def test_draining_lets_handlers_finish_and_takes_nothing_new(bus: Bus, queue: str) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    recorder = Recorder()
+
+    async def holds(message: WorkMessage) -> Outcome:
+        begun.set()
+        await go_on.wait()
+        return await recorder(message)
+
+    async with working(bus, queue, holds) as stop, asyncio.timeout(5):
+        await enqueue(bus, queue, b"before")
+        await begun.wait()
+        stop.set()
+        await bus.ready()
+        await enqueue(bus, queue, b"after")
+        await bus.ready()
+        go_on.set()
+    assert recorder.payloads == [b"before"]
+    assert await waiting(bus, queue) == 1
+
+
+async def test_what_a_drained_worker_still_got_goes_to_another_at_once(
+    nats_server: NatsServer, bus: Bus, queue: str
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    recorder = Recorder()
+
+    async def holds(message: WorkMessage) -> Outcome:
+        begun.set()
+        await go_on.wait()
+        return Done()
+
+    async with await connect(nats_server) as leaving, working(leaving, queue, holds) as stop:
+        await enqueue(bus, queue, b"held")
+        async with asyncio.timeout(5):
+            await begun.wait()
+        stop.set()
+        await leaving.ready()
+        async with working(bus, queue, recorder):
+            # The leaving worker's last pull still stands in the server, for three more.
+            await enqueue(bus, queue, b"1", b"2", b"3", b"4")
+            await recorder.until(lambda it: len(it.messages) == 4, timeout_s=2)
+        go_on.set()
+
+
+async def test_a_handler_that_outlasts_the_grace_is_cancelled_and_its_message_goes_on(
+    bus: Bus, queue: str
+) -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hangs(message: WorkMessage) -> Outcome:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return Done()
+
+    async with working(bus, queue, hangs, grace_s=0.1) as stop, asyncio.timeout(5):
+        await enqueue(bus, queue, b"1")
+        await begun.wait()
+        stop.set()
+    assert cancelled.is_set()
+    recorder = Recorder()
+    async with working(bus, queue, recorder):
+        await recorder.until(lambda it: len(it.messages) == 1, timeout_s=2)
+
+
+async def test_a_message_that_is_not_of_the_queue_is_ignored(
+    nats_server: NatsServer, bus: Bus, queue: str
+) -> None:
+    """Whoever learns an inbox may send to it; only the stream's own deliveries count."""
+    recorder = Recorder()
+    seen: list[str] = []
+    async with await connect(nats_server) as spy:
+        async with working(bus, queue, recorder):
+            # The inbox is the reply subject of the pull.
+            pull = await spy.nc.subscribe(api("CONSUMER.MSG.NEXT", queue, "workers"))
+            await enqueue(bus, queue, b"1", b"2", b"3", b"4")
+            async with asyncio.timeout(5):
+                inbox = (await pull.next_msg()).reply
+            seen.append(inbox)
+            await spy.publish(inbox, b"forged")
+            await spy.nc.publish(inbox, b"forged", reply=f"$JS.ACK.{queue}.workers.1.1.1.1.0")
+            await spy.ready()
+            await enqueue(bus, queue, b"5")
+            await recorder.until(lambda it: len(it.messages) == 5)
+    assert seen
+    assert b"forged" not in recorder.payloads
