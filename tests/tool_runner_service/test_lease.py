@@ -1,0 +1,150 @@
+"""Who may execute: a lease that ends with its process, its broker, or its clock."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from banksman.contracts.errors import Unavailable
+from tests.tool_runner_service.owner import Owner, owning
+from tests.tool_runner_service.processes import (
+    WAIT_S,
+    Runners,
+    RunnersNats,
+    begins,
+    is_gone,
+)
+
+
+async def sleeping(owner: Owner, word: str) -> None:
+    """A command that runs until somebody ends it."""
+    await owner.accepted(owner.request("bash", command=f"sleep {word}"))
+    await begins(word)
+
+
+async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoch(
+    runners: Runners, runners_nats: RunnersNats
+) -> None:
+    runner = runners.start()
+    async with owning(runners_nats, runner) as owner:
+        request = await owner.accepted(owner.request("bash", command="echo once >> log; sleep 7811.5"))
+        await begins("7811.5")
+        first = runner.identity
+        runner.signal(signal.SIGKILL)
+        await is_gone("7811.5", within_s=2)
+        # The broker looks for ended keys a few times a second.
+        await owner.lease_ended(within_s=4)
+        await runner.ended()
+        runner.start()
+        assert runner.identity == {"runner": first["runner"], "epoch": first["epoch"] + 1}
+        assert (await owner.send(request)).answer == "wrong_epoch"
+        lease = await owner.lease()
+        assert lease is not None and lease.value.runner_epoch == runner.epoch
+        again = request.model_copy(update={"runner_epoch": runner.epoch})
+        await owner.accepted(again)
+        # Comes after the repeated request, whose attempt has started and so did not run again.
+        assert (await owner.bash("cat log")).content["stdout"] == "once\n"
+        facts = await owner.slots.facts(owner.tenant, request.attempt)
+        assert facts.started is not None and facts.started.runner_epoch == first["epoch"]
+        assert facts.result is None
+
+
+async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_thaws(
+    runners: Runners, runners_nats: RunnersNats
+) -> None:
+    runner = runners.start()
+    async with owning(runners_nats, runner) as owner:
+        await sleeping(owner, "7821.5")
+        queued = await owner.accepted(owner.request("bash", command="touch effect"))
+        runner.signal(signal.SIGSTOP)
+        asked = owner.request("bash", command="touch effect")
+        with pytest.raises(Unavailable):
+            await owner.send(asked, timeout_s=0.2)
+        await owner.lease_ended(within_s=4)
+        runner.signal(signal.SIGCONT)
+        await is_gone("7821.5", within_s=3)
+        assert await runner.ended() not in (0, None)
+        for request in (queued, asked):
+            assert (await owner.slots.facts(owner.tenant, request.attempt)).started is None
+        runner.start()
+        assert (await owner.bash("ls")).content["stdout"] == ""
+
+
+async def test_a_runner_without_its_broker_ends_itself_and_its_commands(own_runners: Runners) -> None:
+    runner = own_runners.start()
+    async with owning(own_runners.secured, runner) as owner:
+        await sleeping(owner, "7831.5")
+    own_runners.secured.server.pause()
+    await is_gone("7831.5", within_s=5)
+    assert await runner.ended() not in (0, None)
+    own_runners.secured.server.resume()
+
+
+def test_two_processes_never_share_a_volume(runners: Runners) -> None:
+    runner = runners.start()
+    with pytest.raises(RuntimeError, match="two never share a directory"):
+        runners.start(root=runner.root)
+    assert runner.epoch == 1
+
+
+async def test_a_runner_whose_sandbox_does_not_hold_refuses_calls_and_says_what_is_missing(
+    runners: Runners, runners_nats: RunnersNats, tmp_path: Path
+) -> None:
+    runner = runners.make(PATH=str(tmp_path))
+    runner.start(ready=False)
+    said = runner.readiness()
+    assert said is not None and not said["ready"]
+    assert "bubblewrap" in said["problems"]["sandbox"]
+    async with owning(runners_nats, runner) as owner:
+        lease = await owner.lease()
+        assert lease is not None and not lease.value.serving
+        assert "bubblewrap" in (lease.value.problem or "")
+        answer = await owner.send(owner.request("bash", command="true"))
+        assert answer.answer == "refused" and "bubblewrap" in (answer.reason or "")
+
+
+async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_more(
+    runners: Runners, runners_nats: RunnersNats
+) -> None:
+    runner = runners.start()
+    async with owning(runners_nats, runner) as owner:
+        request = await owner.accepted(owner.request("bash", command="sleep 1.5; echo done"))
+        await begins("1.5")
+        runner.signal(signal.SIGTERM)
+        refused = owner.request("bash", command="true")
+        async with asyncio.timeout(WAIT_S):
+            while (await owner.send(refused)).answer != "busy":
+                refused = owner.request("bash", command="true")
+        lease = await owner.lease()
+        assert lease is not None and not lease.value.serving
+        assert (await owner.result(request)).content["stdout"] == "done\n"
+        assert await runner.ended() == 0
+        assert await owner.lease() is None
+
+
+async def test_a_call_that_outlasts_the_drain_is_killed_and_has_a_result(
+    runners: Runners, runners_nats: RunnersNats
+) -> None:
+    runner = runners.start(BANKSMAN_TOOL_RUNNER__DRAIN_S="0.2")
+    async with owning(runners_nats, runner) as owner:
+        request = await owner.accepted(owner.request("bash", command="echo early; sleep 7841.5"))
+        await begins("7841.5")
+        runner.signal(signal.SIGTERM)
+        result = await owner.result(request)
+        assert (result.error_kind, result.content["stdout"]) == ("cancelled", "early\n")
+        await is_gone("7841.5", within_s=2)
+        assert await runner.ended() == 0
+
+
+async def test_a_runner_with_a_key_of_its_own_serves_under_its_own_id(north: Runners) -> None:
+    runner = north.start(user="tool-runner-north", BANKSMAN_TOOL_RUNNER__RUNNER="north")
+    async with owning(north.secured, runner) as owner:
+        assert (await owner.bash("echo mine")).content["stdout"] == "mine\n"
+        lease = await owner.lease()
+        assert lease is not None and lease.value.runner == "north"
+    south = north.make(user="tool-runner-north", BANKSMAN_TOOL_RUNNER__RUNNER="south")
+    with pytest.raises(RuntimeError, match=r"may not publish"):
+        south.start()
