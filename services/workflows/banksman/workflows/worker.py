@@ -77,10 +77,13 @@ class Worker:
         there = await self._link(start)
         work_seq = FIRST_WORK_SEQ + message.stream_seq
         owned = await accept(self.ports, as_run(start, workflow.definition), work_seq, start_next=False)
+        claims = state.claims_in_row if owned is None else owned.state.claims_in_row
         if owned is not None:
             owned.workspace = start.in_conversation
-            await self._perform(owned, workflow if there else _without_conversation(workflow), start, message)
+            await self._perform(owned, workflow if there else _without_conversation(workflow), start)
         await wake_queue(self.ports, state)
+        if claims >= CRASH_LOOP_CLAIMS:
+            raise Poison(message.subject, f"crash_loop: run {start.run_id} was given up")
         return Done()
 
     async def on_list(self, _message: Message) -> bytes:
@@ -110,15 +113,10 @@ class Worker:
         parameters = filled(definition.parameters_schema, asked.parameters)
         return _encoded(WorkflowChecked(workflow=definition, parameters=parameters))
 
-    async def _perform(
-        self, owned: Ownership, workflow: Workflow, start: StartWorkflow, message: WorkMessage
-    ) -> None:
-        given_up = owned.state.claims_in_row >= CRASH_LOOP_CLAIMS
+    async def _perform(self, owned: Ownership, workflow: Workflow, start: StartWorkflow) -> None:
         performance = Performance(owned, lambda name: self.tools.find(start.tenant, name))
         async with self.watch.driving(owned.state), performance.of(workflow, start.parameters):
             await drive(owned, performance)
-        if given_up:
-            raise Poison(message.subject, f"crash_loop: run {start.run_id} was given up")
 
     async def _link(self, start: StartWorkflow) -> bool:
         """Leave a link in the conversation it was started in, once; False when that one was deleted."""

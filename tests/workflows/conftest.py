@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.runtime.health import Health
+from banksman.runtime.service import Life
+from banksman.testing.fixtures import connect, provision_all
+from banksman.testing.nats import NatsServer
+from banksman.workflows import app
+from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
+from tests.workflows.playing import PlayedRunner
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[NatsServer]:
+    """A server of this module: its runners and its registry are nobody else's."""
+    with NatsServer() as server:
+        provision_all(server)
+        yield server
+
+
+@pytest.fixture
+async def link(server: NatsServer) -> AsyncGenerator[Bus]:
+    async with await connect(server) as bus:
+        yield bus
+
+
+@pytest.fixture
+async def runner(server: NatsServer) -> AsyncGenerator[PlayedRunner]:
+    async with await connect(server, name="runner") as bus, PlayedRunner(bus).serving() as runner:
+        yield runner
+
+
+@pytest.fixture
+async def service(server: NatsServer) -> AsyncGenerator[Life]:
+    """The workflows service, composed as in production, in this process."""
+    settings = WorkflowServiceSettings(
+        nats=NatsSettings(url=server.url), workflows=WorkflowSettings(drain_s=0.0)
+    )
+    life = Life(Health("workflows"))
+    serving = asyncio.create_task(app.main(settings, life))
+    async with asyncio.timeout(10):
+        while not life.health.started:
+            assert not serving.done(), serving.exception()
+            await asyncio.sleep(0.01)
+    yield life
+    life.drain()
+    await serving

@@ -1,0 +1,65 @@
+"""Parameter forms (R112)."""
+
+from __future__ import annotations
+
+import pytest
+
+from banksman.contracts.errors import BadInput
+from banksman.contracts.wire import JsonObject
+from banksman.workflows.forms import check_form, filled
+
+FORM: JsonObject = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}, "default": ["new"]},
+        "options": {
+            "type": "object",
+            "properties": {"depth": {"type": "integer", "default": 2}, "deep": {"type": "boolean"}},
+            "required": ["deep"],
+        },
+    },
+    "required": ["name"],
+}
+
+
+def test_defaults_fill_what_is_missing_in_nested_objects_too() -> None:
+    values = filled(FORM, {"name": "a", "options": {"deep": True}})
+
+    assert values == {"name": "a", "tags": ["new"], "options": {"deep": True, "depth": 2}}
+
+
+def test_a_default_is_never_shared_between_runs() -> None:
+    tags = filled(FORM, {"name": "a"})["tags"]
+    assert isinstance(tags, list)
+    tags.append("changed")
+
+    assert filled(FORM, {"name": "a"})["tags"] == ["new"]
+
+
+def test_what_is_given_is_not_overwritten_by_a_default() -> None:
+    assert filled(FORM, {"name": "a", "tags": []})["tags"] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "expected"),
+    [
+        ({}, "name", "is required"),
+        ({"name": None}, "name", "is not of type 'string'"),
+        ({"name": "a", "tags": ["b", 3]}, "tags.1", "is not of type 'string'"),
+        ({"name": "a", "options": {}}, "options.deep", "is required"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_with_its_path(
+    values: JsonObject, field: str, expected: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        filled(FORM, values)
+
+    assert refused.value.field == field
+    assert expected in refused.value.expected
+
+
+def test_a_form_with_an_impossible_keyword_is_refused_by_its_place() -> None:
+    with pytest.raises(BadInput, match=r"parameters_schema\.properties\.name\.type"):
+        check_form({"type": "object", "properties": {"name": {"type": "text"}}})

@@ -1,0 +1,179 @@
+"""What a workflow function may rely on, and what becomes of it when it misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.contracts.calls import CallRequest
+from banksman.contracts.registry import WorkflowDefinition
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.work import CancelRun
+from banksman.runs.handlers import on_cancel
+from banksman.workflows.workflow import Workflow, WorkflowContext, WorkflowFailed, WorkflowFunction
+from tests.workflows.playing import PlayedRunner, events_of, outcome, serving, starting, store, until
+from tests.workflows.test_create_project import agent_ports
+
+FORM: JsonObject = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def probe(function: WorkflowFunction, **more: Any) -> Workflow:
+    return Workflow(WorkflowDefinition(name="probe", parameters_schema=FORM, **more), function)
+
+
+def write(path: str) -> JsonObject:
+    return {"path": path, "content": "x"}
+
+
+async def test_calls_of_one_task_group_run_together(link: Bus, runner: PlayedRunner, tenant: str) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(phase: str, _request: CallRequest) -> None:
+        if phase == "started":
+            await both.wait()
+
+    async def function(context: WorkflowContext) -> str:
+        async with asyncio.TaskGroup() as group:
+            for path in ("a", "b"):
+                group.create_task(context.tool("write_file", write(path), step=path))
+        return "done"
+
+    runner.meet = meet
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+
+        finished = await outcome(link, start)
+
+    assert (finished.status, finished.content) == ("completed", "done")
+    assert [call.iteration for call in finished.tool_calls] == [1, 1]
+    assert runner.together == 2
+
+
+async def test_a_cancel_ends_a_function_that_waits_for_something_else(link: Bus, tenant: str) -> None:
+    """The end is the user's, whatever the function is doing; it may clean up."""
+    waiting, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def function(_context: WorkflowContext) -> str:
+        try:
+            waiting.set()
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+        return "never"
+
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+        async with asyncio.timeout(5):
+            await waiting.wait()
+        signal = CancelRun(
+            tenant=tenant, conversation_id=start.conversation_id, run_id=start.run_id, by="ada"
+        )
+        await on_cancel(agent_ports(link), signal)
+
+        assert (await outcome(link, start)).status == "cancelled"
+        async with asyncio.timeout(5):
+            await cleaned.wait()
+
+
+async def test_a_run_ends_at_its_time_limit(link: Bus, tenant: str) -> None:
+    async def function(_context: WorkflowContext) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    async with serving(link, probe(function, timeout_s=0.3)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+
+        finished = await outcome(link, start)
+
+    assert finished.status == "timed_out"
+    assert "0.3 s" in finished.content
+
+
+async def test_progress_is_told_while_the_function_goes_on(link: Bus, tenant: str) -> None:
+    told = asyncio.Event()
+
+    async def function(context: WorkflowContext) -> str:
+        context.progress(1, 2, "half of it")
+        await told.wait()
+        return "all of it"
+
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+        await until(lambda: _is_told(link, tenant, start.conversation_id))
+        told.set()
+
+        assert (await outcome(link, start)).content == "all of it"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [(("fly", {}), "unknown_tool"), (("write_file", {"path": "a"}), "invalid_arguments")],
+)
+async def test_a_call_nobody_can_execute_gets_its_result(
+    link: Bus, runner: PlayedRunner, tenant: str, call: tuple[str, JsonObject], kind: str
+) -> None:
+    async def function(context: WorkflowContext) -> str:
+        result = await context.tool(call[0], call[1], step="try")
+        return f"{result.error_kind}: {result.content['error']}"
+
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+
+        finished = await outcome(link, start)
+
+    assert finished.status == "completed"
+    assert finished.content.startswith(f"{kind}: ")
+    assert not runner.writes
+
+
+async def test_a_step_used_twice_fails_the_run(link: Bus, runner: PlayedRunner, tenant: str) -> None:
+    async def function(context: WorkflowContext) -> str:
+        await context.tool("write_file", write("a"), step="write")
+        await context.tool("write_file", write("b"), step="write")
+        return "never"
+
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+
+        finished = await outcome(link, start)
+
+    assert (finished.status, finished.content) == ("failed", "probe failed: ValueError")
+    assert runner.tree(start.conversation_id) == ["a"]
+
+
+async def test_what_an_unexpected_error_says_stays_out_of_the_log(link: Bus, tenant: str) -> None:
+    async def function(_context: WorkflowContext) -> str:
+        raise RuntimeError("password is hunter2")
+
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+
+        assert (await outcome(link, start)).content == "probe failed: RuntimeError"
+
+    events = await events_of(link, tenant, start.conversation_id)
+    assert "hunter2" not in "".join(event.model_dump_json() for event in events)
+
+
+async def test_a_failure_tells_the_user_what_the_workflow_says(link: Bus, tenant: str) -> None:
+    async def function(_context: WorkflowContext) -> str:
+        raise WorkflowFailed("Nothing to do here.")
+
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+
+        assert (await outcome(link, start)).content == "Nothing to do here."
+
+
+async def _is_told(bus: Bus, tenant: str, conversation_id: str) -> bool:
+    return "workflow.progress" in [event.data.type for event in await events_of(bus, tenant, conversation_id)]

@@ -1,0 +1,142 @@
+"""The registry and its requests, over NATS (R22, R27, R29)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.envelope import RemoteError, answer
+from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput, Conflict, ErrorCode, NotFound
+from banksman.contracts.registry import (
+    CheckWorkflow,
+    WorkflowCategories,
+    WorkflowChecked,
+    WorkflowDefinition,
+    WorkflowList,
+    WorkflowName,
+)
+from banksman.contracts.wire import Wire
+from banksman.runtime.service import Life
+from banksman.workflows.builtin import BUILTIN
+from banksman.workflows.registry import Registry, by_category
+
+
+async def ask(bus: Bus, action: str, body: Wire | None = None) -> bytes:
+    data = body.model_dump_json().encode() if body else b""
+    return answer(await bus.request(subjects.workflow_api(action), data, 5))
+
+
+@pytest.fixture
+def registry(link: Bus) -> Registry:
+    return Registry(link)
+
+
+async def test_a_second_server_under_the_same_name_is_refused_and_the_first_stays(registry: Registry) -> None:
+    first = WorkflowDefinition(name="deploy", title="Deploy", server="ours")
+    await registry.register(first)
+
+    with pytest.raises(Conflict, match="'deploy' is already registered by 'ours'"):
+        await registry.register(WorkflowDefinition(name="deploy", title="Other", server="theirs"))
+
+    assert await registry.get("deploy") == first
+
+
+async def test_a_server_may_repeat_and_renew_its_own(registry: Registry) -> None:
+    first = WorkflowDefinition(name="build", server="ours")
+    await registry.register(first)
+    await registry.register(first)
+    renewed = first.model_copy(update={"title": "Build it"})
+    await registry.register(renewed)
+
+    assert await registry.get("build") == renewed
+
+
+async def test_a_form_that_is_no_schema_of_an_object_is_refused(registry: Registry) -> None:
+    broken = WorkflowDefinition(name="broken", parameters_schema={"type": "array"})
+    with pytest.raises(BadInput, match=r"parameters_schema\.type"):
+        await registry.register(broken)
+
+    with pytest.raises(NotFound):
+        await registry.get("broken")
+
+
+async def test_a_time_limit_beyond_what_a_run_may_take_is_refused(registry: Registry) -> None:
+    with pytest.raises(BadInput, match="timeout_s"):
+        await registry.register(WorkflowDefinition(name="endless", timeout_s=7 * 86_400))
+
+
+def test_categories_group_workflows_and_sort_both() -> None:
+    found = by_category(
+        WorkflowDefinition(name=name, category=category)
+        for name, category in (("z", "project"), ("b", "code-review"), ("a", "project"))
+    )
+
+    assert [(one.name, one.title, [w.name for w in one.workflows]) for one in found] == [
+        ("code-review", "Code review", ["b"]),
+        ("project", "Project", ["a", "z"]),
+    ]
+
+
+async def test_the_service_registers_its_own_and_tells_of_them(link: Bus, service: Life) -> None:
+    listed = WorkflowList.model_validate_json(await ask(link, "list"))
+    grouped = WorkflowCategories.model_validate_json(await ask(link, "categories"))
+    got = WorkflowDefinition.model_validate_json(await ask(link, "get", WorkflowName(name="create_project")))
+
+    assert got == BUILTIN[0].definition
+    assert got in listed.workflows
+    assert got in next(one for one in grouped.categories if one.name == "project").workflows
+
+
+async def test_a_checked_start_comes_back_with_its_defaults(link: Bus, service: Life) -> None:
+    body = CheckWorkflow(workflow="create_project", parameters={"name": "demo"})
+
+    checked = WorkflowChecked.model_validate_json(await ask(link, "start", body))
+
+    assert checked.parameters == {"name": "demo", "template": "python", "description": ""}
+    assert checked.workflow.name == "create_project"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({}, "name"),
+        ({"name": "Demo"}, "name"),
+        ({"name": "demo\n"}, "name"),
+        ({"name": "../etc"}, "name"),
+        ({"name": 7}, "name"),
+        ({"name": "demo", "template": "cobol"}, "template"),
+        ({"name": "demo", "description": "x" * 2001}, "description"),
+        ({"name": "demo", "colour": "red"}, "parameters"),
+    ],
+)
+async def test_a_parameter_that_does_not_fit_is_named(
+    link: Bus, service: Life, parameters: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(RemoteError) as refused:
+        await ask(link, "start", CheckWorkflow(workflow="create_project", parameters=parameters))
+
+    assert refused.value.code == ErrorCode.BAD_REQUEST
+    assert refused.value.frame.details is not None
+    assert refused.value.frame.details["field"] == field
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("action", "body"),
+    [("get", WorkflowName(name="nothing")), ("start", CheckWorkflow(workflow="nothing"))],
+)
+async def test_an_unknown_workflow_is_not_found(link: Bus, service: Life, action: str, body: Wire) -> None:
+    with pytest.raises(RemoteError, match="no workflow with id 'nothing'") as refused:
+        await ask(link, action, body)
+
+    assert refused.value.code == ErrorCode.NOT_FOUND
+
+
+async def test_a_request_that_is_not_json_is_answered_with_what_is_wrong(link: Bus, service: Life) -> None:
+    with pytest.raises(RemoteError) as refused:
+        answer(await link.request(subjects.workflow_api("get"), b"{", 5))
+
+    assert refused.value.code == ErrorCode.BAD_REQUEST

@@ -1,0 +1,202 @@
+"""A workflow run survives its process: nothing is written twice, nothing is left out (P1, P2)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.outcomes import Done, WorkMessage
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallRequest
+from banksman.contracts.errors import ErrorCode, Poison
+from banksman.contracts.events import Commit, Event, RunFinished, ToolCallCompleted, ToolCallRequested
+from banksman.contracts.ids import new_id
+from banksman.contracts.registry import StartWorkflow
+from banksman.runs.ports import Log
+from banksman.runs.state import Conversation
+from banksman.testing.nats import NatsServer
+from banksman.workflows import app
+from banksman.workflows.builtin import BUILTIN
+from banksman.workflows.worker import Worker
+from tests.workflows.playing import PlayedRunner, events_of, outcome, starting, store
+
+FILES = ("demo/README.md", "demo/src/.gitkeep", "demo/tests/.gitkeep")
+CALLS = (("read_file", FILES[0]), *(("write_file", path) for path in FILES))
+PHASES = ("asked", "started", "stored")
+APPENDS = 2 * len(CALLS) + 2
+"""The claim, each call and its result, the end."""
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+@dataclass
+class CrashingLog:
+    """A log whose process dies at its n-th append, just before or just after it is stored."""
+
+    log: Log
+    at: int
+    stored: bool
+    appends: int = 0
+
+    async def read(self, tenant: str, conversation_id: str) -> Conversation:
+        return await self.log.read(tenant, conversation_id)
+
+    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+        self.appends += 1
+        if self.appends != self.at:
+            return await self.log.append(state, commit)
+        if self.stored:
+            await self.log.append(state, commit)
+        raise Crash
+
+
+@asynccontextmanager
+async def process(bus: Bus, *, dies_at: int = 0, stored: bool = False) -> AsyncGenerator[Worker]:
+    """A process of its own, as far as the log can tell."""
+    async with AsyncExitStack() as stack:
+        worker = await app.enter_worker(stack, bus, BUILTIN)
+        log = CrashingLog(worker.ports.log, dies_at, stored)
+        yield replace(worker, ports=replace(worker.ports, log=log))
+
+
+def delivery(start: StartWorkflow) -> WorkMessage:
+    subject = subjects.workflow_run(start.workflow, start.tenant, start.conversation_id)
+    return WorkMessage(subject, start.model_dump_json().encode(), {}, 7, 1)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
+async def test_a_process_that_dies_at_any_append_costs_no_write_and_repeats_none(
+    link: Bus, runner: PlayedRunner, tenant: str, stored: bool
+) -> None:
+    for at in range(1, APPENDS + 1):
+        start = starting(tenant, {"name": "demo", "template": "empty"})
+        async with process(link, dies_at=at, stored=stored) as first:
+            with pytest.raises(Crash):
+                await first.on_start(delivery(start))
+        async with process(link) as second:
+            assert await second.on_start(delivery(start)) == Done()
+            assert await second.on_start(delivery(start)) == Done()
+
+        events = await events_of(link, tenant, start.conversation_id)
+        check_once(events)
+        assert {path: runner.writes[start.conversation_id, path] for path in FILES} == dict.fromkeys(FILES, 1)
+
+
+async def test_a_process_that_dies_between_link_and_claim_leaves_one_link(
+    link: Bus, runner: PlayedRunner, tenant: str
+) -> None:
+    start = starting(tenant, {"name": "demo", "template": "empty"}, in_conversation=new_id("c"))
+    for stored in (False, True):
+        async with process(link, dies_at=1, stored=stored) as dying:
+            with pytest.raises(Crash):
+                await dying.on_start(delivery(start))
+    async with process(link) as last:
+        await last.on_start(delivery(start))
+
+    assert start.in_conversation is not None
+    linked = await events_of(link, tenant, start.in_conversation)
+    assert [event.data.type for event in linked] == ["workflow.linked"]
+    assert runner.tree(start.in_conversation) == list(FILES)
+
+
+async def test_a_run_that_kills_every_process_is_given_up_with_its_terminal_event(
+    link: Bus, runner: PlayedRunner, tenant: str
+) -> None:
+    start = starting(tenant, {"name": "demo", "template": "empty"})
+    for _ in range(5):
+        async with process(link, dies_at=2) as dying:
+            with pytest.raises(Crash):
+                await dying.on_start(delivery(start))
+    async with process(link) as last:
+        with pytest.raises(Poison, match="crash_loop"):
+            await last.on_start(delivery(start))
+
+    ended = (await events_of(link, tenant, start.conversation_id))[-1].data
+    assert isinstance(ended, RunFinished)
+    assert ended.error is not None
+    assert (ended.status, ended.error.code) == ("failed", ErrorCode.CRASH_LOOP)
+
+
+@dataclass
+class Hall:
+    """Holds one call of each run, each at another point, until all are let go."""
+
+    points: dict[str, tuple[str, tuple[str, str]]]
+    """Run to phase and call."""
+    arrived: set[str] = field(default_factory=set[str])
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, phase: str, request: CallRequest) -> None:
+        here = (phase, (request.call.name, str(request.call.arguments["path"])))
+        if self.go.is_set() or self.points.get(request.run_id) != here:
+            return
+        self.arrived.add(request.run_id)
+        if len(self.arrived) == len(self.points):
+            self.full.set()
+        await self.go.wait()
+
+
+async def test_kill_9_at_every_step_is_taken_over_without_a_second_write(
+    server: NatsServer, link: Bus, runner: PlayedRunner, tenant: str
+) -> None:
+    """Twelve runs, each with its process killed at another point of another call."""
+    points = [(phase, call) for call in CALLS for phase in PHASES]
+    starts = [starting(tenant, {"name": "demo", "template": "empty"}) for _ in points]
+    hall = runner.meet = Hall({start.run_id: point for start, point in zip(starts, points, strict=True)})
+    first = await spawn(server)
+    try:
+        for start in starts:
+            await store(link, start)
+        async with asyncio.timeout(20):
+            await hall.full.wait()
+        first.send_signal(signal.SIGKILL)
+        await first.wait()
+        second = await spawn(server)
+    finally:
+        if first.returncode is None:
+            first.kill()
+    try:
+        hall.go.set()
+        ended = [await outcome(link, start, timeout_s=20) for start in starts]
+    finally:
+        second.terminate()
+        assert await second.wait() == 0
+
+    assert [one.status for one in ended] == ["completed"] * len(starts)
+    for start in starts:
+        check_once(await events_of(link, tenant, start.conversation_id))
+    written = {runner.writes[start.conversation_id, path] for start in starts for path in FILES}
+    assert written == {1}
+
+
+def check_once(events: list[Event]) -> None:
+    """One outcome; each call asked for once and answered once; no gap."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    asked = [event.data.call.id for event in events if isinstance(event.data, ToolCallRequested)]
+    answered = [
+        event.data.result.tool_call_id for event in events if isinstance(event.data, ToolCallCompleted)
+    ]
+    assert len(asked) == len(set(asked)) == len(CALLS)
+    assert answered == asked
+    ended = [event.data for event in events if isinstance(event.data, RunFinished)]
+    assert [one.status for one in ended] == ["completed"]
+
+
+async def spawn(server: NatsServer) -> asyncio.subprocess.Process:
+    """The service as a process of its own."""
+    main = "import sys; from banksman.workflows.app import run; sys.exit(run())"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", main, env={**own, "BANKSMAN_NATS__URL": server.url}
+    )
