@@ -3,9 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax
+CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up test lint format lock compose $(CHECKS)
+.PHONY: help up test lint format lock compose requirements $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,11 @@ check-tree:
 	$(BIN)/python tools/check_tree.py
 node-syntax:
 	tools/node_syntax.sh
+check-requirements:
+	$(BIN)/python tools/requirements.py --check
+
+requirements:  ## Write docs/requirements.md from the tests that cite requirements and their last results
+	$(BIN)/python tools/requirements.py
 
 format:  ## Rewrite the sources in the house style
 	@tools/setup.sh dev

@@ -28,3 +28,25 @@ def _left_out(report: pytest.TestReport | pytest.CollectReport) -> str | None:
             return f"{report.nodeid}: {reason.partition(f'{MARK}, ')[2]}"
         case _:
             return None
+
+
+RESULTS = Path(__file__).parents[1] / ".requirements.json"
+
+
+def _results(reporter: pytest.TerminalReporter) -> dict[str, str]:
+    """Outcome by test function, the worst of its parameters."""
+    found: dict[str, str] = {}
+    for outcome in ("passed", "skipped", "failed", "error"):
+        for report in reporter.stats.get(outcome, ()):
+            found[report.nodeid.partition("[")[0]] = outcome
+    return found
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep the results of a whole run for docs/requirements.md (tools/requirements.py)."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if isinstance(reporter, pytest.TerminalReporter) and session.config.args == session.config.getini(
+        "testpaths"
+    ):
+        RESULTS.write_text(json.dumps(_results(reporter), indent=0), encoding="utf-8")

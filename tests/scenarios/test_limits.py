@@ -13,7 +13,7 @@ LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "nothing.
 async def test_the_iteration_limit_ends_the_run_with_one_event_that_says_all(
     client: Client, play: Play
 ) -> None:
-    """R7, R88, R98: status, message, flag and the calls so far, in one terminal event."""
+    """R7, R31, R88, R98: status, message, flag and the calls so far, in one terminal event."""
     name = play(LOOK, at_end="repeat")
     conversation = await client.create(name, settings={"max_iterations": 3})
 
