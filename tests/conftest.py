@@ -5,6 +5,9 @@ Where it is missing the check is left out, and the test report ends with a list 
 `BANKSMAN_TEST_PRIVILEGED=required` it fails instead.
 """
 
+import json
+from pathlib import Path
+
 import pytest
 
 from banksman.testing.privileged import MARK
