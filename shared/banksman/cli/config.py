@@ -112,8 +112,6 @@ def _unknown_sections() -> Iterator[str]:
 
 
 def _classes() -> Iterator[type[ServiceSettings]]:
-    for module, name in _OWN.values():
-        yield cast(type[ServiceSettings], getattr(importlib.import_module(module), name))
     for service, module in SERVICES.items():
         try:
             settings = importlib.import_module(f"{module.rpartition('.')[0]}.settings")
@@ -122,6 +120,8 @@ def _classes() -> Iterator[type[ServiceSettings]]:
             output.complain(f"{service}: left out, {error.name} is not installed here")
             continue
         yield _settings_of(settings)
+    for module, name in _OWN.values():
+        yield cast(type[ServiceSettings], getattr(importlib.import_module(module), name))
 
 
 def _settings_of(module: ModuleType) -> type[ServiceSettings]:

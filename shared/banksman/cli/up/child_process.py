@@ -104,6 +104,7 @@ class Child:
             self._screen.warning(self.spec.name, f"did not end within {timeout_s:.0f} s and is killed")
             self.kill()
             await self._ended.wait()
+        self._screen.stopped(self.spec.name)
 
     def kill(self) -> None:
         """End the process and the group it leads at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -30,6 +31,10 @@ class Screen(Protocol):
 
     def ended(self, name: str, how: str, again_in_s: float) -> None:
         """A process ended though nobody told it to, and starts again."""
+        ...
+
+    def stopped(self, name: str) -> None:
+        """A process ended as it was told to."""
         ...
 
     def warning(self, name: str, text: str) -> None:
@@ -77,6 +82,10 @@ class PlainScreen:
         """A red line."""
         self._line(f"  [red]✗[/] {name:<13} {escape(how)}; starts again in {again_in_s:g} s")
 
+    def stopped(self, name: str) -> None:
+        """A line."""
+        self._line(f"    {name:<13} ended")
+
     def warning(self, name: str, text: str) -> None:
         """A yellow line."""
         self._line(f"  [yellow]![/] {name:<13} {escape(text)}")
@@ -93,8 +102,10 @@ class PlainScreen:
         self._line(f"  {escape(text)}")
 
     def _line(self, text: str) -> None:
-        self._console.print(text)
-        sys.stdout.flush()
+        # The terminal may be gone by now; what runs must still end in order.
+        with contextlib.suppress(OSError):
+            self._console.print(text)
+            sys.stdout.flush()
 
     def _clear(self) -> None:
         if self._status is not None:
@@ -110,24 +121,32 @@ class JsonScreen:
 
     def ready(self, name: str, after_s: float, *, again: bool = False) -> None:
         """`{"event": "ready", …}`."""
-        output.emit({"event": "ready", "process": name, "after_s": round(after_s, 3), "again": again})
+        self._emit("ready", process=name, after_s=round(after_s, 3), again=again)
 
     def not_ready(self, name: str, reason: str) -> None:
         """`{"event": "not_ready", …}`."""
-        output.emit({"event": "not_ready", "process": name, "reason": reason})
+        self._emit("not_ready", process=name, reason=reason)
 
     def ended(self, name: str, how: str, again_in_s: float) -> None:
         """`{"event": "ended", …}`."""
-        output.emit({"event": "ended", "process": name, "how": how, "again_in_s": again_in_s})
+        self._emit("ended", process=name, how=how, again_in_s=again_in_s)
+
+    def stopped(self, name: str) -> None:
+        """`{"event": "stopped", …}`."""
+        self._emit("stopped", process=name)
 
     def warning(self, name: str, text: str) -> None:
         """`{"event": "warning", …}`."""
-        output.emit({"event": "warning", "process": name, "text": text})
+        self._emit("warning", process=name, text=text)
 
     def up(self, facts: dict[str, Any], notices: Iterable[str]) -> None:
         """`{"event": "up", …}`."""
-        output.emit({"event": "up", **facts, "notices": list(notices)})
+        self._emit("up", **facts, notices=list(notices))
 
     def note(self, text: str) -> None:
         """`{"event": "note", …}`."""
-        output.emit({"event": "note", "text": text})
+        self._emit("note", text=text)
+
+    def _emit(self, event: str, **facts: Any) -> None:
+        with contextlib.suppress(OSError):
+            output.emit({"event": event, **facts})

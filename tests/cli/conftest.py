@@ -1,0 +1,147 @@
+"""`banksman` as people start it: its own process, its own data directory."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banksman.testing.nats import free_port
+
+PATIENCE_S = 20.0
+"""Seconds that a start or an end may take on a busy machine."""
+
+SERVICES_LEFT_OUT = ("gateway", "agent", "workflows", "tool-runner")
+"""What tests of the supervisor do without: nats-server and the model server are processes enough."""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """This process's environment without our settings and without keys of vendors."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("BANKSMAN_", "ANTHROPIC_", "OPENAI_"))
+    }
+    return {**kept, **variables}
+
+
+def banksman(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with nobody at the keyboard."""
+    return subprocess.run(
+        [sys.executable, "-m", "banksman.cli", *arguments],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=environment(**variables),
+        timeout=PATIENCE_S * 2,
+    )
+
+
+class Up:
+    """A running `banksman up --json`, and what it told so far."""
+
+    def __init__(self, data_dir: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.events: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "banksman.cli", "up", "--json"),
+                *("--data-dir", str(data_dir), "--port", str(self.port)),
+                *(word for name in SERVICES_LEFT_OUT for word in ("--without", name)),
+                *arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(**(variables or {})),
+            start_new_session=True,
+        )
+        self._arrived = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def instance(self) -> dict[str, Any]:
+        """What the run file says."""
+        return dict(json.loads((self.data_dir / "run.json").read_text()))
+
+    def pid_of(self, name: str) -> int:
+        """A child's process id."""
+        return int(self.instance["processes"][name]["pid"])
+
+    def wait_for(self, event: str, count: int = 1, **fields: Any) -> dict[str, Any]:
+        """Wait for the `count`-th event with these fields, also among those that came before."""
+
+        def found() -> list[dict[str, Any]]:
+            return [
+                told
+                for told in self.events
+                if told.get("event") == event and all(told.get(k) == v for k, v in fields.items())
+            ]
+
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: len(found()) >= count, PATIENCE_S), self.events
+        return found()[count - 1]
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def ended(self) -> int:
+        """Wait for the end; returns the exit code."""
+        code = self.process.wait(PATIENCE_S * 2)
+        self._reader.join(PATIENCE_S)
+        return code
+
+    def close(self) -> None:
+        """End it, in whatever state it is."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(PATIENCE_S)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._arrived:
+                self.events.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
+                self._arrived.notify_all()
+        self.process.stdout.close()
+
+
+Start = Callable[..., Up]
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def start(data_dir: Path) -> Generator[Start]:
+    """Starts systems in the test's data directory, and ends them after it."""
+    started: list[Up] = []
+
+    def _start(*arguments: str, **variables: str) -> Up:
+        started.append(Up(data_dir, *arguments, variables=variables))
+        return started[-1]
+
+    yield _start
+    for system in started:
+        system.close()
+
+
+@pytest.fixture
+def up(start: Start) -> Iterator[Up]:
+    """A system that is ready."""
+    system = start()
+    system.wait_for("up")
+    yield system

@@ -1,0 +1,241 @@
+"""`banksman up`: one command starts everything, keeps it alive, and ends it in order."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from banksman.testing.nats import free_port
+
+from .conftest import PATIENCE_S, SERVICES_LEFT_OUT, Start, Up, banksman
+
+GONE_WITHIN_S = 5.0
+
+
+def test_every_process_is_told_ready_with_its_start_up_time_and_then_the_address(up: Up) -> None:
+    told = [event["event"] for event in up.events]
+    ready = {event["process"]: event["after_s"] for event in up.events if event["event"] == "ready"}
+    last = up.wait_for("up")
+
+    assert told == ["ready", "ready", "up"]
+    assert set(ready) == {"nats", "model-server"}
+    assert all(0 < after_s < PATIENCE_S for after_s in ready.values())
+    assert last["url"] == f"http://127.0.0.1:{up.port}"
+    assert [notice for notice in last["notices"] if "demo model answers because no key is set" in notice]
+
+
+def test_streams_are_synced_on_every_write_and_as_strong_as_promised(up: Up) -> None:
+    checked = banksman("streams", "check", "--data-dir", str(up.data_dir))
+
+    assert (checked.returncode, checked.stdout) == (0, "streams are as promised\n")
+
+
+def test_a_killed_process_is_named_and_started_again(up: Up) -> None:
+    first = up.pid_of("model-server")
+
+    os.kill(first, signal.SIGKILL)
+
+    assert up.wait_for("ended", process="model-server")["how"] == "was killed by SIGKILL"
+    up.wait_for("ready", process="model-server", again=True)
+    assert up.pid_of("model-server") != first
+    with urlopen(up.instance["health"]["model-server"], timeout=5) as answer:
+        assert answer.status == 200
+
+
+def test_a_killed_nats_server_comes_back_with_its_streams(up: Up) -> None:
+    os.kill(up.pid_of("nats"), signal.SIGKILL)
+
+    up.wait_for("ready", process="nats", again=True)
+
+    assert banksman("streams", "check", "--data-dir", str(up.data_dir)).returncode == 0
+
+
+def test_starts_after_repeated_ends_are_further_and_further_apart(up: Up) -> None:
+    for times in (1, 2, 3):
+        os.kill(up.pid_of("model-server"), signal.SIGKILL)
+        up.wait_for("ready", count=times, process="model-server", again=True)
+
+    waits = [event["again_in_s"] for event in up.events if event["event"] == "ended"]
+    assert waits == [0.2, 0.4, 0.8]
+
+
+def test_ctrl_c_ends_the_model_server_before_nats_and_leaves_nothing(up: Up) -> None:
+    pids = [up.pid_of(name) for name in ("nats", "model-server")]
+
+    up.interrupt()
+
+    assert up.ended() == 0
+    assert [event["process"] for event in up.events if event["event"] == "stopped"] == [
+        "model-server",
+        "nats",
+    ]
+    assert [pid for pid in pids if alive(pid)] == []
+    assert not (up.data_dir / "run.json").exists()
+
+
+def test_ctrl_c_in_the_middle_of_the_start_ends_it_at_once(start: Start) -> None:
+    system = start()
+    system.wait_for("ready", process="nats")
+
+    system.interrupt()
+
+    assert system.ended() == 0
+    assert not [event for event in system.events if event["event"] == "up"]
+
+
+def test_a_second_ctrl_c_kills_what_does_not_end(up: Up) -> None:
+    frozen = up.pid_of("model-server")
+    os.kill(frozen, signal.SIGSTOP)
+    up.interrupt()
+    up.wait_for("note")
+    began = time.monotonic()
+
+    up.interrupt()
+
+    assert up.ended() == 0
+    assert time.monotonic() - began < GONE_WITHIN_S
+    assert not alive(frozen)
+
+
+def test_what_does_not_end_in_time_is_killed_and_named(start: Start) -> None:
+    system = start(BANKSMAN_LOCAL__DRAIN_TIMEOUT_S="3")
+    system.wait_for("up")
+    os.kill(system.pid_of("model-server"), signal.SIGSTOP)
+
+    system.interrupt()
+
+    assert system.ended() == 0
+    assert "is killed" in system.wait_for("warning", process="model-server")["text"]
+
+
+def test_kill_9_of_the_supervisor_leaves_no_orphan(up: Up) -> None:
+    children = [os.pidfd_open(up.pid_of(name)) for name in ("nats", "model-server")]
+
+    up.process.kill()
+
+    assert [gone(child, GONE_WITHIN_S) for child in children] == [True, True]
+
+
+def test_after_kill_9_of_the_supervisor_the_next_one_starts_on_the_same_state(up: Up, start: Start) -> None:
+    seed = (up.data_dir / "keys" / "agent.nk").read_bytes()
+    up.process.kill()
+    up.process.wait()
+
+    second = start()
+
+    second.wait_for("up")
+    assert (up.data_dir / "keys" / "agent.nk").read_bytes() == seed
+    assert banksman("streams", "check", "--data-dir", str(up.data_dir)).returncode == 0
+
+
+def test_a_second_up_says_what_runs_and_changes_nothing(up: Up) -> None:
+    before = up.instance
+
+    second = banksman("up", "--data-dir", str(up.data_dir), "--port", str(free_port()))
+
+    assert second.returncode == 1
+    assert second.stdout.count("\n") == 1
+    assert f"http://127.0.0.1:{up.port}" in second.stdout
+    assert f"pid {up.process.pid}" in second.stdout
+    assert up.instance == before
+
+
+def test_a_busy_port_is_one_sentence(data_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = banksman("up", "--data-dir", str(data_dir), BANKSMAN_GATEWAY__PORT=str(port))
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "banksman: BANKSMAN_GATEWAY__PORT: a free port; another program listens there: "
+        f"stop it, or choose another port (got {port})\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("BANKSMAN_GATWAY__PORT", "8080", "BANKSMAN_GATWAY__PORT: a known setting; the sections are"),
+        ("BANKSMAN_LOCAL__AGENTS", "many", "BANKSMAN_LOCAL__AGENTS: Input should be a valid integer"),
+        ("BANKSMAN_LOCAL__AGENT", "2", "BANKSMAN_LOCAL__AGENT: Extra inputs are not permitted"),
+        (
+            "OPENAI_BASE_URL",
+            "http://127.0.0.1:1/v1",
+            "BANKSMAN_GATEWAY__DEFAULT_MODEL: openai:NAME, a model of the server at OPENAI_BASE_URL",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(data_dir: Path, name: str, value: str, sentence: str) -> None:
+    done = banksman("up", "--data-dir", str(data_dir), "--port", "0", **{name: value})
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"banksman: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_setting_that_only_a_service_knows_to_be_wrong_ends_everything_with_its_sentence(
+    start: Start,
+) -> None:
+    system = start(BANKSMAN_MODEL_SERVER__PROT="1")
+
+    assert system.ended() == 2
+    assert system.events[-1]["event"].startswith("banksman: BANKSMAN_MODEL_SERVER__PROT: Extra inputs")
+    assert not [event for event in system.events if event["event"] == "ended"]
+
+
+def test_detached_it_returns_when_ready_and_down_ends_it(data_dir: Path) -> None:
+    left_out = [word for name in SERVICES_LEFT_OUT for word in ("--without", name)]
+    try:
+        begun = banksman("up", "--detach", "--data-dir", str(data_dir), "--port", "0", *left_out)
+        again = banksman("up", "--detach", "--data-dir", str(data_dir), "--port", "0", *left_out)
+    finally:
+        ended = banksman("down", "--data-dir", str(data_dir))
+    nothing = banksman("down", "--data-dir", str(data_dir))
+
+    assert begun.stdout.startswith("Banksman is ready at http://127.0.0.1:")
+    assert [begun.returncode, again.returncode, ended.returncode, nothing.returncode] == [0, 1, 0, 0]
+    assert (ended.stdout, nothing.stdout) == ("ended\n", "nothing runs\n")
+
+
+def test_detached_a_start_that_fails_says_why(data_dir: Path) -> None:
+    done = banksman("up", "--detach", "--data-dir", str(data_dir), BANKSMAN_MODEL_SERVER__PROT="1")
+
+    assert done.returncode == 2
+    assert "BANKSMAN_MODEL_SERVER__PROT" in done.stderr
+
+
+def test_everything_private_is_readable_by_its_owner_only(up: Up) -> None:
+    files = list(walk(up.data_dir / "keys"))
+
+    assert files
+    assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
+    assert {oct((up.data_dir / name).stat().st_mode & 0o777) for name in ("keys", "nats", "logs")} == {
+        "0o700"
+    }
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie has ended."""
+    with contextlib.suppress(OSError):
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
+    return False
+
+
+def gone(pidfd: int, within_s: float) -> bool:
+    """Whether a process ends in time."""
+    ended, _, _ = select.select([pidfd], [], [], within_s)
+    os.close(pidfd)
+    return bool(ended)
+
+
+def walk(directory: Path) -> Iterator[Path]:
+    """All files below a directory."""
+    return (path for path in directory.rglob("*") if path.is_file())
