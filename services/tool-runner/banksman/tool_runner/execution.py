@@ -66,7 +66,7 @@ class Execution:
         if timeout_s <= 0:
             return failure("timeout", "the time of the run was over before the call could begin")
         try:
-            workspace = self.workspaces.get(request.tenant, request.conversation_id)
+            workspace = self.workspaces.get(request.tenant, request.workspace_id)
             async with asyncio.timeout(timeout_s + OVERTIME_S):
                 return await self.box.run(
                     call.name, workspace, call.arguments, timeout_s=timeout_s, on_output=on_output, stop=stop
@@ -74,7 +74,7 @@ class Execution:
         except TimeoutError:
             return failure("timeout", f"{call.name[:80]} did not end within {timeout_s:g} s")
         except OSError as error:
-            logger.error("%s: the workspace cannot be opened: %s", request.conversation_id, error)
+            logger.error("%s: the workspace cannot be opened: %s", request.workspace_id, error)
             return failure("unavailable", f"the workspace cannot be opened: {error.strerror}")
 
     async def _stored(self, request: CallRequest, output: bytes | None) -> str | None:

@@ -87,7 +87,7 @@ class Worker:
 
         try:
             name = request.call.name
-            async with self.turns.turn(name, request.tenant, request.conversation_id) as turn:
+            async with self.turns.turn(name, request.tenant, request.workspace_id) as turn:
                 await self.desk.perform(request, execute)
         except BanksmanError as error:
             logger.error("%s: ended without a stored result: %s", request.attempt, error)

@@ -19,14 +19,15 @@ async def drive(owned: Ownership, performance: Performance) -> None:
     """
     settlement = Settlement.of(owned)
     while owned.holds:
-        match next_step(owned.state, owned.ports.clock.now()):
+        step = next_step(owned.state, owned.ports.clock.now())
+        match step:
             case Ask():
                 await owned.commit(await performance.next_events())
-            case Settle() as step:
+            case Settle():
                 await settlement.settle(step)
             case Withdraw():
                 await withdraw(owned)
             case Record() | Park() | Idle():
                 await owned.commit(lambda _: ())
-            case step:
+            case _:
                 assert_never(step)
