@@ -68,7 +68,11 @@ async def test_what_is_done_is_gone(bus: Bus, queue: str) -> None:
     assert sorted(recorder.payloads) == [b"1", b"2", b"3"]
     assert await waiting(bus, queue) == 0
     first = recorder.messages[0]
-    assert (first.subject, first.num_delivered, first.headers["Nats-Msg-Id"]) == (f"{queue}.work", 1, "1")
+    assert (first.subject, first.num_delivered, first.headers["Nats-Msg-Id"]) == (
+        f"{queue}.work",
+        1,
+        f"{queue}.work:1",
+    )
 
 
 async def test_a_message_stays_with_its_handler_for_longer_than_ack_wait(bus: Bus, queue: str) -> None:
@@ -129,7 +133,7 @@ async def test_poison_goes_to_the_dead_letters_and_does_not_block_the_others(bus
     assert (dead.subject, dead.stream, dead.reason) == (f"{queue}.work", queue, "not UTF-8")
     assert dead.stream_seq == recorder.messages[0].stream_seq
     assert dead.payload_base64 == "//4="
-    assert dead.headers == {"Trace": "t1", "Nats-Msg-Id": "bad"}
+    assert dead.headers == {"Trace": "t1", "Nats-Msg-Id": f"{queue}.work:bad"}
 
 
 async def test_a_handler_that_fails_gets_its_message_again(bus: Bus, queue: str) -> None:

@@ -14,7 +14,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import WrongLastSequence
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import KV_OPERATION, MARKER_REASON, MSG_ID, TTL, kv_stream, kv_subject
-from banksman.bus.publish import durable
+from banksman.bus.publish import durable, message_id
 from banksman.contracts.errors import BadInput, Poison
 from banksman.contracts.ids import check_token, new_id
 
@@ -166,7 +166,8 @@ class Bucket(Generic[T]):
     async def _stored_before(self, subject: str, msg_id: str) -> int | None:
         """The revision when an earlier try stored it whose acknowledgement was lost."""
         last = await jetstream.last_message(self.bus, self.stream, subject)
-        return last.stream_seq if last is not None and last.headers.get(MSG_ID) == msg_id else None
+        mine = last is not None and last.headers.get(MSG_ID) == message_id(subject, msg_id)
+        return last.stream_seq if last is not None and mine else None
 
 
 def is_marker(message: StoredMessage) -> bool:

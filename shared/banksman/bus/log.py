@@ -11,7 +11,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, WrongLastSequence
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, MSG_ID, PREV, SNAPSHOT
-from banksman.bus.publish import durable
+from banksman.bus.publish import durable, message_id
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Commit
@@ -147,7 +147,7 @@ class EventLog:
         followed it since.
         """
         first = await jetstream.next_message(self.bus, EVENTS, subject, after=after)
-        if first is None or first.headers.get(MSG_ID) != commit.id:
+        if first is None or first.headers.get(MSG_ID) != message_id(subject, commit.id):
             return None
         logger.info("%s: commit %s was stored; its acknowledgement was lost", subject, commit.id)
         return first.stream_seq

@@ -76,7 +76,7 @@ async def durable(
         bus: The connection.
         subject: A subject of a stream.
         payload: The message.
-        msg_id: What the stream recognises a repeat by, for ten minutes.
+        msg_id: What the stream recognises a repeat by, on this subject and for ten minutes.
         expect_last_subject_seq: Stored only when this is the sequence of the last message on the subject (0:
             when there is none).
         headers: Sent with it.
@@ -94,7 +94,9 @@ async def durable(
         PublishRefused: the server refused it for another reason.
         Unavailable: the budget ran out; whether it is stored is not known.
     """
-    sent = _headers(msg_id, expect_last_subject_seq, headers, schedule_at, schedule_target)
+    sent = _headers(
+        message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
+    )
     tries, pause = 0, FIRST_PAUSE_S
     reason = "no connection"
     try:
@@ -110,6 +112,15 @@ async def durable(
                 pause = min(pause * 2, LONGEST_PAUSE_S)
     except TimeoutError as error:
         raise Unavailable(f"{subject}: not acknowledged within {budget_s:g} s: {reason}") from error
+
+
+def message_id(subject: str, msg_id: str) -> str:
+    """The message id as it is sent and stored.
+
+    A stream recognises repeats over all its subjects. With the subject in it, and so the tenant, nobody's id
+    can make another's message count as a repeat, which would be acknowledged and not stored.
+    """
+    return f"{subject}:{msg_id}"
 
 
 async def _publish(bus: Bus, subject: str, payload: bytes, headers: Mapping[str, str], tries: int) -> PubAck:

@@ -244,10 +244,8 @@ class ApprovalSlots:
 async def _put(
     bus: Bus, stream: str, subject: str, value: T, writer: str, *, may_read: bool = True
 ) -> Placed[T]:
-    # A stream knows repeats by message id over all its subjects: so the id holds the subject and its tenant.
-    msg_id = f"{subject}:{writer}"
     try:
-        ack = await durable(bus, subject, value.model_dump_json(by_alias=True).encode(), msg_id=msg_id)
+        ack = await durable(bus, subject, value.model_dump_json(by_alias=True).encode(), msg_id=writer)
     except SlotTaken:
         pass
     else:

@@ -92,6 +92,7 @@ def gateway() -> User:
             *_inspects(),
             *_reads(names.EVENTS),
             *_reads(names.APPROVALS),
+            *_reads(names.RUNS),
             *(subject for bucket in _BUCKETS for subject in _reads(kv_stream(bucket))),
         ),
         subscribe=(
@@ -129,6 +130,7 @@ def agent() -> User:
             *_reads(ANY),
         ),
         subscribe=(
+            all_of("live"),
             all_of("stored"),
             subjects.cancel_nudge(ANY, ANY),
             subjects.registry("tool", ANY),
@@ -152,12 +154,12 @@ def workflows() -> User:
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.WORKFLOWS, ANY),
             api("CONSUMER.DURABLE.CREATE", names.WORKFLOWS, ANY),
-            api("STREAM.PURGE", names.RESULTS),
-            api("STREAM.PURGE", names.TIMERS),
+            *(api("STREAM.PURGE", stream) for stream in (names.RESULTS, names.APPROVALS, names.TIMERS)),
             *_inspects(),
             *_reads(ANY),
         ),
         subscribe=(
+            all_of("live"),
             all_of("stored"),
             subjects.cancel_nudge(ANY, ANY),
             all_of("workflows"),
