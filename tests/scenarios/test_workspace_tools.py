@@ -24,7 +24,7 @@ async def run_approved(client: Client, conversation: str, *, questions: int) -> 
     for _ in range(questions):
         asked = await client.question(run_id)
         await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
-        await client.event("approval.resolved", run_id=run_id)
+        await client.resolved(asked["approval_id"])
     return await client.finished(run_id)
 
 

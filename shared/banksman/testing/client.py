@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -27,7 +28,7 @@ class Client:
         self.patience_s = patience_s
         self.frames: list[Frame] = []
         """Everything that was received."""
-        self._ids = itertools.count(1)
+        self._ids = (f"{uuid4().hex}-{number}" for number in itertools.count(1))
         self._arrived = asyncio.Condition()
         self._reader = asyncio.create_task(self._read())
 
@@ -66,7 +67,7 @@ class Client:
 
     async def request(self, type: str, **fields: Any) -> Frame:
         """Send a frame and wait for its reply, `ack` or `error` or another that answers it."""
-        id = str(fields.pop("id", f"f{next(self._ids)}"))
+        id = str(fields.pop("id", None) or next(self._ids))
         await self.send({"type": type, "id": id, **fields})
         return await self.wait_for(lambda frame: frame.get("reply_to") == id)
 
@@ -111,6 +112,13 @@ class Client:
             )
 
         return dict((await self.wait_for(is_open))["data"])
+
+    async def resolved(self, approval_id: str) -> Frame:
+        """Wait until a question is closed; returns the `data` of `approval.resolved`."""
+        frame = await self.wait_for(
+            lambda frame: frame["type"] == "approval.resolved" and frame["data"]["approval_id"] == approval_id
+        )
+        return dict(frame["data"])
 
     async def event(self, type: str, **fields: Any) -> Frame:
         """Wait for an event of a type whose fields have these values."""
