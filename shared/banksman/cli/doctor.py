@@ -21,7 +21,7 @@ from banksman.cli.operate import Operator
 from banksman.cli.output import Exit
 from banksman.cli.up.child_process import problem_of
 from banksman.cli.up.nats import executable
-from banksman.cli.up.sandbox import engine_answers, remedy
+from banksman.cli.up.sandbox import docker_usable, remedy
 from banksman.cli.up.settings import UpSettings
 from banksman.cli.up.state import DataDir, Instance
 from banksman.contracts.errors import BanksmanError
@@ -88,7 +88,7 @@ def _python() -> Finding:
 def _sandbox() -> Iterator[Finding]:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
-        if engine_answers():
+        if docker_usable():
             yield Finding("sandbox", Exit.OK, "a Docker engine answers; tools run in containers")
         else:
             yield Finding("sandbox", Exit.WARNING, "no bubblewrap and no Docker: tools are off", remedy())

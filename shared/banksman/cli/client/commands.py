@@ -135,7 +135,7 @@ def decide(
 def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
     """Show the workflows by category."""
     with Http.to(address) as http:
-        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories"), "categories"))
+        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories")))
     for category in categories:
         if not as_json:
             output.say(clean(str(category["title"])))
@@ -213,7 +213,7 @@ def _decide(verdict: Literal["approve", "reject"] | None) -> Decide:
 
 def _open_questions(address: Address) -> list[Mapping[str, Any]]:
     with Http.to(address) as http:
-        return cast(list[Mapping[str, Any]], _items(http.get("/context/approvals"), "approvals"))
+        return cast(list[Mapping[str, Any]], _items(http.get("/context/approvals")))
 
 
 def _question(address: Address, approval_id: str) -> Mapping[str, Any]:
@@ -241,9 +241,9 @@ def _show_answer(ending: Ending) -> None:
         output.say(clean(ending.content))
 
 
-def _items(body: Any, name: str) -> list[Any]:
-    """The list of an answer, which is the body itself or under a name."""
-    return cast(list[Any], body[name] if isinstance(body, dict) else body)
+def _items(body: Any) -> list[Any]:
+    """What a list of the gateway holds."""
+    return cast(list[Any], body["items"])
 
 
 def _parameters(given: list[str]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ MAX_LINE_BYTES = 64 * 1024
 _LAST_LINES = 20
 _SHOWN_CHARS = 300
 
-_NATS_WARNING = re.compile(r"^\[\d+\] \S+ \S+ \[(?:WRN|ERR|FTL)\] (.*)")
+# It also warns whenever somebody asks it, while it starts, whether it is ready.
+_NATS_WARNING = re.compile(r"^\[\d+\] \S+ \S+ \[(?:WRN|ERR|FTL)\] (?!Healthcheck failed)(.*)")
 _LEVELS = frozenset({"warning", "error", "critical"})
 
 

@@ -176,10 +176,15 @@ class Plan:
     def _gateway(self) -> dict[str, str]:
         return {
             **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
-            "BANKSMAN_GATEWAY__NOTICES": json.dumps(self.notices),
+            **self._notices(),
             "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
             "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
         }
+
+    def _notices(self) -> dict[str, str]:
+        """Ours, unless the operator has sentences of their own for the page."""
+        variable = "BANKSMAN_GATEWAY__NOTICES"
+        return {} if variable in self.inherited or not self.notices else {variable: json.dumps(self.notices)}
 
     def _runs(self, service: str) -> bool:
         return service not in self.without
