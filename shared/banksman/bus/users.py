@@ -117,6 +117,7 @@ def agent() -> User:
             *_drives_runs(),
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
+            subjects.files(ANY, ANY, ANY),
             *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS),
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.RUNS, names.AGENTS),
