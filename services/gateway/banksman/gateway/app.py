@@ -1,0 +1,195 @@
+"""Composition of the gateway, its start and its orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import uvicorn
+from fastapi import FastAPI, WebSocket
+from starlette.types import ASGIApp
+
+from banksman.bus import streams
+from banksman.bus.connection import Bus
+from banksman.bus.live import LiveHub
+from banksman.bus.log import EventLog
+from banksman.bus.topology import StorageBudget, app_topology
+from banksman.bus.users import GATEWAY, GATEWAY_FILES, inbox_prefix
+from banksman.gateway.auth import Keys, Tickets
+from banksman.gateway.fanout import Fanout
+from banksman.gateway.files import Files
+from banksman.gateway.gateway import Gateway
+from banksman.gateway.http import errors
+from banksman.gateway.http.context import context_router
+from banksman.gateway.page import page_router
+from banksman.gateway.perimeter import Perimeter
+from banksman.gateway.runs import Runs
+from banksman.gateway.service import Service
+from banksman.gateway.settings import GatewayServiceSettings
+from banksman.gateway.socket_protocol import SocketProtocol
+from banksman.gateway.views import Views
+from banksman.gateway.ws import FRAME_BYTES, Sockets
+from banksman.runs.placement import Placements
+from banksman.runtime.health import Health, health_server, listening
+from banksman.runtime.service import Life
+from banksman.runtime.service import run as run_service
+
+logger = logging.getLogger(__name__)
+
+VERSION = version("banksman")
+LEAST_STORAGE = StorageBudget(1_000_000)
+"""What the streams must at least be given, together; how much more is the operator's choice."""
+RECONNECT_AFTER_S = 1.0
+DEMO_NOTICE = (
+    "No model key is set: a demo model answers. It understands plain requests such as “run `ls`” only."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway that serves."""
+
+    port: int
+    sockets: Sockets
+
+
+@asynccontextmanager
+async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Running]:
+    """Serve until the context ends; then tell clients to go elsewhere, and finish what is open.
+
+    Raises:
+        Unavailable: NATS cannot be reached.
+        BadInput: a setting is missing.
+        OSError: the port is taken.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(await _connect(settings))
+        outputs = await _outputs(settings, bus, stack)
+        placements = await stack.enter_async_context(Placements(bus))
+        log = EventLog(bus)
+        hub = await stack.enter_async_context(LiveHub(log))
+        views = Views(log)
+        service = Service(
+            bus, views, signing_key=settings.approvals.key(), default_model=settings.default_model
+        )
+        keys, tickets, fanout = Keys(settings.gateway), Tickets(bus), Fanout(bus, hub, views)
+        gateway = Gateway(
+            settings=settings.gateway,
+            keys=keys,
+            tickets=tickets,
+            service=service,
+            runs=Runs(bus, hub, views, service.conversations),
+            fanout=fanout,
+            files=Files(placements, outputs),
+        )
+        sockets = Sockets(
+            service,
+            fanout,
+            keys,
+            tickets,
+            version=VERSION,
+            notices=_notices(settings),
+            frames_per_s=settings.gateway.frames_per_s,
+        )
+        _add_checks(health, settings, bus)
+        app = application(gateway, sockets, health)
+        await stack.enter_async_context(health_server(health, settings.gateway))
+        port = await stack.enter_async_context(listening(_http_config(app, settings)))
+        logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
+        try:
+            yield Running(port, sockets)
+        finally:
+            health.draining = True
+            await sockets.drain(RECONNECT_AFTER_S)
+
+
+def application(gateway: Gateway, sockets: Sockets, health: Health) -> ASGIApp:
+    """The gateway's ASGI application."""
+    app = FastAPI(title="Banksman", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
+    errors.install(app)
+    app.router.routes.extend(health.routes())
+    app.include_router(page_router())
+    app.include_router(context_router(gateway))
+
+    @app.websocket("/ws")
+    async def websocket(socket: WebSocket) -> None:
+        await sockets.serve(socket)
+
+    return Perimeter(app, gateway.settings, gateway.keys)
+
+
+def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Config:
+    gateway = settings.gateway
+    return uvicorn.Config(
+        app,
+        host=gateway.host,
+        port=gateway.port,
+        ws=SocketProtocol,
+        ws_max_size=FRAME_BYTES,
+        ws_per_message_deflate=False,
+        ws_ping_interval=20,
+        ws_ping_timeout=20,
+        lifespan="off",
+        log_config=None,
+        # At level info uvicorn writes each websocket's address, tickets included.
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(gateway.drain_s),
+    )
+
+
+async def _connect(settings: GatewayServiceSettings) -> Bus:
+    return await Bus.connect(settings.nats, name=GATEWAY, inbox_prefix=inbox_prefix(GATEWAY))
+
+
+async def _outputs(settings: GatewayServiceSettings, bus: Bus, stack: contextlib.AsyncExitStack) -> Bus:
+    if settings.gateway.outputs is None:
+        return bus
+    connection = await Bus.connect(
+        settings.gateway.outputs, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES)
+    )
+    return await stack.enter_async_context(connection)
+
+
+def _notices(settings: GatewayServiceSettings) -> tuple[str, ...]:
+    demo = (settings.default_model or "").partition(":")[0] == "demo"
+    return settings.gateway.notices or ((DEMO_NOTICE,) if demo else ())
+
+
+def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> None:
+    health.checks["nats"] = bus.problem
+    if not settings.allow_weak_durability:
+        health.checks["streams"] = Durability(bus).problem
+
+
+class Durability:
+    """The check that streams are as strong as promised. What holds once is not asked again."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._holds = False
+
+    async def problem(self) -> str | None:
+        """What is missing or weaker; None when all is well."""
+        if not self._holds:
+            findings = await streams.verify(self._bus, app_topology(LEAST_STORAGE))
+            self._holds = not findings
+            return "; ".join(findings) or None
+        return None
+
+
+async def main(settings: GatewayServiceSettings, life: Life) -> None:
+    """Serve until told to stop."""
+    async with serving(settings, life.health):
+        life.ready()
+        await life.stop.wait()
+
+
+def run() -> int:
+    """The process's entry; returns its exit code."""
+    return run_service("gateway", GatewayServiceSettings, main)

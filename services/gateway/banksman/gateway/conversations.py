@@ -1,0 +1,210 @@
+"""The index of conversations: KV `conversations`, keys `{tenant}.{conversation}`.
+
+A bucket keeps the last value of each key, in the order of writing; so a page of the list is read from the
+end backwards, and the cursor is the place in the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry, is_marker
+from banksman.bus.names import CONVERSATIONS
+from banksman.contracts.assistants import ConversationRecord, ConversationSettings
+from banksman.contracts.errors import BadInput, BanksmanError, NotFound, Poison
+from banksman.contracts.ids import check_token
+from banksman.gateway.views import Views
+
+logger = logging.getLogger(__name__)
+
+FIRST_WINDOW = 1_000
+"""Places of the stream that the first read of a page looks at; each further one at four times as many."""
+MAX_PAGE = 200
+FOLDS_AT_ONCE = 16
+FRESH = timedelta(seconds=60)
+"""A record this young is not written again just to move it up in the list."""
+TITLE_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of the list, the latest first."""
+
+    items: list[ConversationRecord]
+    next: str | None
+    """Cursor of the next page; None at the end."""
+
+
+class Conversations:
+    """The conversations of all tenants."""
+
+    def __init__(self, bus: Bus, views: Views) -> None:
+        self._bus = bus
+        self._views = views
+        self._bucket = Bucket(bus, CONVERSATIONS, ConversationRecord)
+
+    async def create(self, tenant: str, record: ConversationRecord) -> None:
+        """Store a conversation; one that exists already stays as it is."""
+        await self._bucket.create(f"{tenant}.{record.conversation_id}", record)
+
+    async def get(self, tenant: str, conversation_id: str) -> ConversationRecord:
+        """The stored record.
+
+        Raises:
+            NotFound: this tenant has no such conversation.
+        """
+        return (await self._entry(tenant, conversation_id)).value
+
+    async def shown(self, tenant: str, conversation_id: str) -> ConversationRecord:
+        """The record with the status and title that its log gives now.
+
+        Raises:
+            NotFound: this tenant has no such conversation.
+        """
+        return await self._current(tenant, await self.get(tenant, conversation_id))
+
+    async def rename(self, tenant: str, conversation_id: str, title: str) -> ConversationRecord:
+        """Give a title.
+
+        Raises:
+            NotFound: this tenant has no such conversation.
+        """
+        while True:
+            entry = await self._entry(tenant, conversation_id)
+            renamed = entry.value.model_copy(update={"title": title, "updated_at": _now()})
+            if await self._bucket.update(entry.key, renamed, entry.revision) is not None:
+                return renamed
+
+    async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
+        """Note that a message came: a title when there is none, and a new place in the list.
+
+        Best effort: when somebody else writes the record at the same time, theirs stays.
+        """
+        young = datetime.now(UTC) - datetime.fromisoformat(record.updated_at) < FRESH
+        if record.title and young:
+            return
+        entry = await self._bucket.get(f"{tenant}.{record.conversation_id}")
+        if entry is not None:
+            title = entry.value.title or title_of(text)
+            changed = entry.value.model_copy(update={"title": title, "updated_at": _now()})
+            await self._bucket.update(entry.key, changed, entry.revision)
+
+    async def delete(self, tenant: str, conversation_id: str) -> None:
+        """Remove a conversation from the index."""
+        await self._bucket.delete(f"{tenant}.{conversation_id}")
+        self._views.forget(tenant, conversation_id)
+
+    async def list(self, tenant: str, *, query: str = "", cursor: str | None = None, limit: int = 50) -> Page:
+        """A page of the list; with `query` of those whose title or id holds it.
+
+        Raises:
+            BadInput: the cursor is none of ours.
+        """
+        wanted = query.casefold().strip()
+
+        def matches(record: ConversationRecord) -> bool:
+            return wanted in record.title.casefold() or wanted == record.conversation_id
+
+        found, next_cursor = await self._newest(tenant, _place(cursor), min(limit, MAX_PAGE), matches)
+        return Page(await self._all_current(tenant, [entry.value for entry in found]), next_cursor)
+
+    async def _newest(
+        self, tenant: str, before: int | None, limit: int, matches: Callable[[ConversationRecord], bool]
+    ) -> tuple[list[Entry[ConversationRecord]], str | None]:
+        """The newest entries stored before a place, newest first, and the cursor behind them."""
+        subject = self._bucket.subject(tenant) + ".*"
+        if before is None:
+            last = await jetstream.last_message(self._bus, self._bucket.stream, subject)
+            before = last.stream_seq + 1 if last else 0
+        found: list[Entry[ConversationRecord]] = []
+        window = FIRST_WINDOW
+        while before > 1 and len(found) <= limit:
+            start = max(0, before - 1 - window)
+            found += reversed(await self._between(subject, start, before, matches))
+            before, window = start + 1, window * 4
+        more = len(found) > limit
+        return found[:limit], str(found[limit - 1].revision) if more and limit else None
+
+    async def _between(
+        self, subject: str, after: int, before: int, matches: Callable[[ConversationRecord], bool]
+    ) -> list[Entry[ConversationRecord]]:
+        found: list[Entry[ConversationRecord]] = []
+        async for message in direct.read(self._bus, self._bucket.stream, subject, after=after):
+            if message.stream_seq >= before:
+                break
+            if is_marker(message):
+                continue
+            try:
+                entry = self._bucket.entry(message)
+            except Poison:
+                continue
+            if matches(entry.value):
+                found.append(entry)
+        return found
+
+    async def _entry(self, tenant: str, conversation_id: str) -> Entry[ConversationRecord]:
+        entry = await self._bucket.get(f"{tenant}.{check_token(conversation_id, 'conversation_id')}")
+        if entry is None:
+            raise NotFound("conversation", conversation_id)
+        return entry
+
+    async def _all_current(self, tenant: str, records: list[ConversationRecord]) -> list[ConversationRecord]:
+        places = asyncio.Semaphore(FOLDS_AT_ONCE)
+
+        async def current(record: ConversationRecord) -> ConversationRecord:
+            async with places:
+                try:
+                    return await self._current(tenant, record)
+                except BanksmanError as error:
+                    logger.warning("%s: its status could not be read: %s", record.conversation_id, error)
+                    return record
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(current(record)) for record in records]
+        return [task.result() for task in tasks]
+
+    async def _current(self, tenant: str, record: ConversationRecord) -> ConversationRecord:
+        view = await self._views.read(tenant, record.conversation_id)
+        updated_at = record.updated_at
+        if view.last_ts is not None and view.last_ts > datetime.fromisoformat(updated_at):
+            updated_at = view.last_ts.isoformat()
+        return record.model_copy(update={"status": view.status, "updated_at": updated_at})
+
+
+def new_record(
+    conversation_id: str, title: str, assistant: str, settings: ConversationSettings
+) -> ConversationRecord:
+    """The record of a conversation that begins now."""
+    now = _now()
+    return ConversationRecord(
+        conversation_id=conversation_id,
+        title=title,
+        assistant=assistant,
+        settings=settings,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def title_of(text: str) -> str:
+    """A title from the first message: its first line, cut at 60 characters."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1].rstrip()}…"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _place(cursor: str | None) -> int | None:
+    if cursor is None or cursor == "":
+        return None
+    if not cursor.isdecimal():
+        raise BadInput("cursor", cursor, "a cursor that this list gave")
+    return int(cursor)

@@ -1,0 +1,357 @@
+"""From the logs to clients: stored events in order and without gaps, and the deltas between them.
+
+Commits of an open conversation arrive once in a process, whatever the number of its subscribers; so do
+deltas and the running output of tools, which are lost when they are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.live import Following, LiveHub
+from banksman.bus.log import StoredCommit
+from banksman.bus.messages import Message
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallProgress, Delta
+from banksman.contracts.events import ApprovalRequested, Event, MessageCompleted, RunFinished
+from banksman.contracts.frames import (
+    DETAILS,
+    Detail,
+    ReplayDone,
+    Subscribed,
+    detail_of,
+    event_data,
+    event_frame,
+)
+from banksman.contracts.wire import JsonValue
+from banksman.gateway.views import ConversationView, Views
+
+logger = logging.getLogger(__name__)
+
+EVENT_BYTES = 256 * 1024
+"""A longer event is sent with its long texts cut."""
+CUT_TEXT_CHARS = 2_000
+"""Characters that are left of a text in an event that is too long."""
+PENDING_DELTAS = 4_096
+"""Deltas of one conversation that may wait in this process."""
+
+
+class Sink(Protocol):
+    """Where a subscription's frames go."""
+
+    def put(self, frame: str) -> None:
+        """Take a frame."""
+        ...
+
+    def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
+        """Take a piece of text that may be merged with the one before it."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until there is room for more."""
+        ...
+
+
+class OutOfReach(Exception):
+    """The events that a client asks for cannot be given: it must read the conversation again."""
+
+    def __init__(self, conversation_id: str, oldest_seq: int, reason: str) -> None:
+        self.conversation_id = conversation_id
+        self.oldest_seq = oldest_seq
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Feed:
+    """One subscription of one client to one conversation."""
+
+    def __init__(
+        self,
+        fanout: Fanout,
+        tenant: str,
+        conversation_id: str,
+        view: ConversationView,
+        *,
+        after_seq: int | None,
+        detail: Detail,
+        sink: Sink,
+    ) -> None:
+        self.tenant = tenant
+        self.conversation_id = conversation_id
+        self.head = subscribed(conversation_id, view)
+        self._fanout = fanout
+        self._sink = sink
+        self._rank = DETAILS.index(detail)
+        self._last = view.last_seq if after_seq is None else after_seq
+        """Number of the last event considered."""
+        self._prev = self._last
+        """Number of the last event sent."""
+        self._position = view.stream_seq if after_seq is None else view.position(after_seq)
+        self._completed: str | None = None
+        self._run_id: str | None = None
+        self.ended = asyncio.Event()
+        """Set once the run that it is limited to has ended."""
+        self._closed = False
+        self._following: Following | None = None
+        self._channel: _Lossy | None = None
+
+    async def follow(self, *, quiet: bool = False) -> None:
+        """Send what is stored, then `replay.done`, then each event as it comes, until `close`.
+
+        Returns when it is live; further frames come by themselves.
+
+        Args:
+            quiet: True sends no `replay.done`.
+
+        Raises:
+            LogBroken, Poison, Unavailable: the log could not be read.
+        """
+        log = self._fanout.views.log
+        for stored in await log.read(self.tenant, self.conversation_id, after=self._position):
+            await self._sink.room()
+            if self._closed:
+                return
+            self._take(stored)
+        self._following = await self._fanout.hub.follow(
+            self.tenant, self.conversation_id, after_stream_seq=self._position, on_commit=self._take
+        )
+        self._channel = await self._fanout.join(self)
+        if not quiet:
+            done = ReplayDone(conversation_id=self.conversation_id, seq=self._last)
+            self._sink.put(done.model_dump_json())
+
+    async def close(self) -> None:
+        """Stop."""
+        self._closed = True
+        if self._channel is not None:
+            await self._fanout.leave(self._channel, self)
+            self._channel = None
+        if self._following is not None:
+            await self._following.close()
+            self._following = None
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether it wants to know of running tools."""
+        return self._rank >= DETAILS.index("steps")
+
+    def only(self, run_id: str) -> None:
+        """Send nothing but the events of one run from here on."""
+        self._run_id = run_id
+
+    def delta(self, delta: Delta) -> None:
+        """Send a piece of a message that is being written."""
+        if self._run_id not in (None, delta.run_id):
+            return
+        is_message = delta.kind == "message"
+        if delta.message_id == self._completed or not (is_message or self._rank >= DETAILS.index("full")):
+            return
+        data: dict[str, Any] = {"message_id": delta.message_id, "offset": delta.offset, "text": delta.text}
+        frame = self._lossy_frame(f"{delta.kind}.delta", delta.run_id, data)
+        self._sink.put_delta((self.conversation_id, delta.kind, delta.message_id), frame)
+
+    def progress(self, progress: CallProgress) -> None:
+        """Send that a tool started, or what it writes."""
+        if self._run_id not in (None, progress.run_id):
+            return
+        data: dict[str, Any] = {"tool_call_id": progress.tool_call_id}
+        if progress.kind == "started":
+            frame = self._lossy_frame(
+                "tool_call.started", progress.run_id, {**data, "runner": progress.runner}
+            )
+            self._sink.put(to_json(frame).decode())
+        elif self._rank >= DETAILS.index("full"):
+            data |= {"stream": progress.stream, "text": progress.text}
+            frame = self._lossy_frame("tool_call.output", progress.run_id, data)
+            key = (self.conversation_id, "output", progress.tool_call_id, progress.stream or "")
+            self._sink.put_delta(key, frame)
+
+    def _take(self, stored: StoredCommit) -> None:
+        self._position = stored.stream_seq
+        for event in stored.commit.events:
+            if event.seq > self._last and not self._closed:
+                self._last = event.seq
+                self._consider(event, stored.commit.log_epoch)
+
+    def _consider(self, event: Event, log_epoch: str) -> None:
+        if isinstance(event.data, MessageCompleted):
+            self._completed = event.data.message_id
+        if self._run_id not in (None, event.run_id) or DETAILS.index(detail_of(event)) > self._rank:
+            return
+        self._sink.put(encoded_event(event, self.conversation_id, log_epoch, self._prev))
+        self._prev = event.seq
+        if self._run_id is not None and isinstance(event.data, RunFinished):
+            self.ended.set()
+
+    def _lossy_frame(self, kind: str, run_id: str, data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "type": kind,
+            "ts": datetime.now(UTC).isoformat(),
+            "conversation_id": self.conversation_id,
+            "run_id": run_id,
+            "data": data,
+        }
+
+
+class Fanout:
+    """All feeds of a process."""
+
+    def __init__(self, bus: Bus, hub: LiveHub, views: Views) -> None:
+        self.hub = hub
+        self.views = views
+        self._bus = bus
+        self._channels: dict[tuple[str, str], _Lossy] = {}
+
+    async def feed(
+        self,
+        tenant: str,
+        conversation_id: str,
+        *,
+        after_seq: int | None,
+        log_epoch: str | None,
+        detail: Detail,
+        sink: Sink,
+    ) -> Feed:
+        """A subscription, not yet followed.
+
+        Args:
+            tenant: Who owns the conversation; the caller has checked that it exists.
+            conversation_id: Which one.
+            after_seq: The last event that the client has; 0 for none, None for only what is new.
+            log_epoch: Of the log that `after_seq` belongs to, when the client knows it.
+            detail: How much it wants to see.
+            sink: Where frames go.
+
+        Raises:
+            OutOfReach: the position belongs to another log, or to events that are not stored.
+        """
+        view = await self.views.read(tenant, conversation_id)
+        _check_position(conversation_id, view, after_seq, log_epoch)
+        return Feed(self, tenant, conversation_id, view, after_seq=after_seq, detail=detail, sink=sink)
+
+    async def join(self, feed: Feed) -> _Lossy:
+        """Give a feed the deltas of its conversation."""
+        key = (feed.tenant, feed.conversation_id)
+        channel = self._channels.setdefault(key, _Lossy(self._bus, *key))
+        channel.feeds.add(feed)
+        await channel.listen()
+        return channel
+
+    async def leave(self, channel: _Lossy, feed: Feed) -> None:
+        """Take a feed off; the last one ends the subscriptions."""
+        channel.feeds.discard(feed)
+        if not channel.feeds and self._channels.get(channel.key) is channel:
+            del self._channels[channel.key]
+        await channel.listen()
+
+
+@dataclass(eq=False)
+class _Lossy:
+    """The core subjects of one conversation: deltas, and running output when somebody wants it."""
+
+    bus: Bus
+    tenant: str
+    conversation_id: str
+    feeds: set[Feed] = field(default_factory=set[Feed])
+    _open: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
+    # Opening and closing wait for the server; two at once would subscribe twice.
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.tenant, self.conversation_id
+
+    async def listen(self) -> None:
+        """Subscribe to what the feeds want now, and to nothing else."""
+        async with self._turn:
+            await self._keep(bool(self.feeds), subjects.delta(*self.key), self._delta)
+            wanted = any(feed.shows_progress for feed in self.feeds)
+            await self._keep(wanted, subjects.tool_progress(*self.key), self._progress)
+
+    async def _keep(self, wanted: bool, subject: str, received: Callable[[Message], Any]) -> None:
+        if wanted and subject not in self._open:
+            self._open[subject] = await self.bus.subscribe(
+                subject, received, pending_messages=PENDING_DELTAS, pending_bytes=4 * 1024 * 1024
+            )
+        elif not wanted and subject in self._open:
+            await self._open.pop(subject).unsubscribe()
+
+    async def _delta(self, message: Message) -> None:
+        with contextlib.suppress(ValidationError):
+            delta = Delta.model_validate_json(message.data)
+            for feed in tuple(self.feeds):
+                feed.delta(delta)
+
+    async def _progress(self, message: Message) -> None:
+        with contextlib.suppress(ValidationError):
+            progress = CallProgress.model_validate_json(message.data)
+            for feed in tuple(self.feeds):
+                if feed.shows_progress:
+                    feed.progress(progress)
+
+
+def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
+    """The head of a conversation, as a subscriber is told."""
+    run = view.open_run
+    pending = tuple(
+        {**question.asked.model_dump(mode="json", exclude={"type"}), "run_id": question.run_id}
+        for question in view.questions.values()
+    )
+    return Subscribed(
+        conversation_id=conversation_id,
+        head_seq=view.last_seq,
+        oldest_seq=view.oldest_seq,
+        log_epoch=view.log_epoch,
+        active_run=None if run is None else {"run_id": run.run_id, "status": run.status},
+        pending_approvals=pending,
+    )
+
+
+def encoded_event(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> str:
+    """An event frame as text, at most 256 KiB but for questions, which are shown in full."""
+    frame = event_frame(event, conversation_id, log_epoch, prev_seq)
+    text = to_json(frame).decode()
+    if len(text) > EVENT_BYTES and not isinstance(event.data, ApprovalRequested):
+        frame["data"] = {**_cut_object(event_data(event)), "truncated": True}
+        text = to_json(frame).decode()
+    return text
+
+
+def _cut_object(data: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: _cut(value) for name, value in data.items()}
+
+
+def _cut(value: JsonValue) -> JsonValue:
+    match value:
+        case str() if len(value) > CUT_TEXT_CHARS:
+            return f"{value[:CUT_TEXT_CHARS]}… ({len(value) - CUT_TEXT_CHARS} characters left out)"
+        case dict():
+            return _cut_object(value)
+        case list():
+            return [_cut(item) for item in value]
+        case _:
+            return value
+
+
+def _check_position(
+    conversation_id: str, view: ConversationView, after_seq: int | None, log_epoch: str | None
+) -> None:
+    if log_epoch and log_epoch != view.log_epoch:
+        reason = "the log was restored from a backup: positions in the earlier one do not count"
+        raise OutOfReach(conversation_id, view.oldest_seq, reason)
+    if after_seq is not None and after_seq > view.last_seq:
+        reason = f"after_seq {after_seq} is beyond the last event, {view.last_seq}"
+        raise OutOfReach(conversation_id, view.oldest_seq, reason)
+    if after_seq and after_seq < view.oldest_seq - 1:
+        reason = f"events up to {view.oldest_seq - 1} are no longer stored"
+        raise OutOfReach(conversation_id, view.oldest_seq, reason)

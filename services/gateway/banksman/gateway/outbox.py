@@ -1,0 +1,102 @@
+"""What waits to be sent to one client: bounded, deltas merged while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+
+MAX_FRAMES = 512
+MAX_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Delta:
+    """A piece of text that further pieces may join while it waits."""
+
+    key: tuple[str, ...]
+    frame: dict[str, Any]
+    size: int
+
+    def joins(self, key: tuple[str, ...], data: dict[str, Any]) -> bool:
+        """Whether a piece follows this one without a gap."""
+        mine = self.frame["data"]
+        return self.key == key and (
+            "offset" not in mine or mine["offset"] + len(mine["text"]) == data["offset"]
+        )
+
+
+class Outbox:
+    """A queue of frames, from many subscriptions to one writer.
+
+    At 512 frames or 4 MiB it overflows: from then on it takes nothing, and `overflowed` is set.
+    """
+
+    def __init__(self, *, max_frames: int = MAX_FRAMES, max_bytes: int = MAX_BYTES) -> None:
+        self.overflowed = asyncio.Event()
+        self._max_frames = max_frames
+        self._max_bytes = max_bytes
+        self._waiting: deque[str | _Delta] = deque()
+        self._bytes = 0
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+
+    def put(self, frame: str) -> None:
+        """Queue a frame."""
+        self._add(frame, len(frame))
+
+    def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
+        """Queue a piece of text, `frame["data"]["text"]`; it joins the last waiting one of its key.
+
+        A piece whose data has an `offset` joins only what it follows without a gap.
+        """
+        data = frame["data"]
+        size = len(data["text"])
+        for waiting in reversed(self._waiting):
+            if isinstance(waiting, _Delta) and waiting.key == key:
+                if waiting.joins(key, data):
+                    waiting.frame["data"]["text"] += data["text"]
+                    waiting.size += size
+                    self._grow(size)
+                    return
+                break
+        self._add(_Delta(key, frame, size), size)
+
+    async def room(self) -> None:
+        """Wait until the queue is at most half full."""
+        while len(self._waiting) > self._max_frames // 2 or self._bytes > self._max_bytes // 2:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    async def next(self) -> str:
+        """Wait for the frame to send next."""
+        while not self._waiting:
+            self._filled.clear()
+            await self._filled.wait()
+        first = self._waiting.popleft()
+        self._emptied.set()
+        if isinstance(first, str):
+            self._bytes -= len(first)
+            return first
+        self._bytes -= first.size
+        return to_json(first.frame).decode()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._waiting
+
+    def _add(self, entry: str | _Delta, size: int) -> None:
+        if self.overflowed.is_set():
+            return
+        self._waiting.append(entry)
+        self._grow(size)
+        self._filled.set()
+
+    def _grow(self, size: int) -> None:
+        self._bytes += size
+        if len(self._waiting) > self._max_frames or self._bytes > self._max_bytes:
+            self.overflowed.set()

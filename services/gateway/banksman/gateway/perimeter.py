@@ -1,0 +1,177 @@
+"""What every request passes first: who may ask from where, how much, and how answers are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
+from banksman.contracts.ids import digest, new_id
+from banksman.gateway.auth import Keys, bearer
+from banksman.gateway.http.errors import answer_to
+from banksman.gateway.limits import Bucket
+from banksman.gateway.settings import GatewaySettings
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+KEPT_RATES = 10_000
+UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+class BodyTooLarge(CallerMistake):
+    """A body with more bytes than are accepted."""
+
+    code = ErrorCode.TOO_LARGE
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the body has more than {limit} bytes")
+
+
+class TooManyRequests(CallerMistake):
+    """A user asks more often than is allowed."""
+
+    code = ErrorCode.RATE_LIMITED
+    retryable = True
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        super().__init__("too many requests")
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds until the next one is accepted."""
+        return self._wait_s
+
+
+class Perimeter:
+    """ASGI middleware: host, origin, rate and size of requests; marks on answers."""
+
+    def __init__(self, app: ASGIApp, settings: GatewaySettings, keys: Keys) -> None:
+        self._app = app
+        self._settings = settings
+        self._keyless = keys.keyless
+        self._hosts = LOOPBACK_NAMES | frozenset(settings.allowed_hosts)
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
+        self._rates: dict[str, Bucket] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            self._check(scope, headers)
+        except BanksmanError as error:
+            await _refuse(scope, receive, send, error)
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        limited = _Limited(receive, self._limit(scope))
+        marked = _marked(send, _request_id(headers))
+        try:
+            limited.check_length(headers)
+            await self._app(scope, limited.receive, marked)
+        except BodyTooLarge as error:
+            await answer_to(scope["path"], error)(scope, receive, marked)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        if self._keyless and _hostname(headers.get("host", "")) not in self._hosts:
+            # A page of another site that rebinds its name to this machine sends that name here.
+            raise Forbidden("this gateway needs no key and answers to names of this machine only")
+        cross = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
+        if cross and not self._same_origin(headers):
+            raise Forbidden(f"the origin {headers.get('origin')!r} is not allowed")
+        if scope["type"] == "http" and scope["path"] not in UNLIMITED_PATHS:
+            self._check_rate(headers, scope)
+
+    def _same_origin(self, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        if origin is None or origin.rstrip("/").lower() in self._origins:
+            return True
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+
+    def _check_rate(self, headers: Headers, scope: Scope) -> None:
+        rate = self._settings.requests_per_s
+        if rate is None:
+            return
+        who = bearer(headers.get("authorization")) or headers.get("x-api-key")
+        key = digest(who.encode()) if who else str((scope.get("client") or ("",))[0])
+        if len(self._rates) > KEPT_RATES:
+            self._rates.clear()
+        bucket = self._rates.setdefault(key, Bucket(rate, rate * 4))
+        if not bucket.take():
+            raise TooManyRequests(bucket.wait_s)
+
+    def _limit(self, scope: Scope) -> int:
+        upload = scope["method"] == "PUT" and "/files/" in scope["path"]
+        return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+
+
+class _Limited:
+    """A request's body, up to a number of bytes."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._read = 0
+
+    def check_length(self, headers: Headers) -> None:
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._limit:
+            raise BodyTooLarge(self._limit)
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._read += len(message.get("body", b""))
+        if self._read > self._limit:
+            raise BodyTooLarge(self._limit)
+        return message
+
+
+def _marked(send: Send, request_id: str) -> Send:
+    async def marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
+            headers.setdefault("x-request-id", request_id)
+            headers.setdefault("request-id", request_id)
+        await send(message)
+
+    return marked
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, error: BanksmanError) -> None:
+    response = answer_to(scope["path"], error)
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+        return
+    # The server's extension for an answer in the place of the upgrade.
+    start = {"type": "websocket.http.response.start", "status": response.status_code}
+    await send({**start, "headers": response.raw_headers})
+    await send({"type": "websocket.http.response.body", "body": response.body})
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if given.isascii() and 0 < len(given) <= 128 and given.isprintable() else new_id("req-")
+
+
+def _hostname(host: str) -> str:
+    return (urlsplit(f"//{host}").hostname or "").lower() if _plain(host) else ""
+
+
+def _plain(host: Iterable[str]) -> bool:
+    return all(character not in "/?#@\\" for character in host)

@@ -1,0 +1,71 @@
+"""What a run is started with: assistant, conversation and request, the later one winning. Pure."""
+
+from __future__ import annotations
+
+from banksman.contracts.assistants import (
+    Assistant,
+    ConversationSettings,
+    RunOverrides,
+    RunSettings,
+)
+from banksman.contracts.errors import BadInput
+from banksman.contracts.messages import ToolProtocol
+from banksman.contracts.wire import JsonObject
+
+PROVIDERS = ("anthropic", "openai", "backboard", "demo")
+
+
+def resolve(
+    assistant: Assistant,
+    conversation: ConversationSettings,
+    overrides: RunOverrides,
+    variables: JsonObject,
+    default_model: str | None,
+) -> RunSettings:
+    """The settings of one run.
+
+    Raises:
+        BadInput: no model is named anywhere, or its name has no provider.
+    """
+    layers = (overrides, conversation)
+    iterations = next((layer.max_iterations for layer in layers if layer.max_iterations), None)
+    timeout_s = next((layer.run_timeout_s for layer in layers if layer.run_timeout_s), None)
+    wanted = next((layer.tool_protocol for layer in layers if layer.tool_protocol), None)
+    tools, limits = assistant.tools, assistant.limits
+    return RunSettings(
+        assistant_id=assistant.id,
+        assistant_revision=assistant.revision,
+        service=assistant.service,
+        model=model_name(overrides.model or conversation.model or assistant.model or default_model),
+        system_prompt_id=conversation.system_prompt_id or assistant.system_prompt_id,
+        system_prompt=assistant.system_prompt,
+        options=assistant.options,
+        tools=tools.model_copy(update={"max_iterations": iterations}) if iterations else tools,
+        tool_protocol=protocol(wanted or tools.tool_protocol),
+        limits=limits.model_copy(update={"run_timeout_s": timeout_s}) if timeout_s else limits,
+        approval_policy=assistant.approval_policy,
+        variables={**assistant.variables, **conversation.variables, **overrides.variables, **variables},
+    )
+
+
+def model_name(name: str | None) -> str:
+    """A model's full name, `provider:model`; `demo` alone stands for the demo model.
+
+    Raises:
+        BadInput: there is no name, or it has no provider that we know.
+    """
+    if name is None:
+        raise BadInput(
+            "model", None, "a model, because neither a key nor BANKSMAN_GATEWAY__DEFAULT_MODEL is set"
+        )
+    if name == "demo":
+        return "demo:demo"
+    provider, colon, model = name.partition(":")
+    if not colon or not model or provider not in PROVIDERS:
+        raise BadInput("model", name, f"provider:model, the provider one of {', '.join(PROVIDERS)}")
+    return name
+
+
+def protocol(wanted: str) -> ToolProtocol:
+    """How the model writes calls; every provider that we have can write them natively."""
+    return "json_text" if wanted == "json_text" else "native"

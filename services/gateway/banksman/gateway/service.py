@@ -1,0 +1,300 @@
+"""The one implementation behind all doors: a request in the websocket's words, and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import assert_never
+
+from banksman.bus.connection import Bus
+from banksman.contracts.assistants import ConversationSettings
+from banksman.contracts.errors import (
+    BadInput,
+    Forbidden,
+    NotFound,
+    NotReady,
+)
+from banksman.contracts.frames import (
+    Ack,
+    ApprovalDecision,
+    ChatSend,
+    ConversationCreate,
+    InputReply,
+    RunCancel,
+    WorkflowStart,
+)
+from banksman.contracts.ids import conversation_of, digest, new_id, run_id_for
+from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.work import (
+    ApprovalReply,
+    CancelRun,
+    DeleteConversation,
+    RenameConversation,
+    StartRun,
+    SteerRun,
+)
+from banksman.gateway.assistants import Assistants, Prompts
+from banksman.gateway.auth import Caller
+from banksman.gateway.conversations import Conversations, new_record
+from banksman.gateway.run_settings import model_name, resolve
+from banksman.gateway.stores import ApprovalStore, Intake, Requests
+from banksman.gateway.tools import Tools
+from banksman.gateway.views import Views
+from banksman.gateway.workflows import Workflows, start_of
+from banksman.runs.door import Verdict, decide, once
+from banksman.runs.stores import SystemClock
+
+logger = logging.getLogger(__name__)
+
+NOT_READY_AFTER_S = 5.0
+"""Seconds that a decision waits for its question to be stored."""
+ASK_AGAIN_S = 0.1
+
+_NO_SETTINGS = ConversationSettings()
+
+Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
+
+
+class Service:
+    """What clients may ask for. Every request carries an id: repeated, it gets the answer it got before."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        views: Views,
+        *,
+        signing_key: bytes,
+        default_model: str | None,
+    ) -> None:
+        self.views = views
+        self.conversations = Conversations(bus, views)
+        self.assistants = Assistants(bus)
+        self.prompts = Prompts(bus)
+        self.tools = Tools(bus)
+        self.workflows = Workflows(bus)
+        self.approvals = ApprovalStore(bus)
+        self._requests = Requests(bus)
+        self._intake = Intake(bus)
+        self._clock = SystemClock()
+        self._signing_key = signing_key
+        self._default_model = default_model
+
+    async def answer(self, caller: Caller, request: Request) -> Ack:
+        """Do what is asked.
+
+        Raises:
+            CallerMistake: the request is at fault.
+            Refused: it may succeed later.
+        """
+        caller.check("context")
+        match request:
+            case ConversationCreate():
+                return await self._create(caller, request)
+            case ChatSend():
+                return await self._send(caller, request)
+            case RunCancel():
+                return await self._cancel(caller, request)
+            case ApprovalDecision():
+                return await self._decide(caller, request)
+            case WorkflowStart():
+                return await self._start_workflow(caller, request)
+            case InputReply():
+                raise NotFound("input request", request.request_id)
+            case _:
+                assert_never(request)
+
+    async def rename(self, caller: Caller, conversation_id: str, title: str) -> None:
+        """Give a conversation a title.
+
+        Raises:
+            NotFound: this tenant has no such conversation.
+        """
+        await self.conversations.rename(caller.tenant, conversation_id, title)
+        signal = RenameConversation(tenant=caller.tenant, conversation_id=conversation_id, title=title)
+        await self._intake.signal(signal, new_id("rename-"))
+
+    async def delete(self, caller: Caller, conversation_id: str) -> None:
+        """End what is open in a conversation and remove it.
+
+        Raises:
+            NotFound: this tenant has no such conversation.
+        """
+        await self.conversations.get(caller.tenant, conversation_id)
+        signal = DeleteConversation(tenant=caller.tenant, conversation_id=conversation_id, by=caller.user)
+        await self._intake.signal(signal, f"delete-{conversation_id}")
+        await self.conversations.delete(caller.tenant, conversation_id)
+
+    async def _create(self, caller: Caller, request: ConversationCreate) -> Ack:
+        settings = request.settings.model_copy(
+            update={
+                name: value
+                for name in ("model", "system_prompt_id")
+                if (value := getattr(request, name)) is not None
+            }
+        )
+        await self.assistants.get(caller.tenant, request.assistant)
+        if settings.system_prompt_id is not None:
+            await self.prompts.get(caller.tenant, settings.system_prompt_id)
+        if settings.model is not None:
+            model_name(settings.model)
+        ids = await self._once(caller, request, {"conversation_id": new_id("c")})
+        conversation_id = ids["conversation_id"]
+        record = new_record(conversation_id, request.title, request.assistant, settings)
+        await self.conversations.create(caller.tenant, record)
+        return Ack(reply_to=request.id, conversation_id=conversation_id)
+
+    async def _send(self, caller: Caller, request: ChatSend) -> Ack:
+        record = await self.conversations.get(caller.tenant, request.conversation_id)
+        assistant = await self.assistants.get(caller.tenant, record.assistant)
+        settings = resolve(
+            assistant, record.settings, request.overrides, request.variables, self._default_model
+        )
+        content = with_attachments(request.content, request.attachments)
+        new_run = run_id_for(request.conversation_id)
+        steered = await self._steered_run(caller, request)
+        given = {"start": new_run, "run_id": steered or new_run, "message_id": new_id("m")}
+        ids = await self._once(caller, request, given)
+        start = StartRun(
+            tenant=caller.tenant,
+            conversation_id=request.conversation_id,
+            run_id=ids["start"],
+            message_id=ids["message_id"],
+            content=content,
+            settings=settings,
+            user=caller.user,
+        )
+        if ids["run_id"] == ids["start"]:
+            await self._intake.start(start)
+        else:
+            await self._intake.signal(_steer(start, caller), start.message_id)
+        await self.conversations.touch(caller.tenant, record, text_of(content))
+        return Ack(
+            reply_to=request.id,
+            conversation_id=request.conversation_id,
+            run_id=ids["run_id"],
+            message_id=ids["message_id"],
+        )
+
+    async def _steered_run(self, caller: Caller, request: ChatSend) -> str | None:
+        """The open run that a message is for; None when it starts one of its own."""
+        if request.mode != "steer":
+            return None
+        view = await self.views.read(caller.tenant, request.conversation_id)
+        return None if view.open_run is None else view.open_run.run_id
+
+    async def _cancel(self, caller: Caller, request: RunCancel) -> Ack:
+        conversation_id = conversation_of(request.run_id)
+        await self.conversations.get(caller.tenant, conversation_id)
+        view = await self.views.read(caller.tenant, conversation_id)
+        run = view.runs.get(request.run_id)
+        if run is None or not run.finished_in:
+            signal = CancelRun(
+                tenant=caller.tenant,
+                conversation_id=conversation_id,
+                run_id=request.run_id,
+                reason=request.reason,
+                by=caller.user,
+            )
+            await self._intake.signal(signal, _scoped(caller, request.id))
+        return Ack(reply_to=request.id, conversation_id=conversation_id, run_id=request.run_id)
+
+    async def _decide(self, caller: Caller, request: ApprovalDecision) -> Ack:
+        if not caller.may_approve:
+            raise Forbidden("this key may not decide approvals")
+        if (request.all is None) == (not request.decisions):
+            raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
+        mine = new_id("answer-")
+        ids = await self._once(caller, request, {"answer": mine})
+        verdict = Verdict(
+            by=caller.user, decisions=request.decisions, all=request.all, remember=request.remember
+        )
+        schemas = await self._schemas(caller, request)
+        reply, won = await self._settled(caller, request.approval_id, verdict, schemas)
+        # A repeated request lost against itself: it is told what it was told before.
+        repeated = ids["answer"] != mine and reply.by == caller.user
+        return Ack(
+            reply_to=request.id,
+            conversation_id=reply.conversation_id,
+            run_id=reply.run_id,
+            resolved_by=reply.by,
+            already_resolved=not (won or repeated),
+            outcome=reply.outcome,
+        )
+
+    async def _settled(
+        self, caller: Caller, approval_id: str, verdict: Verdict, schemas: Mapping[str, JsonObject]
+    ) -> tuple[ApprovalReply, bool]:
+        deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
+        while True:
+            try:
+                return await decide(
+                    self.approvals,
+                    self._clock,
+                    self._signing_key,
+                    caller.tenant,
+                    approval_id,
+                    verdict,
+                    schemas,
+                )
+            except NotReady:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _schemas(self, caller: Caller, request: ApprovalDecision) -> Mapping[str, JsonObject]:
+        if all(decision.arguments is None for decision in request.decisions):
+            return {}
+        return {tool.name: tool.input_schema for tool in await self.tools.offered(caller.tenant)}
+
+    async def _start_workflow(self, caller: Caller, request: WorkflowStart) -> Ack:
+        if request.conversation_id is not None:
+            await self.conversations.get(caller.tenant, request.conversation_id)
+        checked = await self.workflows.check(request)
+        conversation_id = new_id("c")
+        given = {
+            "conversation_id": conversation_id,
+            "run_id": run_id_for(conversation_id),
+            "message_id": new_id("m"),
+        }
+        ids = await self._once(caller, request, given)
+        work = start_of(checked, request, caller, ids)
+        title = checked.workflow.title or checked.workflow.name
+        record = new_record(work.conversation_id, title, "default", _NO_SETTINGS)
+        await self.conversations.create(caller.tenant, record)
+        await self._intake.start_workflow(work)
+        return Ack(
+            reply_to=request.id,
+            conversation_id=work.conversation_id,
+            run_id=work.run_id,
+            message_id=work.message_id,
+        )
+
+    async def _once(self, caller: Caller, request: Request, ids: Mapping[str, str]) -> Mapping[str, str]:
+        body = request.model_dump_json(exclude={"id"}).encode()
+        return await once(self._requests, caller.tenant, _scoped(caller, request.id), body, ids)
+
+
+def _scoped(caller: Caller, request_id: str) -> str:
+    """A request's id among those of all users of its tenant."""
+    return digest(f"{caller.user}\n{request_id}".encode())
+
+
+def _steer(start: StartRun, caller: Caller) -> SteerRun:
+    return SteerRun(
+        tenant=start.tenant,
+        conversation_id=start.conversation_id,
+        message_id=start.message_id,
+        content=start.content,
+        start=start,
+        by=caller.user,
+    )
+
+
+def with_attachments(content: Content, paths: tuple[str, ...]) -> Content:
+    """A message with the workspace files it is about."""
+    if not paths:
+        return content
+    parts: tuple[Part, ...] = (TextPart(text=content),) if isinstance(content, str) else content
+    return (*parts, *(FilePart(path=path) for path in paths))

@@ -1,0 +1,275 @@
+"""A real gateway on a free port, spoken to as its clients do; agents are played by appending commits."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.jetstream import last_message
+from banksman.bus.log import Conflict, EventLog
+from banksman.bus.names import RUNS
+from banksman.bus.slots import ApprovalSlots
+from banksman.contracts import subjects
+from banksman.contracts.events import (
+    ApprovalItem,
+    ApprovalRequested,
+    Commit,
+    Event,
+    EventBody,
+    IterationStarted,
+    MessageCompleted,
+    Owner,
+    Preview,
+    RunFinished,
+    RunStarted,
+    ToolCallRequested,
+)
+from banksman.contracts.ids import new_id
+from banksman.contracts.tools import ToolCall
+from banksman.contracts.work import ApprovalRequest, StartRun
+from banksman.gateway.app import Running, serving
+from banksman.gateway.settings import ApiKey, GatewayServiceSettings, GatewaySettings
+from banksman.runtime.health import Health
+from banksman.runtime.settings import ApprovalSettings
+from banksman.testing.nats import NatsServer
+
+SIGNING_KEY = "k" * 32
+TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "reader": "token-of-reader"}
+WAIT_S = 5.0
+
+
+def key_of(user: str, tenant: str, **more: Any) -> ApiKey:
+    return ApiKey(sha256=hashlib.sha256(TOKENS[user].encode()).hexdigest(), tenant=tenant, user=user, **more)
+
+
+@dataclass
+class Served:
+    """A gateway that serves, and the ways to it."""
+
+    running: Running
+    health: Health
+    bus: Bus
+    tenant: str
+    headers: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.running.port}"
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=WAIT_S)
+
+    @asynccontextmanager
+    async def raw(self, **options: Any) -> AsyncIterator[ClientConnection]:
+        given = {"subprotocols": [Subprotocol("banksman.v1")], "compression": None, **options}
+        path = given.pop("path", "/ws")
+        async with connect(f"ws://127.0.0.1:{self.running.port}{path}", **given) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def socket(self, user: str | None = None, **hello: Any) -> AsyncIterator[Socket]:
+        async with self.raw() as connection:
+            socket = Socket(connection)
+            token = {"token": TOKENS[user]} if user else {}
+            socket.welcome = await socket.ask("hello", **token, **hello)
+            yield socket
+
+
+@dataclass
+class Socket:
+    """A websocket client that keeps every frame it got."""
+
+    connection: ClientConnection
+    frames: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    welcome: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    async def send(self, type: str, **fields: Any) -> str:
+        frame = {"type": type, "id": new_id("f"), **fields}
+        await self.connection.send(json.dumps(frame))
+        return frame["id"]
+
+    async def ask(self, type: str, **fields: Any) -> dict[str, Any]:
+        """Send a frame and wait for its answer."""
+        sent = await self.send(type, **fields)
+        return await self.until(lambda frame: frame.get("reply_to") == sent)
+
+    async def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The next frame that fits; frames before it are kept in `frames`."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                frame = json.loads(await self.connection.recv())
+                self.frames.append(frame)
+                if wanted(frame):
+                    return frame
+
+    async def until_type(self, kind: str) -> dict[str, Any]:
+        return await self.until(lambda frame: frame["type"] == kind)
+
+    async def create(self, **fields: Any) -> str:
+        return (await self.ask("conversation.create", **fields))["conversation_id"]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [frame for frame in self.frames if "seq" in frame and "data" in frame]
+
+
+@asynccontextmanager
+async def gateway_on(nats: NatsServer, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
+    more = {name: gateway.pop(name) for name in ("models",) if name in gateway}
+    settings = GatewayServiceSettings(
+        nats=NatsSettings(url=nats.url, connect_timeout_s=10),
+        approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),
+        gateway=GatewaySettings(
+            port=0, **{"keyless_tenant": tenant, "default_model": "demo:demo", **gateway}
+        ),
+        allow_weak_durability=True,
+        **more,
+    )
+    health = Health("gateway", started=True)
+    async with serving(settings, health) as running:
+        yield Served(running, health, bus, tenant, {})
+
+
+GatewayFactory = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+@pytest.fixture
+def start_gateway(nats_server: NatsServer, bus: Bus, tenant: str) -> GatewayFactory:
+    def start(**gateway: Any) -> AbstractAsyncContextManager[Served]:
+        return gateway_on(nats_server, bus, tenant, **gateway)
+
+    return start
+
+
+@pytest.fixture
+async def gateway(start_gateway: GatewayFactory) -> AsyncGenerator[Served]:
+    """A keyless gateway on the loopback interface."""
+    async with start_gateway() as served:
+        yield served
+
+
+@pytest.fixture
+async def guarded(start_gateway: GatewayFactory, tenant: str) -> AsyncGenerator[Served]:
+    """A gateway with keys: alice and reader of one tenant, bob of another."""
+    keys = (
+        key_of("alice", tenant),
+        key_of("bob", new_id("t")),
+        key_of("reader", tenant, may_approve=False, modes=("context",)),
+    )
+    async with start_gateway(keys=keys) as served:
+        served.headers = {"authorization": f"Bearer {TOKENS['alice']}"}
+        yield served
+
+
+@dataclass
+class Agent:
+    """Plays the agents: takes starts from the queue and writes what runs do into the log."""
+
+    bus: Bus
+    tenant: str
+    log_epoch: str = field(default_factory=lambda: new_id("e"))
+    _ends: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Conversation to the stream sequence and the event number it ends with."""
+
+    async def started(self, conversation_id: str) -> StartRun:
+        """The last stored start of a conversation."""
+        message = await last_message(self.bus, RUNS, subjects.run_work(self.tenant, conversation_id))
+        assert message is not None
+        return StartRun.model_validate_json(message.data)
+
+    async def commit(
+        self, conversation_id: str, run_id: str | None, *bodies: EventBody, owned: bool = True
+    ) -> Commit:
+        stream_seq, last = self._ends.get(conversation_id, (0, 0))
+        now = datetime.now(UTC)
+        events = tuple(
+            Event(seq=last + number, ts=now, run_id=run_id, data=body)
+            for number, body in enumerate(bodies, 1)
+        )
+        commit = Commit(
+            ts=now,
+            id=new_id("x"),
+            log_epoch=self.log_epoch,
+            first_seq=last + 1,
+            owner=Owner(agent="agent", owner_epoch=1, work_seq=0) if owned else None,
+            owner_epoch=1,
+            events=events,
+        )
+        stored = await EventLog(self.bus).append(self.tenant, conversation_id, commit, after=stream_seq)
+        assert not isinstance(stored, Conflict)
+        self._ends[conversation_id] = (stored, commit.last_seq)
+        return commit
+
+    async def begin(self, start: StartRun) -> None:
+        await self.commit(
+            start.conversation_id,
+            start.run_id,
+            RunStarted(message_id=start.message_id, message=start.content, settings=start.settings),
+            IterationStarted(n=1, max=start.settings.tools.max_iterations),
+        )
+
+    async def finish(self, start: StartRun, text: str = "Hello.", status: Any = "completed") -> None:
+        await self.commit(
+            start.conversation_id,
+            start.run_id,
+            MessageCompleted(
+                message_id="m-" + start.run_id[-12:],
+                role="assistant",
+                content=text,
+                finish_reason="stop",
+                provider_state={"secret": "for the vendor only"},
+            ),
+            RunFinished(
+                status=status, content=text, service="banksman", model=start.settings.model, iterations=1
+            ),
+            owned=False,
+        )
+
+    async def ask(self, start: StartRun, command: str = "ls", *, expires_s: float = 60) -> ApprovalRequest:
+        """Park the run on an approval of one bash call."""
+        call = ToolCall(id=new_id("k"), name="bash", arguments={"command": command})
+        item = ApprovalItem(
+            tool_call_id=call.id,
+            name=call.name,
+            arguments=call.arguments,
+            digest=call.digest,
+            preview=Preview(kind="command", command=command),
+        )
+        request = ApprovalRequest(
+            tenant=self.tenant,
+            conversation_id=start.conversation_id,
+            run_id=start.run_id,
+            approval_id=new_id("a"),
+            expires_at=datetime.now(UTC) + timedelta(seconds=expires_s),
+            items=(item,),
+        )
+        await self.commit(
+            start.conversation_id,
+            start.run_id,
+            MessageCompleted(message_id=new_id("m"), role="assistant", content=None),
+            ToolCallRequested(call=call),
+            ApprovalRequested(
+                approval_id=request.approval_id, expires_at=request.expires_at, items=request.items
+            ),
+            owned=False,
+        )
+        await ApprovalSlots(self.bus).request(request)
+        return request
+
+
+@pytest.fixture
+def agent(bus: Bus, tenant: str) -> Agent:
+    return Agent(bus, tenant)

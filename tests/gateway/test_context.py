@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway.conftest import TOKENS, Agent, Served
+
+from banksman.bus.jetstream import last_message
+from banksman.bus.messages import Message
+from banksman.bus.names import RUNS
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+
+
+async def _conversation(http: httpx.AsyncClient, **body: Any) -> str:
+    answer = await http.post("/context/conversations", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["conversation_id"]
+
+
+async def test_conversations_are_created_listed_searched_renamed_and_deleted(gateway: Served) -> None:
+    async with gateway.http as http:
+        first = await _conversation(http, title="About cranes")
+        second = await _conversation(http, title="About loads")
+        listed = (await http.get("/context/conversations")).json()
+        found = (await http.get("/context/conversations", params={"q": "CRANE"})).json()
+        renamed = await http.patch(f"/context/conversations/{first}", json={"title": "Signals"})
+        read = (await http.get(f"/context/conversations/{first}")).json()
+        deleted = await http.delete(f"/context/conversations/{second}")
+        gone = await http.get(f"/context/conversations/{second}")
+        left = (await http.get("/context/conversations")).json()
+    assert [item["conversation_id"] for item in listed["items"]] == [second, first]
+    assert set(listed["items"][0]) >= {"conversation_id", "title", "status", "updated_at"}
+    assert [item["title"] for item in found["items"]] == ["About cranes"]
+    assert (renamed.json()["title"], read["title"], read["status"]) == ("Signals", "Signals", "idle")
+    assert (deleted.status_code, gone.status_code) == (204, 404)
+    assert gone.json()["error"]["code"] == "not_found"
+    assert [item["conversation_id"] for item in left["items"]] == [first]
+
+
+async def test_the_list_is_read_page_by_page(gateway: Served) -> None:
+    async with gateway.http as http:
+        made = [await _conversation(http, title=f"number {number}") for number in range(5)]
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            query = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+            page = (await http.get("/context/conversations", params=query)).json()
+            seen += [item["conversation_id"] for item in page["items"]]
+            cursor = page["next"]
+            if cursor is None:
+                break
+    assert seen == made[::-1]
+
+
+async def test_a_run_is_started_and_asked_for(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        accepted = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
+        run = accepted.json()["run_id"]
+        waiting = (await http.get(f"/context/runs/{run}")).json()
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        running = (await http.get(f"/context/runs/{run}")).json()
+        await agent.finish(start, "Done.")
+        ended = (await http.get(f"/context/runs/{run}")).json()
+        listed = (await http.get(f"/context/conversations/{conversation}/runs")).json()
+        events = (await http.get(f"/context/conversations/{conversation}/events?after_seq=1")).json()
+        titled = (await http.get(f"/context/conversations/{conversation}")).json()
+    assert (accepted.status_code, accepted.json()["conversation_id"]) == (202, conversation)
+    assert (waiting["status"], running["status"], ended["status"]) == ("queued", "running", "completed")
+    assert (ended["content"], ended["service"], ended["tool_calls"]) == ("Done.", "banksman", [])
+    assert ended["max_iterations_reached"] is False
+    assert [item["run_id"] for item in listed["items"]] == [run]
+    assert [(frame["seq"], frame["prev_seq"]) for frame in events["items"]] == [(2, 1), (3, 2), (4, 3)]
+    assert (titled["title"], titled["head_seq"]) == ("hi", 4)
+
+
+async def test_waiting_for_a_run_answers_with_its_outcome(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http, asyncio.TaskGroup() as group:
+        conversation = await _conversation(http)
+        path = f"/context/conversations/{conversation}/runs"
+        early = await http.post(path, json={"content": "hi"}, params={"wait_s": 0.1})
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        waiting = group.create_task(http.get(f"/context/runs/{start.run_id}", params={"wait_s": 5}))
+        await agent.finish(start, "Done.")
+        outcome = (await waiting).json()
+    assert (early.status_code, early.json()["status"]) == (202, "queued")
+    assert (outcome["status"], outcome["content"]) == ("completed", "Done.")
+
+
+async def test_a_run_is_streamed_as_the_frames_of_the_websocket(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        path = f"/context/conversations/{conversation}/runs?detail=steps"
+        headers = {"accept": "text/event-stream"}
+        async with http.stream("POST", path, json={"content": "hi"}, headers=headers) as answer:
+            start = await agent.started(conversation)
+            await agent.begin(start)
+            await agent.finish(start)
+            lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
+    frames = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["banksman-run-id"] == start.run_id
+    assert [(frame["seq"], frame["type"]) for frame in frames] == [
+        (1, "run.started"),
+        (2, "iteration.started"),
+        (3, "message.completed"),
+        (4, "run.finished"),
+    ]
+
+
+async def test_leaving_a_stream_cancels_the_run_it_started(
+    gateway: Served, agent: Agent, tenant: str
+) -> None:
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        nudged = asyncio.Event()
+
+        async def nudge(_message: Message) -> None:
+            nudged.set()
+
+        await gateway.bus.subscribe(subjects.cancel_nudge(tenant, conversation), nudge)
+        path = f"/context/conversations/{conversation}/runs"
+        headers = {"accept": "text/event-stream"}
+        async with http.stream("POST", path, json={"content": "hi"}, headers=headers):
+            start = await agent.started(conversation)
+            await agent.begin(start)
+    async with asyncio.timeout(5):
+        await nudged.wait()
+    message = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
+    assert message is not None
+    assert json.loads(message.data)["run_id"] == start.run_id
+
+
+async def test_chat_starts_a_run_in_a_new_conversation(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http:
+        headers = {"idempotency-key": new_id("key")}
+        first = await http.post("/v1/chat", json={"content": "hi"}, headers=headers)
+        again = await http.post("/v1/chat", json={"content": "hi"}, headers=headers)
+        other = await http.post("/v1/chat", json={"content": "bye"}, headers=headers)
+    assert first.status_code == 202
+    assert again.json() == first.json()
+    assert other.status_code == 409
+
+
+async def test_approvals_are_listed_and_decided(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        request = await agent.ask(start)
+        pending = (await http.get("/context/approvals")).json()["items"]
+        run = (await http.get(f"/context/runs/{start.run_id}")).json()
+        decision = {"tool_call_id": request.items[0].tool_call_id, "decision": "reject", "reason": "no"}
+        decided = await http.post(f"/context/approvals/{request.approval_id}", json={"decisions": [decision]})
+        late = await http.post(f"/context/approvals/{request.approval_id}", json={"all": "approve"})
+        left = (await http.get("/context/approvals")).json()["items"]
+    assert [item["approval_id"] for item in pending] == [request.approval_id]
+    assert pending[0]["items"][0]["digest"] == request.items[0].digest
+    assert run["status"] == "awaiting_approval"
+    assert run["pending_approvals"][0]["approval_id"] == request.approval_id
+    assert (decided.json()["outcome"], decided.json()["already_resolved"]) == ("rejected", False)
+    assert (late.json()["outcome"], late.json()["already_resolved"]) == ("rejected", True)
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/context/conversations/nobody", 404, "not_found"),
+        ("GET", "/context/conversations/a.b", 400, "bad_request"),
+        ("GET", "/context/runs/nobody", 400, "bad_request"),
+        ("GET", "/context/runs/nobody-0123456789ab", 404, "not_found"),
+        ("GET", "/context/conversations?limit=x", 400, "bad_request"),
+        ("GET", "/context/nothing", 404, "unknown_url"),
+        ("PUT", "/context/conversations", 405, "method_not_allowed"),
+    ],
+)
+async def test_errors_say_what_is_wrong(
+    gateway: Served, method: str, path: str, status: int, code: str
+) -> None:
+    async with gateway.http as http:
+        answer = await http.request(method, path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{", "body"),
+        (b'{"title": 5}', "title"),
+        (b'{"titel": "x"}', "titel"),
+        (b'{"title": "x", "title": "y"}', "body"),
+        (b'{"assistant": "a b"}', "assistant"),
+    ],
+)
+async def test_a_bad_body_names_its_field(gateway: Served, body: bytes, field: str) -> None:
+    async with gateway.http as http:
+        answer = await http.post("/context/conversations", content=body)
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
+
+
+async def test_a_body_that_is_too_large_is_refused(gateway: Served) -> None:
+    async with gateway.http as http:
+        answer = await http.post("/context/conversations", content=b" " * (10 * 1024 * 1024 + 1))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+
+async def test_a_key_opens_its_tenant_only(guarded: Served) -> None:
+    async with guarded.http as http:
+        conversation = await _conversation(http)
+        without = await http.get("/context/conversations", headers={"authorization": ""})
+        bob = {"authorization": f"Bearer {TOKENS['bob']}"}
+        foreign = await http.get(f"/context/conversations/{conversation}", headers=bob)
+        listed = (await http.get("/context/conversations", headers=bob)).json()
+    assert (without.status_code, without.json()["error"]["code"]) == (401, "unauthorized")
+    assert foreign.status_code == 404
+    assert listed["items"] == []
+
+
+async def test_a_keyless_gateway_answers_to_names_of_this_machine_only(gateway: Served) -> None:
+    async with gateway.http as http:
+        rebound = await http.get("/context/conversations", headers={"host": "evil.example.org"})
+        forged = await http.post(
+            "/context/conversations", json={}, headers={"origin": "https://evil.example.org"}
+        )
+    assert (rebound.status_code, forged.status_code) == (403, 403)
+
+
+async def test_health_says_that_it_is_ready(gateway: Served) -> None:
+    async with gateway.http as http:
+        ready = await http.get("/readyz")
+        page = await http.get("/")
+        metrics = await http.get("/metrics")
+    assert (ready.status_code, ready.json()["problems"]) == (200, {})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert metrics.status_code == 200

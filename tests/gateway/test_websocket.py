@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.gateway.conftest import Agent, GatewayFactory, Served, Socket
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from banksman.bus.jetstream import last_message
+from banksman.bus.names import RUNS
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+
+
+async def _closed(socket: Any) -> int | None:
+    """The code that the server closes with."""
+    async with asyncio.timeout(5):
+        try:
+            while True:
+                await socket.recv()
+        except ConnectionClosed as closed:
+            return closed.rcvd.code if closed.rcvd else None
+
+
+async def test_a_message_is_acknowledged_once_its_start_is_stored(gateway: Served, agent: Agent) -> None:
+    """R108"""
+    async with gateway.socket() as socket:
+        conversation = await socket.create(title="A title")
+        ack = await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+    assert (start.run_id, start.message_id) == (ack["run_id"], ack["message_id"])
+    assert start.content == "hi"
+    assert (start.settings.model, start.settings.tools.enabled) == ("demo:demo", True)
+
+
+async def test_the_creator_of_a_conversation_sees_its_events_without_subscribing(
+    gateway: Served, agent: Agent
+) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create(detail="steps")
+        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        await agent.finish(start)
+        finished = await socket.until_type("run.finished")
+    assert [(frame["seq"], frame["prev_seq"], frame["type"]) for frame in socket.events] == [
+        (1, 0, "run.started"),
+        (2, 1, "iteration.started"),
+        (3, 2, "message.completed"),
+        (4, 3, "run.finished"),
+    ]
+    assert finished["data"]["content"] == "Hello."
+    assert "for the vendor only" not in json.dumps(socket.frames)
+
+
+async def test_a_repeated_request_gets_the_same_answer(gateway: Served) -> None:
+    async with gateway.socket() as socket, gateway.socket() as again:
+        conversation = await socket.create()
+        frame = {"id": new_id("f"), "conversation_id": conversation, "content": "hi"}
+        first = await socket.ask("chat.send", **frame)
+        assert await again.ask("chat.send", **frame) == first
+        refused = await again.ask("chat.send", **(frame | {"content": "something else"}))
+    assert (refused["type"], refused["code"]) == ("error", "conflict")
+
+
+async def test_final_detail_leaves_events_out_and_says_which_came_before(
+    gateway: Served, agent: Agent
+) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        await agent.finish(start)
+        await socket.until_type("run.finished")
+    assert [(frame["seq"], frame["prev_seq"]) for frame in socket.events] == [(1, 0), (3, 1), (4, 3)]
+
+
+async def test_a_subscriber_reads_what_is_stored_and_then_what_comes(gateway: Served, agent: Agent) -> None:
+    async with gateway.socket() as writer, gateway.socket() as reader:
+        conversation = await writer.create()
+        await writer.ask("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        head = await reader.ask("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+        done = await reader.until_type("replay.done")
+        replayed = [frame["seq"] for frame in reader.events]
+        await agent.finish(start)
+        await reader.until_type("run.finished")
+    assert (head["head_seq"], head["oldest_seq"]) == (2, 1)
+    assert head["active_run"] == {"run_id": start.run_id, "status": "running"}
+    assert (replayed, done["seq"]) == ([1, 2], 2)
+    assert [frame["seq"] for frame in reader.events] == [1, 2, 3, 4]
+
+
+async def test_a_client_resumes_after_the_last_event_it_has(gateway: Served, agent: Agent) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+    await agent.finish(start)
+    resume = {
+        "conversation_id": conversation,
+        "after_seq": 2,
+        "log_epoch": agent.log_epoch,
+        "detail": "steps",
+    }
+    stale = {"conversation_id": conversation, "after_seq": 2, "log_epoch": "another"}
+    async with gateway.socket(resume=[resume]) as socket:
+        await socket.until_type("replay.done")
+        assert socket.welcome["resumed"] == [conversation]
+        assert [(frame["seq"], frame["prev_seq"]) for frame in socket.events] == [(3, 2), (4, 3)]
+    async with gateway.socket(resume=[stale]) as socket:
+        assert [lost["conversation_id"] for lost in socket.welcome["not_resumed"]] == [conversation]
+
+
+@pytest.mark.parametrize("position", [{"after_seq": 99}, {"after_seq": 1, "log_epoch": "another"}])
+async def test_a_position_that_is_of_no_use_asks_for_a_new_start(
+    gateway: Served, agent: Agent, position: dict[str, Any]
+) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        await agent.begin(await agent.started(conversation))
+        answer = await socket.ask("subscribe", conversation_id=conversation, **position)
+    assert (answer["type"], answer["oldest_seq"]) == ("resync_required", 1)
+
+
+async def test_an_approval_is_shown_again_and_the_first_decision_wins(gateway: Served, agent: Agent) -> None:
+    """R12, R110"""
+    async with gateway.socket() as first, gateway.socket() as second:
+        conversation = await first.create()
+        await first.ask("chat.send", conversation_id=conversation, content="list")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        request = await agent.ask(start)
+        asked = await first.until_type("approval.requested")
+        head = await second.ask("subscribe", conversation_id=conversation, after_seq=0)
+        reply = {"approval_id": request.approval_id, "id": new_id("f")}
+        won = await first.ask("approval.reply", all="approve", **reply)
+        again = await first.ask("approval.reply", all="approve", **reply)
+        lost = await second.ask("approval.reply", approval_id=request.approval_id, all="reject")
+    assert asked["data"]["items"][0]["arguments"] == {"command": "ls"}
+    assert head["active_run"]["status"] == "awaiting_approval"
+    assert [pending["run_id"] for pending in head["pending_approvals"]] == [start.run_id]
+    assert head["pending_approvals"][0]["items"] == asked["data"]["items"]
+    assert (won["resolved_by"], won["already_resolved"], won["outcome"]) == ("local", False, "approved")
+    assert again == won
+    assert (lost["already_resolved"], lost["outcome"]) == (True, "approved")
+
+
+async def test_edited_arguments_are_checked_against_the_tools_schema(gateway: Served, agent: Agent) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.ask("chat.send", conversation_id=conversation, content="list")
+        request = await agent.ask(await agent.started(conversation))
+        call = request.items[0].tool_call_id
+
+        async def decide(arguments: dict[str, Any]) -> dict[str, Any]:
+            decision = {"tool_call_id": call, "decision": "approve", "arguments": arguments}
+            return await socket.ask("approval.reply", approval_id=request.approval_id, decisions=[decision])
+
+        refused = await decide({"command": 5})
+        accepted = await decide({"command": "ls -l"})
+    assert (refused["code"], refused["details"]["field"]) == ("bad_request", "decisions.arguments.command")
+    assert accepted["outcome"] == "approved"
+
+
+async def test_a_decision_of_an_unknown_approval_waits_and_is_then_refused(gateway: Served) -> None:
+    async with gateway.socket() as socket:
+        sent = await socket.send("approval.reply", approval_id=new_id("a"), all="approve")
+        assert (await socket.ask("ping", t=1))["t"] == 1
+        async with asyncio.timeout(8):
+            while True:
+                frame = json.loads(await socket.connection.recv())
+                if frame.get("reply_to") == sent:
+                    break
+    assert (frame["code"], frame["retryable"]) == ("not_ready", True)
+
+
+async def test_cancelling_a_run_stores_a_signal(gateway: Served, agent: Agent, tenant: str) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        ack = await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        cancelled = await socket.ask("run.cancel", run_id=ack["run_id"], reason="enough")
+        message = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
+    assert cancelled["type"] == "ack"
+    assert message is not None
+    signal = json.loads(message.data)
+    assert (signal["type"], signal["run_id"], signal["reason"]) == ("cancel", ack["run_id"], "enough")
+
+
+async def test_a_steering_message_goes_to_the_open_run(gateway: Served, agent: Agent, tenant: str) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        ack = await socket.ask("chat.send", conversation_id=conversation, content="rather", mode="steer")
+        message = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
+    assert ack["run_id"] == start.run_id
+    assert message is not None
+    assert json.loads(message.data)["message_id"] == ack["message_id"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "field"),
+    [
+        ("{", "bad_request", "frame"),
+        ("[]", "bad_request", "frame"),
+        ('{"id": "1"}', "bad_request", "type"),
+        ('{"type": "fly", "id": "1"}', "unknown_type", None),
+        ('{"type": "chat.send", "id": "1", "content": "x"}', "bad_request", "conversation_id"),
+        ('{"type": "ping", "id": "1", "id": "2"}', "bad_request", "frame"),
+        (
+            '{"type": "subscribe", "id": "1", "conversation_id": "c", "after_seq": "1"}',
+            "bad_request",
+            "after_seq",
+        ),
+        ('{"type": "ping", "id": "1", "t": NaN}', "bad_request", "frame"),
+    ],
+)
+async def test_a_bad_frame_gets_an_error_and_the_connection_stays(
+    gateway: Served, text: str, code: str, field: str | None
+) -> None:
+    async with gateway.socket() as socket:
+        await socket.connection.send(text)
+        error = await socket.until_type("error")
+        assert (error["code"], (error.get("details") or {}).get("field")) == (code, field)
+        assert (await socket.ask("ping", t="still here"))["t"] == "still here"
+
+
+async def test_a_binary_frame_closes_the_connection(gateway: Served) -> None:
+    async with gateway.socket() as socket:
+        await socket.connection.send(b"{}")
+        assert await _closed(socket.connection) == 4400
+
+
+async def test_invalid_utf8_closes_the_connection(gateway: Served) -> None:
+    async with gateway.socket() as socket:
+        await socket.connection.send(b"\xff\xfe", text=True)
+        assert await _closed(socket.connection) == 1007
+
+
+async def test_an_oversized_frame_closes_the_connection(gateway: Served) -> None:
+    async with gateway.socket() as socket:
+        await socket.connection.send("x" * (300 * 1024))
+        assert await _closed(socket.connection) == 1009
+
+
+async def test_a_second_hello_closes_the_connection(gateway: Served) -> None:
+    async with gateway.socket() as socket:
+        await socket.send("hello")
+        assert await _closed(socket.connection) == 4409
+
+
+async def test_only_unknown_subprotocols_are_refused(gateway: Served) -> None:
+    async with gateway.raw(subprotocols=["banksman.v9"]) as connection:
+        assert await _closed(connection) == 4426
+    async with gateway.raw(subprotocols=None) as connection:
+        socket = Socket(connection)
+        assert (await socket.ask("hello"))["protocol"] == "banksman.v1"
+
+
+async def test_a_flood_is_warned_and_then_cut_off(gateway: Served) -> None:
+    async with gateway.socket() as socket:
+        for number in range(300):
+            await socket.connection.send(json.dumps({"type": "ping", "t": number}))
+        codes: set[str] = set()
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                frame = json.loads(await socket.connection.recv())
+                codes.add(frame.get("code", frame["type"]))
+    assert codes == {"pong", "rate_limited"}
+    assert closed.value.rcvd and closed.value.rcvd.code == 4429
+
+
+async def test_a_wrong_token_in_hello_closes_and_one_in_the_header_is_401(guarded: Served) -> None:
+    async with guarded.raw() as connection:
+        await connection.send(json.dumps({"type": "hello", "id": "1", "token": "wrong"}))
+        assert await _closed(connection) == 4401
+    async with guarded.raw() as connection:
+        await connection.send(json.dumps({"type": "hello", "id": "1"}))
+        assert await _closed(connection) == 4401
+    with pytest.raises(InvalidStatus) as refused:
+        async with guarded.raw(additional_headers={"authorization": "Bearer wrong"}):
+            pass
+    assert refused.value.response.status_code == 401
+
+
+async def test_a_token_opens_its_tenant_only(guarded: Served) -> None:
+    async with guarded.socket("alice") as alice, guarded.socket("bob") as bob:
+        assert (alice.welcome["user"], bob.welcome["user"]) == ("alice", "bob")
+        conversation = await alice.create()
+        for request in (
+            {"type": "subscribe", "conversation_id": conversation},
+            {"type": "chat.send", "conversation_id": conversation, "content": "x"},
+            {"type": "run.cancel", "run_id": f"{conversation}-0123456789ab"},
+        ):
+            assert (await bob.ask(**request))["code"] == "not_found"
+
+
+async def test_a_key_without_the_right_cannot_approve(guarded: Served) -> None:
+    async with guarded.socket("reader") as reader:
+        answer = await reader.ask("approval.reply", approval_id=new_id("a"), all="approve")
+    assert answer["code"] == "forbidden"
+
+
+async def test_a_page_of_another_origin_is_refused_before_the_upgrade(start_gateway: GatewayFactory) -> None:
+    async with start_gateway(allowed_origins=("https://chat.example.org",)) as gateway:
+        with pytest.raises(InvalidStatus) as refused:
+            async with gateway.raw(origin="https://evil.example.org"):
+                pass
+        assert refused.value.response.status_code == 403
+        for origin in ("https://chat.example.org", gateway.url):
+            async with gateway.raw(origin=origin) as connection:
+                assert (await Socket(connection).ask("hello"))["type"] == "welcome"
+
+
+async def test_draining_tells_clients_and_closes(start_gateway: GatewayFactory) -> None:
+    async with AsyncExitStack() as clients:
+        async with start_gateway() as gateway:
+            socket = await clients.enter_async_context(gateway.socket())
+        assert (await socket.until_type("server.draining"))["reconnect_after_s"] > 0
+        assert await _closed(socket.connection) == 1012
