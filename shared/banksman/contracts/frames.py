@@ -280,6 +280,7 @@ class ResyncRequired(Wire):
     """The client's position is of no use: read the conversation again and subscribe anew."""
 
     type: Literal["resync_required"] = "resync_required"
+    reply_to: str | None = None
     conversation_id: str
     oldest_seq: int
     reason: str

@@ -101,6 +101,8 @@ async def listening(config: uvicorn.Config) -> AsyncGenerator[int]:
         OSError: the port is taken, or may not be used.
     """
     listener = config.bind_socket()
+    # From here on clients wait; without it they are refused until the server's task has run.
+    listener.listen(config.backlog)
     server = QuietServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name=f"http {config.host}:{config.port}")
     try:
