@@ -168,7 +168,7 @@ def _user(user: User, key: str | Variable) -> dict[str, Any]:
         "subscribe": {"allow": [inbox, *user.subscribe]},
     }
     if user.answers:
-        permissions["allow_responses"] = {"max": 1, "expires": "5m"}
+        permissions["allow_responses"] = {"max": -1 if user.answers_many else 1, "expires": "5m"}
     return {"nkey": key, "permissions": permissions}
 
 

@@ -57,8 +57,7 @@ def _schema(model: Any, schemas: dict[str, Any]) -> dict[str, Any]:
         return {"description": "Bytes."}
     schema = TypeAdapter(model).json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(schema.pop("$defs", {}))
-    name = getattr(model, "__name__", None)
-    if name is None:
+    if not isinstance(model, type):
         return schema
-    schemas[name] = schema
-    return {"$ref": f"#/components/schemas/{name}"}
+    schemas[model.__name__] = schema
+    return {"$ref": f"#/components/schemas/{model.__name__}"}

@@ -61,6 +61,8 @@ class User:
     """Subjects it may hear, besides its own inbox; nothing else."""
     answers: bool = False
     """Whether it may answer the requests it gets, once each."""
+    answers_many: bool = False
+    """Whether an answer may be several messages."""
 
     @property
     def inbox_prefix(self) -> str:
@@ -105,6 +107,7 @@ def gateway() -> User:
             all_of("api"),
         ),
         answers=True,
+        answers_many=True,
     )
 
 

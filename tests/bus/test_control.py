@@ -1,0 +1,224 @@
+"""The control plane: FastStream on our connection, under our rules."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane, Responder
+from banksman.bus.dead import dead_letters
+from banksman.bus.envelope import RemoteError, answer
+from banksman.bus.errors import NoResponders
+from banksman.bus.jetstream import call
+from banksman.bus.messages import Message
+from banksman.bus.names import api
+from banksman.bus.outcomes import Done, Handler, Outcome, WorkMessage
+from banksman.bus.publish import durable
+from banksman.bus.streams import provision
+from banksman.bus.topology import Consumer, Stream, Topology
+from banksman.contracts.calls import CallAnswer, CallRequest
+from banksman.contracts.errors import ErrorCode, Forbidden, Poison
+from banksman.contracts.work import RunSignal
+from banksman.testing.nats import NatsServer
+from tests.bus.making import Recorder
+
+
+def topology(name: str) -> Topology:
+    stream = Stream(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
+    consumer = Consumer(stream=name, durable="readers", filter=f"{name}.*", ack_wait_s=2)
+    return Topology("TEST", (stream,), (consumer,))
+
+
+@asynccontextmanager
+async def serving(bus: Bus, subject: str, respond: Responder) -> AsyncGenerator[ControlPlane]:
+    control = ControlPlane(bus, title="test")
+    control.serve(subject, respond)
+    async with control:
+        yield control
+
+
+@asynccontextmanager
+async def consuming(bus: Bus, queue: str, handler: Handler) -> AsyncGenerator[ControlPlane]:
+    await provision(bus, topology(queue))
+    control = ControlPlane(bus, title="test")
+    control.consume("readers", queue, handler, subject=f"{queue}.*")
+    async with control:
+        yield control
+
+
+async def waiting(bus: Bus, queue: str) -> int:
+    return (await call(bus, api("STREAM.INFO", queue)))["state"]["messages"]
+
+
+async def until_empty(bus: Bus, queue: str) -> None:
+    async with asyncio.timeout(5):
+        while await waiting(bus, queue):
+            pass
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1}', b"\xff\xfe", b"", b'{"a": NaN}', b"[" * 5000])
+async def test_a_request_reaches_its_handler_as_it_was_sent(bus: Bus, tenant: str, body: bytes) -> None:
+    """Nothing is decoded before our own code does it."""
+
+    async def echo(message: Message) -> bytes:
+        return message.subject.encode() + b":" + message.data
+
+    async with serving(bus, f"{tenant}.*", echo):
+        await bus.ready()
+        assert await bus.request(f"{tenant}.x", body, 5) == f"{tenant}.x:".encode() + body
+
+
+async def test_a_handler_that_raises_answers_with_an_envelope(
+    bus: Bus, tenant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def respond(message: Message) -> bytes:
+        if message.data == b"forbidden":
+            raise Forbidden("not your conversation")
+        raise ValueError("the password is hunter2")
+
+    async with serving(bus, tenant, respond):
+        await bus.ready()
+        with pytest.raises(RemoteError, match="not your conversation") as refused:
+            answer(await bus.request(tenant, b"forbidden", 5))
+        assert refused.value.code is ErrorCode.FORBIDDEN
+        with pytest.raises(RemoteError) as failed:
+            answer(await bus.request(tenant, b"", 5))
+    assert failed.value.code is ErrorCode.INTERNAL
+    assert "hunter2" not in str(failed.value)
+
+
+async def test_requests_are_answered_side_by_side(bus: Bus, tenant: str) -> None:
+    together = asyncio.Barrier(8)
+
+    async def meets(message: Message) -> bytes:
+        async with asyncio.timeout(5):
+            await together.wait()
+        return b"met"
+
+    async with serving(bus, tenant, meets):
+        await bus.ready()
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(bus.request(tenant, b"", 5)) for _ in range(8)]
+    assert [task.result() for task in asked] == [b"met"] * 8
+
+
+async def test_after_it_stops_nobody_answers_and_the_connection_stands(bus: Bus, tenant: str) -> None:
+    async def respond(message: Message) -> bytes:
+        return b"here"
+
+    async with serving(bus, tenant, respond):
+        await bus.ready()
+        assert await bus.request(tenant, b"", 5) == b"here"
+    await bus.ready()
+    with pytest.raises(NoResponders):
+        await bus.request(tenant, b"", 5)
+
+
+async def test_a_consumed_message_is_acknowledged_when_it_is_done(bus: Bus, tenant: str) -> None:
+    recorder = Recorder()
+    async with consuming(bus, tenant, recorder):
+        for number in range(3):
+            await durable(bus, f"{tenant}.{number}", b"%d" % number, msg_id=f"m{number}")
+        await recorder.until(lambda it: len(it.messages) == 3)
+        await until_empty(bus, tenant)
+    assert recorder.payloads == [b"0", b"1", b"2"]
+
+
+async def test_poison_is_buried_and_the_next_message_comes(bus: Bus, tenant: str) -> None:
+    """FastStream's own policy would delete it without a trace."""
+
+    def decide(message: WorkMessage) -> Outcome:
+        if message.data == b"\xff":
+            raise Poison(message.subject, "not UTF-8")
+        return Done()
+
+    recorder = Recorder(decide)
+    async with consuming(bus, tenant, recorder):
+        await durable(bus, f"{tenant}.bad", b"\xff", msg_id="m1")
+        await durable(bus, f"{tenant}.good", b"good", msg_id="m2")
+        await recorder.until(lambda it: len(it.messages) == 2)
+        await until_empty(bus, tenant)
+    (dead,) = [stored.letter async for stored in dead_letters(bus, stream=tenant)]
+    assert (dead.subject, dead.reason, dead.payload_base64) == (f"{tenant}.bad", "not UTF-8", "/w==")
+
+
+async def test_a_message_whose_handler_fails_is_kept_and_comes_again(bus: Bus, tenant: str) -> None:
+    def decide(message: WorkMessage) -> Outcome:
+        if message.num_delivered == 1:
+            raise ValueError("a bug")
+        return Done()
+
+    recorder = Recorder(decide)
+    async with consuming(bus, tenant, recorder):
+        await durable(bus, f"{tenant}.x", b"x", msg_id="m1")
+        await recorder.until(lambda it: len(it.messages) == 1)
+        failed_at = time.monotonic()
+        assert await waiting(bus, tenant) == 1
+        await recorder.until(lambda it: len(it.messages) == 2)
+        assert 1.5 < time.monotonic() - failed_at < 3.5
+        await until_empty(bus, tenant)
+
+
+async def test_a_handler_may_take_longer_than_ack_wait(bus: Bus, tenant: str) -> None:
+    recorder = Recorder()
+
+    async def slow(message: WorkMessage) -> Outcome:
+        await recorder(message)
+        await asyncio.sleep(2.5)
+        return Done()
+
+    async with consuming(bus, tenant, slow):
+        await durable(bus, f"{tenant}.x", b"x", msg_id="m1")
+        await recorder.until(lambda it: len(it.messages) == 1)
+        await until_empty(bus, tenant)
+    assert len(recorder.messages) == 1
+
+
+async def test_serving_and_consuming_go_on_after_the_server_was_killed(
+    own_nats: NatsServer, own_bus: Bus
+) -> None:
+    async def respond(message: Message) -> bytes:
+        return b"here"
+
+    recorder = Recorder()
+    async with consuming(own_bus, "Q", recorder), serving(own_bus, "ping", respond):
+        own_nats.restart()
+        await own_bus.ready(5)
+        assert await own_bus.request("ping", b"", 5) == b"here"
+        await durable(own_bus, "Q.x", b"x", msg_id="m1")
+        await recorder.until(lambda it: it.payloads == [b"x"])
+
+
+def test_the_subject_reference_names_channels_bodies_and_answers(bus: Bus) -> None:
+    async def respond(message: Message) -> bytes:
+        return b""
+
+    control = ControlPlane(bus, title="Banksman tool-runner", version="1.2")
+    control.serve(
+        "tool.call.r1.>",
+        respond,
+        title="tool.call",
+        request=CallRequest,
+        reply=CallAnswer,
+        description="Run.",
+    )
+    control.consume(
+        "signals", "RUNS", Recorder(), subject="run.signal.*.*", title="signal", payload=RunSignal
+    )
+    document = control.asyncapi()
+    assert document["info"] == {"title": "Banksman tool-runner", "version": "1.2"}
+    assert document["channels"]["tool.call"]["address"] == "tool.call.r1.>"
+    assert document["channels"]["tool.call"]["description"] == "Run."
+    messages = document["components"]["messages"]
+    assert messages["tool.call:SubscribeMessage"]["payload"] == {"$ref": "#/components/schemas/CallRequest"}
+    assert messages["tool.call:Reply"]["payload"] == {"$ref": "#/components/schemas/CallAnswer"}
+    variants = messages["signal:SubscribeMessage"]["payload"]["oneOf"]
+    assert {variant["$ref"].rpartition("/")[2] for variant in variants} <= document["components"][
+        "schemas"
+    ].keys()
+    assert len(variants) == 4
