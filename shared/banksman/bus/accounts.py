@@ -224,8 +224,11 @@ def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
 
 def _offered_to(one: Tenant) -> list[dict[str, Any]]:
     registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
-    services = [*_tenant_asks(one.tenant), *registry]
+    door = subjects.all_of("api", one.tenant)
+    services = [*_tenant_stores(one.tenant), *registry]
     return [
+        # A replay has many answers; without this the server passes on the first one only.
+        {"service": door, "response": "stream", "accounts": [one.account]},
         *({"service": subject, "accounts": [one.account]} for subject in services),
         *({"stream": subject, "accounts": [one.account]} for subject in _tenant_hears(one.tenant)),
     ]
@@ -242,12 +245,13 @@ _REGISTRATIONS = (("tool", "register"), ("workflow", "register"))
 
 
 def _tenant_asks(tenant: str) -> tuple[str, ...]:
-    """The door, and the slots of the calls that its tool servers take."""
-    return (
-        subjects.all_of("api", tenant),
-        subjects.tool_started(tenant, ANY),
-        subjects.tool_result(tenant, ANY),
-    )
+    """The door, and what its tool servers store."""
+    return (subjects.all_of("api", tenant), *_tenant_stores(tenant))
+
+
+def _tenant_stores(tenant: str) -> tuple[str, ...]:
+    """The slots of the calls that its tool servers take."""
+    return (subjects.tool_started(tenant, ANY), subjects.tool_result(tenant, ANY))
 
 
 def _tenant_hears(tenant: str) -> tuple[str, ...]:
