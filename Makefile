@@ -5,14 +5,30 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up test lint format lock compose requirements $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose requirements $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up:  ## Install what is missing and start everything: http://127.0.0.1:8080
+up:  ## Install what is missing and start everything: http://127.0.0.1:8080 (ARGS="--port 9000 --detach")
 	@tools/setup.sh local
-	@exec $(BIN)/banksman up
+	@exec $(BIN)/banksman up $(ARGS)
+
+down:  ## End in order what `make up` started
+	@$(BIN)/banksman down $(ARGS)
+
+logs:  ## Follow the logs of every process
+	@tail -n 20 -F $${BANKSMAN_DATA_DIR:-.banksman}/logs/*.log
+
+demo:  ## Have a first conversation with the running system
+	@$(BIN)/banksman demo $(ARGS)
+
+doctor:  ## Say what of this machine and of the running system needs a look
+	@tools/setup.sh local
+	@$(BIN)/banksman doctor $(ARGS)
+
+reset:  ## Delete every conversation, file and key of `make up`, after asking (FORCE=1 does not ask)
+	@$(BIN)/banksman reset $(if $(FORCE),--force) $(ARGS)
 
 test:  ## Run the whole test suite, set-up included (ARGS="tests/bus -k fence")
 	@tools/setup.sh dev

@@ -135,6 +135,14 @@ def run(
 
 
 @app.command()
+def demo(url: Url = None, json: Json = False) -> None:
+    """Have a first conversation; every call is approved."""
+    from banksman.cli.client import commands
+
+    leave(commands.demo(_gateway(url), as_json=json))
+
+
+@app.command()
 def tail(
     conversation: Conversation,
     after: After = 0,

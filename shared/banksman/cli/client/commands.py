@@ -19,6 +19,12 @@ from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
 
+_DEMO = (
+    "write Hello from Banksman to notes.txt",
+    "run `cat notes.txt && ls -la`",
+    "draw a diagram",
+)
+"""What both the demo model and a real one understand."""
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 
@@ -55,6 +61,20 @@ def run(
         message = text if text != "-" else sys.stdin.read()
         sent = session.ask("chat.send", conversation_id=conversation_id, content=message)
         return follow(session, str(sent["run_id"]), _view(as_json), _decide(verdict)).exit
+
+
+def demo(address: Address, *, as_json: bool = False) -> Exit:
+    """A conversation that shows what there is: files, a command, an approval, a diagram."""
+    view = _view(as_json, history=True)
+    with Session.to(address) as session:
+        conversation_id = session.create(title="A first look")
+        endings: list[Ending] = []
+        for text in _DEMO:
+            sent = session.ask("chat.send", conversation_id=conversation_id, content=text)
+            endings.append(follow(session, str(sent["run_id"]), view, always("approve")))
+    if not as_json:
+        output.say(f"\nThe same in the browser: {address.url}")
+    return max(ending.exit for ending in endings)
 
 
 def tail(

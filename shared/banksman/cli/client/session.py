@@ -90,14 +90,16 @@ class Session:
             yield self._earlier.popleft() if self._earlier else self._receive(None)
 
     def create(
-        self, *, model: str | None = None, assistant: str | None = None, detail: Detail = "steps"
+        self,
+        *,
+        title: str | None = None,
+        model: str | None = None,
+        assistant: str | None = None,
+        detail: Detail = "steps",
     ) -> str:
         """Create a conversation and subscribe to it; returns its id."""
-        return str(
-            self.ask("conversation.create", model=model, assistant=assistant, detail=detail)[
-                "conversation_id"
-            ]
-        )
+        reply = self.ask("conversation.create", title=title, model=model, assistant=assistant, detail=detail)
+        return str(reply["conversation_id"])
 
     def subscribe(
         self,

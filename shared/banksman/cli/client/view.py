@@ -133,8 +133,18 @@ def _text(content: Any, *, cleaned: bool = True) -> str:
 
 
 def _result(data: Frame) -> str:
-    content = data.get("content")
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    shown = clean(text if len(text) <= _RESULT_CHARS else f"{text[:_RESULT_CHARS]}…")
+    text = _readable(data.get("content"))
+    shown = clean(text if len(text) <= _RESULT_CHARS else f"{text[:_RESULT_CHARS]}…").rstrip()
     mark = f"[{data.get('error_kind') or 'error'}] " if data.get("is_error") else ""
     return f"{mark}{shown}".replace("\n", "\n  ")
+
+
+def _readable(content: Any) -> str:
+    """A result as text: what a command wrote and how it ended, else the text or the JSON."""
+    if not isinstance(content, dict):
+        return str(content)
+    result = cast(Frame, content)
+    if "stdout" not in result:
+        return json.dumps(result, ensure_ascii=False)
+    wrote = f"{result['stdout']}{result.get('stderr') or ''}".rstrip()
+    return f"{wrote}\n[exit code {result.get('exit_code')}]".lstrip()

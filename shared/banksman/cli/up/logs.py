@@ -21,8 +21,8 @@ MAX_LINE_BYTES = 64 * 1024
 _LAST_LINES = 20
 _SHOWN_CHARS = 300
 
-# It also warns whenever somebody asks it, while it starts, whether it is ready.
-_NATS_WARNING = re.compile(r"^\[\d+\] \S+ \S+ \[(?:WRN|ERR|FTL)\] (?!Healthcheck failed)(.*)")
+# Its warnings are for its log: it warns of every stream that it reads anew after a crash.
+_NATS_ERROR = re.compile(r"^\[\d+\] \S+ \S+ \[(?:ERR|FTL)\] (.*)")
 _LEVELS = frozenset({"warning", "error", "critical"})
 
 
@@ -77,7 +77,7 @@ async def _next_line(reader: asyncio.StreamReader) -> bytes:
 
 
 def _warning(line: str) -> str | None:
-    if match := _NATS_WARNING.match(line):
+    if match := _NATS_ERROR.match(line):
         return match[1]
     entry = _entry(line)
     return _text(entry) if entry and entry.get("level") in _LEVELS else None

@@ -10,7 +10,6 @@ from enum import IntEnum
 from pathlib import Path
 
 from banksman.bus import users
-from banksman.cli.models import DEFAULT_MODEL_VARIABLES
 from banksman.cli.up.nats import LocalNats
 from banksman.cli.up.ports import free_port
 from banksman.cli.up.settings import UpSettings
@@ -112,7 +111,7 @@ class Plan:
                 Stage.AGENT,
                 name=f"agent-{number}",
                 user=users.AGENT,
-                told={**models, **signs},
+                told={**models, **signs, "BANKSMAN_AGENT__DEFAULT_MODEL": self.settings.default_model},
                 inherits=_CALLS_OUT,
             )
         if self._runs("gateway"):
@@ -170,12 +169,12 @@ class Plan:
         return {
             **self._pick((), prefixes=("BANKSMAN_MODELS__",)),
             **({"BANKSMAN_MODELS__DEMO_BASE_URL": demo_url} if demo_url else {}),
-            **dict.fromkeys(DEFAULT_MODEL_VARIABLES, self.settings.default_model),
         }
 
     def _gateway(self) -> dict[str, str]:
         return {
             **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
+            "BANKSMAN_GATEWAY__DEFAULT_MODEL": self.settings.default_model,
             **self._notices(),
             "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
             "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
