@@ -63,6 +63,8 @@ class CallStarted(Stored):
     """Who executes; None when void."""
     runner_epoch: int = 0
     void: bool = False
+    moved: bool = False
+    """With `void`: True when the next attempt goes on with the call; False when the call is never executed."""
     ts: Timestamp
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from banksman.contracts.events import EventBody, RunQueued, RunStarted
 from banksman.contracts.work import RunWork, StartRun
 from banksman.runs.state import Conversation
-from banksman.runs.steps import never_started, next_in_queue
+from banksman.runs.steps import CANCELLED, DELETED, never_started, next_in_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def meaning(state: Conversation, work: RunWork, work_seq: int) -> Meaning:
     if state.run is not None:
         return Claim(state.run.run_id)
     queued = next_in_queue(state)
-    return Claim(queued[0], (queued[1],)) if queued else Nothing()
+    return Claim(queued[0], (queued[1],)) if queued and queued[0] == work.run_id else Nothing()
 
 
 def _new(state: Conversation, work: StartRun) -> Meaning:
@@ -72,13 +72,15 @@ def _new(state: Conversation, work: StartRun) -> Meaning:
 
 
 def queued_behind(state: Conversation, start: StartRun) -> tuple[EventBody, ...]:
-    """The events of a run that has to wait for its turn; it ends at once when it was cancelled before."""
+    """The events of a run that has to wait for its turn; it ends at once when it can never start."""
     queued = RunQueued(
         position=len(state.queue) + 1,
         message_id=start.message_id,
         message=start.content,
         settings=start.settings,
     )
+    if state.deleted:
+        return queued, never_started(start.settings, DELETED)
     if start.run_id in state.cancelled_early:
-        return queued, never_started(start.settings)
+        return queued, never_started(start.settings, CANCELLED)
     return (queued,)

@@ -21,7 +21,7 @@ from banksman.runs.delivery import queued_behind
 from banksman.runs.owner import append, ask, open_question
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, QueuedRun
-from banksman.runs.steps import ending_of, never_started
+from banksman.runs.steps import cancelled, ending_of, never_started
 
 
 async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
@@ -81,9 +81,7 @@ async def _cancel_waiting(ports: Ports, state: Conversation, signal: CancelRun) 
         return True
     queued = _queued(state, signal.run_id)
     if queued is not None:
-        ended: EventBody = never_started(
-            queued.settings, signal.reason or "The run was cancelled before it started."
-        )
+        ended: EventBody = never_started(queued.settings, cancelled(signal.reason))
         return await append(ports, state, signal.run_id, (ended,)) is not None
     asked = CancelRequested(reason=signal.reason, by=signal.by)
     return await append(ports, state, signal.run_id, (asked,)) is not None

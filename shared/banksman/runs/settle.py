@@ -34,6 +34,8 @@ NOWHERE_S = 75.0
 """Seconds without any runner that answers before a call ends as `unavailable`; longer than a changed
 workspace waits for its runner."""
 
+NOBODY = "No runner could take this call."
+
 
 @dataclass
 class Pursuit:
@@ -85,12 +87,19 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Take the start slot, so that the attempt can never start."""
+    """Take the start slot, so that the attempt can never start.
+
+    The void itself says whether another attempt follows. Several owners, one of them perhaps long fenced,
+    may pursue a call at once; so what follows is decided by whoever fills the slot, and all others go by it.
+    """
+
+    moved: bool
+    """True when the next attempt goes on; False when the call is to end without being executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextAttempt:
-    """The attempt can never start: make another."""
+    """The attempt can never start, and another follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +148,18 @@ def call_step(
     if facts.finished is not None:
         return Conclude(facts.finished.result)
     if facts.started is not None and facts.started.void:
-        return _after_void(pursuit, ending)
+        return _after_void(pursuit, facts.started, ending)
     if facts.started is not None:
         return _after_start(pursuit, facts.started, runner_alive, ending, now)
     return _before_start(pursuit, runner_alive, ending, now)
 
 
-def _after_void(pursuit: Pursuit, ending: Ending | None) -> CallStep:
+def _after_void(pursuit: Pursuit, void: CallStarted, ending: Ending | None) -> CallStep:
+    if void.moved:
+        return NextAttempt()
     if ending is not None:
         return Conclude(failed(pursuit.call_id, ending.call_kind, f"Not executed. {ending.message}"))
-    if pursuit.refused is not None:
-        return Conclude(failed(pursuit.call_id, "unavailable", pursuit.refused))
-    return NextAttempt()
+    return Conclude(failed(pursuit.call_id, "unavailable", pursuit.refused or NOBODY))
 
 
 def _after_start(
@@ -175,9 +184,9 @@ def _before_start(pursuit: Pursuit, runner_alive: bool, ending: Ending | None, n
     if ending is not None or pursuit.refused is not None:
         return _prevent(pursuit, ending)
     if pursuit.placement is not None and not runner_alive and not call.idempotent:
-        return Void()
+        return Void(moved=True)
     if pursuit.nowhere_since and now >= pursuit.nowhere_since + timedelta(seconds=NOWHERE_S):
-        return GiveUp("No runner could take this call.")
+        return GiveUp(NOBODY)
     if pursuit.ask_again_at is None or now >= pursuit.ask_again_at:
         return Dispatch()
     return Wait(pursuit.ask_again_at)
@@ -185,7 +194,7 @@ def _before_start(pursuit: Pursuit, runner_alive: bool, ending: Ending | None, n
 
 def _prevent(pursuit: Pursuit, ending: Ending | None) -> CallStep:
     if not pursuit.open_call.call.idempotent:
-        return Void()
+        return Void(moved=False)
     if pursuit.placement is not None and pursuit.cancel_sent_at is None:
         return SendCancel(pursuit.placement)
     kind: ErrorKind = ending.call_kind if ending is not None else "unavailable"
@@ -238,9 +247,8 @@ class Settlement:
         if concluded:
             await self._commit(concluded)
             return
-        deadline = deadline_of(self.owned.run)
-        if now < deadline:
-            wake = min(wake, deadline)
+        if step.ending is None:
+            wake = min(wake, deadline_of(self.owned.run))
         state = self.owned.state
         await self.owned.ports.attention.wait(state.tenant, state.conversation_id, wake)
         await self.owned.refresh()
@@ -266,8 +274,8 @@ class Settlement:
                     return until
                 case Dispatch():
                     await self._dispatch(pursuit)
-                case Void():
-                    await self._void(pursuit)
+                case Void(moved):
+                    await self._void(pursuit, moved)
                 case NextAttempt():
                     _begin_next(pursuit)
                 case SendCancel(runner):
@@ -323,13 +331,14 @@ class Settlement:
         answer = await ports.runners.call(placement, request)
         _note_answer(pursuit, answer, ports.clock.now())
 
-    async def _void(self, pursuit: Pursuit) -> None:
+    async def _void(self, pursuit: Pursuit, moved: bool) -> None:
         ports, state = self.owned.ports, self.owned.state
         void = CallStarted(
             conversation_id=state.conversation_id,
             attempt=pursuit.attempt,
             runner=None,
             void=True,
+            moved=moved,
             ts=ports.clock.now(),
         )
         await ports.slots.put_started(state.tenant, void)

@@ -43,6 +43,21 @@ class Ending:
     """What its open calls get as their result."""
 
 
+def cancelled(reason: str | None) -> Ending:
+    """The ending of a run that somebody cancelled."""
+    return Ending("cancelled", ErrorCode.CANCELLED, reason or "The run was cancelled.", "cancelled")
+
+
+CANCELLED = cancelled(None)
+
+DELETED = Ending(
+    "cancelled",
+    ErrorCode.CONVERSATION_DELETED,
+    "The run ended because its conversation was deleted.",
+    "cancelled",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Idle:
     """No run is open."""
@@ -113,11 +128,9 @@ def deadline_of(run: Run) -> datetime:
 def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
     """Why the run must end now, the strongest reason first; None when it may go on."""
     if state.deleted:
-        text = "The run ended because its conversation was deleted."
-        return Ending("cancelled", ErrorCode.CONVERSATION_DELETED, text, "cancelled")
+        return DELETED
     if run.cancel is not None:
-        reason = run.cancel.reason or "The run was cancelled."
-        return Ending("cancelled", ErrorCode.CANCELLED, reason, "cancelled")
+        return cancelled(run.cancel.reason)
     if state.claims_in_row >= CRASH_LOOP_CLAIMS:
         text = f"The run was given up: {CRASH_LOOP_CLAIMS} agents in a row stopped while driving it."
         return Ending("failed", ErrorCode.CRASH_LOOP, text, "not_executed")
@@ -126,7 +139,7 @@ def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
     if _expired(run):
         text = "The run ended because nobody answered its approval request in time."
         return Ending("rejected", ErrorCode.APPROVAL_EXPIRED, text, "not_executed")
-    if run.parked_at is None and not run.waits and now >= deadline_of(run):
+    if run.parked_at is None and now >= deadline_of(run):
         limit = f"{run.settings.limits.run_timeout_s:g} s"
         return Ending(
             "timed_out", ErrorCode.RUN_TIMEOUT, f"The run reached its time limit of {limit}.", "timeout"
@@ -244,17 +257,15 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
     )
 
 
-def never_started(
-    settings: RunSettings, message: str = "The run was cancelled before it started."
-) -> RunFinished:
+def never_started(settings: RunSettings, ending: Ending) -> RunFinished:
     """The terminal event of a run that never had an owner."""
     return RunFinished(
-        status="cancelled",
-        content=message,
+        status=ending.status,
+        content=ending.message,
         service=settings.service,
         model=settings.model,
         iterations=0,
-        error=RunError(code=ErrorCode.CANCELLED, message=message),
+        error=RunError(code=ending.code, message=ending.message),
     )
 
 
