@@ -66,6 +66,9 @@ class Limits(Stored):
     max_tokens_per_run: int | None = Field(default=None, gt=0)
     """Input and output tokens together; None for no bound."""
     max_cost_usd: float | None = Field(default=None, gt=0)
+    context_tokens: int | None = Field(default=None, ge=1_000)
+    """Tokens that the model can read in one request, where it is not the deployment's table that knows; near
+    it the older part of the history gives way to a summary."""
 
 
 class Assistant(Stored):

@@ -206,6 +206,34 @@ class CancelRequested(Stored):
     by: str
 
 
+class HistoryCompacted(Stored):
+    """The older part of the history gave way to a summary, as it neared what the model can read.
+
+    Nothing leaves the log: this only says what the model is shown from here on.
+    """
+
+    type: Literal["history.compacted"] = "history.compacted"
+    message_id: Token
+    """Of the message that stands in for the older part."""
+    how: Literal["summarised", "dropped"]
+    """
+    summarised  a model told it in its own words
+    dropped     no summary could be had; the older part is left out
+    """
+    summary: Text
+    """What was said; with `dropped`, the summary of before, if there was one."""
+    kept_from: int = Field(ge=1)
+    """Index in the history of the first message that is kept; the ones before it give way."""
+    tokens_before: int
+    """Tokens of the next request as it would have been, estimated."""
+    tokens_after: int
+    """The same estimate with the summary."""
+    model: str = ""
+    """Who wrote the summary, `provider:model`; empty for nobody."""
+    usage: Usage = Usage()
+    """What writing it consumed, part of the run's usage."""
+
+
 class TrackedCall(Stored):
     """One execution in the outcome of a run."""
 
@@ -287,6 +315,7 @@ EventBody = Annotated[
     | WorkspaceChanged
     | WorkspaceRestored
     | CancelRequested
+    | HistoryCompacted
     | RunFinished
     | WorkflowProgress
     | WorkflowLinked
@@ -319,6 +348,17 @@ class Owner(Stored):
     """Stream sequence of the work message it holds. That message's redelivery is a takeover."""
 
 
+class Snapshot(Stored):
+    """The fold of a log up to the commit before, so that a reader need not begin at the beginning."""
+
+    form: Token
+    """Names the form of `state`; a reader of another form folds the whole log."""
+    state: str | None = None
+    """The folded state, compressed; None when it is kept as an object."""
+    ref: str | None = None
+    """Name of the object in store `snapshots` that holds it; its content may be newer than this commit."""
+
+
 class Commit(Stored):
     """One append to a log, written as one JetStream message."""
 
@@ -337,6 +377,8 @@ class Commit(Stored):
     claim: bool = False
     """True when this commit raised `owner_epoch`."""
     events: tuple[Event, ...] = ()
+    snapshot: Snapshot | None = None
+    """Set on a commit that only holds a snapshot: it has no events, and changes neither owner nor claims."""
 
     @property
     def last_seq(self) -> int:

@@ -17,6 +17,7 @@ from banksman.contracts.events import (
     CancelRequested,
     ConversationUpdated,
     Event,
+    HistoryCompacted,
     InputRequested,
     InputResolved,
     ItemDecision,
@@ -349,10 +350,11 @@ def detail_of(event: Event) -> Detail:
             | ToolCallCompleted()
             | WorkspaceChanged()
             | CancelRequested()
+            | HistoryCompacted()
         ):
             return "steps"
-        case body:
-            assert_never(body)
+        case _:
+            assert_never(event.data)
 
 
 def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:

@@ -6,8 +6,8 @@ the history for the model) is read off it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, assert_never
 
@@ -19,6 +19,7 @@ from banksman.contracts.events import (
     Commit,
     ConversationUpdated,
     Event,
+    HistoryCompacted,
     InputRequested,
     InputResolved,
     IterationStarted,
@@ -39,6 +40,8 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import AssistantMessage, Content, Message, ToolMessage, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.runs.compacted import compacted, user_message_ids
+from banksman.runs.recent_ids import with_ids, without_id
 
 NO_USAGE = Usage()
 
@@ -137,6 +140,15 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What a vendor counted of one model request."""
+
+    input_tokens: int
+    messages: int
+    """How many messages of the history, from its beginning, the request held."""
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """All that a log says, up to and including the commit at `stream_seq`."""
 
@@ -155,19 +167,29 @@ class Conversation:
     that wind it down are no sign that it works again."""
     run: Run | None = None
     queue: tuple[QueuedRun, ...] = ()
-    ended: frozenset[str] = frozenset()
-    """Ids of the runs that have their terminal event."""
-    cancelled_early: frozenset[str] = frozenset()
-    """Ids of runs that were cancelled before their start was in the log."""
+    ended: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Ids of the runs that have their terminal event, the old ones forgotten: see `recent_ids`."""
+    cancelled_early: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Ids of runs that were cancelled before their start was in the log, the old ones forgotten."""
     history: tuple[Message, ...] = ()
     """What the model is shown, valid for every provider between iterations."""
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decision holds for the conversation."""
-    linked: frozenset[str] = frozenset()
-    """Ids of the workflow runs that were started here and have logs of their own."""
+    linked: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Ids of the workflow runs that were started here and have logs of their own, the old ones forgotten."""
+    compaction: HistoryCompacted | None = None
+    """The newest one; its summary is the first message of the history."""
+    heard: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Ids of the users' messages that left the history by compaction, the old ones forgotten."""
+    measured: Measured | None = None
+    """The last request that a vendor counted, since the history was last compacted."""
     title: str = ""
     tombstone: int = 0
     """Number of the last event that says the conversation was deleted; 0 while it is not."""
+    snapshot_seq: int = 0
+    """Stream sequence of the newest snapshot; 0 for none."""
+    since_snapshot: int = 0
+    """Commits after the newest snapshot."""
 
     @property
     def deleted(self) -> bool:
@@ -182,9 +204,17 @@ class Conversation:
 
 def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conversation:
     """The state after one more commit. Commits are applied in the order of the stream, each once."""
+    if commit.snapshot is not None:
+        return replace(state, stream_seq=stream_seq, snapshot_seq=stream_seq, since_snapshot=0)
     state = _apply_owner(state, commit)
     state = apply_events(state, commit.events)
-    return replace(state, stream_seq=stream_seq, log_epoch=commit.log_epoch, last_seq=commit.last_seq)
+    return replace(
+        state,
+        stream_seq=stream_seq,
+        log_epoch=commit.log_epoch,
+        last_seq=commit.last_seq,
+        since_snapshot=state.since_snapshot + 1,
+    )
 
 
 def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
@@ -234,13 +264,15 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         case RunStarted():
             return _start(state, event, data)
         case RunFinished():
-            return _finish(state, event.run_id or "")
+            return _finish(state, event)
         case CancelRequested():
-            return _cancel(state, event.run_id or "", data)
+            return _cancel(state, event, data)
         case ConversationUpdated():
             return _update(state, event, data)
         case WorkflowLinked():
-            return replace(state, linked=state.linked | {data.workflow_run_id})
+            return replace(state, linked=with_ids(state.linked, data.workflow_run_id, at=event.ts))
+        case HistoryCompacted():
+            return _compact(state, event, data)
         case WorkspaceChanged() | WorkflowProgress() | InputRequested() | InputResolved():
             return state
         case _:
@@ -293,35 +325,50 @@ def _start(state: Conversation, event: Event, data: RunStarted) -> Conversation:
         state,
         run=run,
         queue=tuple(queued for queued in state.queue if queued.run_id != run_id),
-        cancelled_early=state.cancelled_early - {run_id},
+        cancelled_early=without_id(state.cancelled_early, run_id),
         history=(*state.history, message),
     )
 
 
-def _finish(state: Conversation, run_id: str) -> Conversation:
+def _finish(state: Conversation, event: Event) -> Conversation:
+    run_id = event.run_id or ""
     state = replace(
         state,
-        ended=state.ended | {run_id},
+        ended=with_ids(state.ended, run_id, at=event.ts),
         queue=tuple(queued for queued in state.queue if queued.run_id != run_id),
-        cancelled_early=state.cancelled_early - {run_id},
+        cancelled_early=without_id(state.cancelled_early, run_id),
     )
     if state.run is None or state.run.run_id != run_id:
         return state
     return replace(_flush_steering(state), run=None, claims_in_row=0)
 
 
-def _cancel(state: Conversation, run_id: str, data: CancelRequested) -> Conversation:
+def _cancel(state: Conversation, event: Event, data: CancelRequested) -> Conversation:
+    run_id = event.run_id or ""
     if state.run is not None and state.run.run_id == run_id:
         return replace(state, run=replace(state.run, cancel=state.run.cancel or data))
     if run_id in state.ended:
         return state
-    return replace(state, cancelled_early=state.cancelled_early | {run_id})
+    return replace(state, cancelled_early=with_ids(state.cancelled_early, run_id, at=event.ts))
 
 
 def _update(state: Conversation, event: Event, data: ConversationUpdated) -> Conversation:
     title = state.title if data.title is None else data.title
     tombstone = event.seq if data.status == "deleted" else state.tombstone
     return replace(state, title=title, tombstone=tombstone)
+
+
+def _compact(state: Conversation, event: Event, data: HistoryCompacted) -> Conversation:
+    run = state.run
+    left = user_message_ids(state.history[: data.kept_from])
+    return replace(
+        state,
+        history=compacted(state.history, data, keep=None if run is None else run.message),
+        heard=with_ids(state.heard, *left, at=event.ts),
+        compaction=data,
+        measured=None,
+        run=None if run is None else replace(run, usage=run.usage + data.usage),
+    )
 
 
 def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversation:
@@ -344,7 +391,9 @@ def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversat
         malformed_before=run.malformed,
         usage=run.usage + data.usage,
     )
-    return replace(state, run=run, history=(*state.history, reply))
+    counted = data.usage.input_tokens
+    measured = Measured(counted, len(state.history)) if counted else state.measured
+    return replace(state, run=run, history=(*state.history, reply), measured=measured)
 
 
 def _retry(state: Conversation, run: Run, data: ProtocolRetry) -> Conversation:
