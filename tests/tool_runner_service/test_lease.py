@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from banksman.bus.users import TOOL_RUNNER
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.ids import new_id
+from banksman.tool_runner.lease import Lease, LeaseLost
+from banksman.tool_runner.runner_identity import RunnerIdentity
 from tests.tool_runner_service.owner import Owner, owning
 from tests.tool_runner_service.processes import (
     WAIT_S,
@@ -16,6 +20,7 @@ from tests.tool_runner_service.processes import (
     RunnersNats,
     begins,
     is_gone,
+    until,
 )
 
 
@@ -71,6 +76,23 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
             assert (await owner.slots.facts(owner.tenant, request.attempt)).started is None
         runner.start()
         assert (await owner.bash("ls")).content["stdout"] == ""
+
+
+async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: RunnersNats) -> None:
+    """Nobody renews here, as in a frozen process: then it does not hold, whatever the broker knows."""
+    identity = RunnerIdentity(new_id("r"), 1, lock_fd=-1)
+    async with await runners_nats.connect(TOOL_RUNNER) as bus:
+        lease = Lease(bus, identity, load=lambda: 0)
+        assert not lease.holds
+        await lease.take()
+        assert lease.holds
+
+        async def is_over() -> bool:
+            return not lease.holds
+
+        await until(is_over, within_s=2.5)
+        with pytest.raises(LeaseLost):
+            await lease.keep()
 
 
 async def test_a_runner_without_its_broker_ends_itself_and_its_commands(own_runners: Runners) -> None:

@@ -49,12 +49,20 @@ class FilesApi:
             request: FileRequest = parse_as(_REQUEST, message.data)
             if not self._holds():
                 raise Unavailable("this runner does not hold its lease now")
+            await self._measure(tenant, conversation_id, request)
             answer = await asyncio.to_thread(self._answer, tenant, conversation_id, request)
         except (BanksmanError, PathRefused) as error:
             answer = FileAnswer(error=str(error))
         except OSError as error:
             answer = FileAnswer(error=f"the workspace cannot be used: {error.strerror}")
         return answer.model_dump_json().encode()
+
+    async def _measure(self, tenant: str, conversation_id: str, request: FileRequest) -> None:
+        """Learn how full a workspace is before something is put into it."""
+        if isinstance(request, FileWrite) and request.last:
+            workspace = self._workspaces.get(tenant, conversation_id)
+            if workspace.meter.due:
+                await workspace.meter.renew()
 
     def _answer(self, tenant: str, conversation_id: str, request: FileRequest) -> FileAnswer:
         if isinstance(request, FileList) and not self._workspaces.exists(tenant, conversation_id):

@@ -1,0 +1,66 @@
+"""Fetching from private servers that an operator allows: those, on their port, and nothing through them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from banksman.contracts.errors import BadInput
+from banksman.runtime.settings import load
+from banksman.tool_runner.egress import FetchRefused, HostRules
+from banksman.tool_runner.limits import FetchLimits
+from banksman.tool_runner.private_exits import EgressWithPrivate
+from banksman.tool_runner.settings import ToolRunnerServiceSettings
+
+TLS = ssl.create_default_context()
+
+
+@asynccontextmanager
+async def answering(head: str, body: str = "") -> AsyncIterator[str]:
+    """A server that gives every request one response; its address and port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def egress(*private: str, **rules: tuple[str, ...]) -> EgressWithPrivate:
+    return EgressWithPrivate(
+        FetchLimits(timeout_s=5), hosts=HostRules(**rules), private=private, ssl_context=TLS
+    )
+
+
+async def test_an_allowed_private_server_is_fetched_from() -> None:
+    async with answering("200 OK", "inside") as server:
+        assert (await egress(server).get(f"http://{server}/")).body == b"inside"
+
+
+async def test_another_port_of_an_allowed_address_is_refused() -> None:
+    async with answering("200 OK") as allowed, answering("200 OK") as other:
+        with pytest.raises(FetchRefused):
+            await egress(allowed).get(f"http://{other}/")
+
+
+async def test_an_allowed_private_server_cannot_lead_to_another() -> None:
+    async with answering("200 OK") as second:
+        redirect = f"302 Found\r\nLocation: http://{second}/"
+        async with answering(redirect) as first:
+            with pytest.raises(FetchRefused):
+                await egress(first, second).get(f"http://{first}/")
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "localhost:80", "10.0.0.1:0", "10.0.0.1:http", ""])
+def test_an_allowance_names_an_address_and_a_port(text: str) -> None:
+    own = {"egress": {"allow_private_addresses": [text]}}
+    with pytest.raises(BadInput, match="ALLOW_PRIVATE_ADDRESSES"):
+        load(ToolRunnerServiceSettings, tool_runner=own)
