@@ -142,13 +142,13 @@ async def test_followers_of_a_conversation_share_one_subscription(
 ) -> None:
     await bus.ready()
     before = nats_server.varz()["subscriptions"]
-    followings = [
+    opened = [
         await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=Follower()) for _ in range(5)
     ]
     await bus.ready()
     assert nats_server.varz()["subscriptions"] == before + 1
     assert hub.open_conversations == 1
-    for following in followings:
+    for following in opened:
         await following.close()
     await bus.ready()
     assert nats_server.varz()["subscriptions"] == before
