@@ -15,7 +15,7 @@ READ = ToolCall(name="read_file", arguments={"path": "none"})
 async def test_the_loop_calls_collects_and_answers_with_its_history(
     client: Client, play: Play, vendor: str
 ) -> None:
-    """R89, R90, R91, R93, R96, R97, R100, R101, R102: every execution is tracked, in order, with its iteration."""
+    """R89, R90, R91, R93, R96, R97, R100, R101, R102: all is tracked, in order, by iteration."""
     replies = [Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="Finished.")]
     conversation = await client.create(play(*replies, vendor=vendor))
 

@@ -1,0 +1,116 @@
+"""What a kill -9 may not break: a run in the middle, and a question that waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from tests.scenarios.conftest import Play
+
+from banksman.model_server import Gate, Reply, ToolCall
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel, System, descendants, kill
+
+LEDGER = "echo ran >> ledger"
+
+
+@pytest.fixture
+def own_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
+    """A system for one test, which may kill parts of it."""
+    system = System(tmp_path / "data", model)
+    try:
+        system.start()
+        yield system
+    finally:
+        system.close()
+
+
+def bash(command: str) -> Reply:
+    """A reply that asks for one command."""
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
+
+
+async def test_another_agent_goes_on_when_the_one_that_drives_is_killed(
+    own_system: System, model: ScriptedModel, play: Play
+) -> None:
+    """R39, R108, R109: within five seconds, from the last commit, and no command runs twice."""
+    name = play(
+        bash(LEDGER),
+        bash("cat ledger").model_copy(update={"gate": Gate(name="hold")}),
+        Reply(text="It ran once."),
+    )
+    async with Client.connected(own_system.url, patience_s=15) as client:
+        conversation = await client.create(name)
+        run_id = await client.chat(conversation, "go")
+        await client.approve(run_id)
+        await client.event("tool_call.completed", run_id=run_id)
+        driver = await _driver(own_system, model, name)
+        killed_at = time.monotonic()
+        kill(driver)
+        model.open_gate("hold")
+
+        await client.wait_for(lambda frame: _asks_for(frame, "cat ledger"))
+        took_over_in_s = time.monotonic() - killed_at
+        asked = await client.question(run_id)
+        await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+        outcome = await client.finished(run_id)
+
+    assert outcome["content"] == "It ran once."
+    assert outcome["tool_calls"][1]["result"]["stdout"] == "ran\n"
+    assert took_over_in_s < 5
+
+
+async def test_an_approval_outlives_everything(own_system: System, play: Play) -> None:
+    """R12, R110: kill -9 of all; after a start it is still asked, and answering it finishes the run."""
+    name = play(bash("echo still here"), Reply(text="Finished."))
+    async with Client.connected(own_system.url, patience_s=10) as client:
+        conversation = await client.create(name)
+        run_id = await client.chat(conversation, "go")
+        asked = await client.question(run_id)
+
+    own_system.kill_everything()
+    own_system.start()
+
+    async with Client.connected(own_system.url, patience_s=15) as client:
+        subscribed = await client.request("subscribe", conversation_id=conversation, after_seq=0)
+        [pending] = subscribed["pending_approvals"]
+        assert pending["approval_id"] == asked["approval_id"]
+        await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+        outcome = await client.finished(run_id)
+
+    assert (outcome["status"], outcome["content"]) == ("completed", "Finished.")
+    assert outcome["tool_calls"][0]["result"]["stdout"] == "still here\n"
+
+
+async def _driver(system: System, model: ScriptedModel, name: str) -> int:
+    """The agent process that has a connection to the model server open, waiting at the gate."""
+    port = int(model.url.rpartition(":")[2])
+    for pid in descendants(system.pid):
+        if port in _connected_ports(pid):
+            return pid
+    raise AssertionError(f"no process waits for {name}")
+
+
+def _connected_ports(pid: int) -> set[int]:
+    """Remote ports of a process's established TCP connections."""
+    inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[2].rpartition(":")[2], 16) for row in rows if row[3] == "01" and row[9] in inodes}
+
+
+def _inode(link: Path) -> str:
+    try:
+        return str(link.readlink()).removeprefix("socket:[").removesuffix("]")
+    except OSError:
+        return ""
+
+
+def _asks_for(frame: dict[str, object], command: str) -> bool:
+    data = frame.get("data")
+    return (
+        frame["type"] == "tool_call.requested"
+        and isinstance(data, dict)
+        and data["arguments"] == {"command": command}
+    )
