@@ -113,7 +113,7 @@ def test_no_service_mounts_the_key_of_another(services: dict[str, Any]) -> None:
         "agent": {"nkeys-agent"},
         "gateway": {"nkeys-gateway"},
         "nats": {"nkeys-nats"},
-        "provision": {"nkeys-admin"},
+        "provision": {"nkeys-operator"},
         "tool-runner": {"nkeys-tool-runner"},
         "tool-runner-docker": {"nkeys-tool-runner"},
         "workflows": {"nkeys-workflows"},
