@@ -1,0 +1,90 @@
+"""Which process is told what: no more than it needs."""
+
+from pathlib import Path
+
+import pytest
+
+from banksman.cli.up.nats import LocalNats
+from banksman.cli.up.plan import Plan, ProcessSpec
+from banksman.cli.up.settings import UpSettings
+from banksman.cli.up.state import DataDir
+
+KEYS = {
+    "BANKSMAN_MODELS__ANTHROPIC_API_KEY": "sk-ant-canary-0123456789",
+    "BANKSMAN_MODELS__OPENAI_API_KEY": "sk-canary-0123456789",
+}
+SECRETS_OF_OTHERS = {"AWS_SECRET_ACCESS_KEY": "canary", "GITHUB_TOKEN": "canary", **KEYS}
+
+
+def planned(tmp_path: Path, **inherited: str) -> dict[str, ProcessSpec]:
+    """The processes of a system that was started in this environment."""
+    plan = Plan(
+        UpSettings(),
+        LocalNats(DataDir(tmp_path), port=4222, http_port=8222),
+        gateway_port=8080,
+        inherited={"PATH": "/usr/bin", **inherited},
+        notices=("a demo",),
+    )
+    return {spec.name: spec for spec in (plan.server(), *plan.services())}
+
+
+def test_two_agents_and_one_of_every_other_service(tmp_path: Path) -> None:
+    assert list(planned(tmp_path)) == [
+        "nats", "model-server", "workflows", "tool-runner", "agent-1", "agent-2", "gateway",
+    ]  # fmt: skip
+
+
+def test_with_a_key_there_is_no_model_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANKSMAN_MODELS__ANTHROPIC_API_KEY", "sk-ant-canary-0123456789")
+
+    specs = planned(tmp_path)
+
+    assert "model-server" not in specs
+    assert specs["gateway"].environment["BANKSMAN_GATEWAY__DEFAULT_MODEL"].startswith("anthropic:claude-")
+
+
+def test_only_the_processes_that_call_models_get_the_keys_of_vendors(tmp_path: Path) -> None:
+    specs = planned(tmp_path, **SECRETS_OF_OTHERS)
+
+    holders = {name for name, spec in specs.items() if KEYS.items() & spec.environment.items()}
+    strays = {name for name, spec in specs.items() if "canary" in spec.environment.values()}
+
+    assert holders == {"agent-1", "agent-2", "gateway"}
+    assert strays == set()
+
+
+def test_each_service_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    seeds = {
+        name: Path(spec.environment["BANKSMAN_NATS__NKEY_SEED_FILE"]).name
+        for name, spec in planned(tmp_path).items()
+        if name not in ("nats", "model-server")
+    }
+
+    assert seeds == {
+        "workflows": "workflows.nk",
+        "tool-runner": "tool-runner.nk",
+        "agent-1": "agent.nk",
+        "agent-2": "agent.nk",
+        "gateway": "gateway.nk",
+    }
+
+
+def test_the_tool_runner_is_told_nothing_of_models_approvals_and_the_gateway(tmp_path: Path) -> None:
+    told = planned(tmp_path, BANKSMAN_GATEWAY__KEYLESS="true", **KEYS)["tool-runner"].environment
+
+    assert [name for name in told if name.startswith("BANKSMAN_")] == [
+        "BANKSMAN_NATS__URL",
+        "BANKSMAN_NATS__NKEY_SEED_FILE",
+        "BANKSMAN_NATS__MONITORING_URL",
+        "BANKSMAN_DATA_DIR",
+        "BANKSMAN_TOOL_RUNNER__HEALTH_PORT",
+    ]
+
+
+def test_settings_of_a_service_reach_that_service(tmp_path: Path) -> None:
+    specs = planned(tmp_path, BANKSMAN_TOOL_RUNNER__DRAIN_S="5", BANKSMAN_LOG__LEVEL="debug")
+
+    assert [name for name, spec in specs.items() if "BANKSMAN_TOOL_RUNNER__DRAIN_S" in spec.environment] == [
+        "tool-runner"
+    ]
+    assert all("BANKSMAN_LOG__LEVEL" in spec.environment for name, spec in specs.items() if name != "nats")
