@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.envelope import answer
@@ -42,6 +42,7 @@ PAUSE_S = 0.2
 WAITING_DELTAS = 4_096
 """Pieces of text that may wait for a slow reader; what comes on top is dropped, as deltas may be."""
 
+T = TypeVar("T")
 Frame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart
 
 
@@ -102,6 +103,14 @@ class Client:
     def __init__(self, bus: Bus, tenant: str) -> None:
         self._bus = bus
         self.tenant = tenant
+
+    async def ready(self, timeout_s: float = 2.0) -> None:
+        """Make a round trip to the server: what was asked of it before has reached it.
+
+        Raises:
+            Unavailable: no answer in time.
+        """
+        await self._bus.ready(timeout_s)
 
     async def create_conversation(
         self,
@@ -236,8 +245,12 @@ class Client:
                     return RunFinished.model_validate(event.data)
         raise Unavailable(f"{run.run_id}: its log ended")
 
-    async def deltas(self, conversation_id: str) -> AsyncGenerator[Delta]:
-        """Text while it is written. Pieces may be lost; the `message.completed` event replaces them."""
+    @asynccontextmanager
+    async def deltas(self, conversation_id: str) -> AsyncGenerator[AsyncIterator[Delta]]:
+        """Text while it is written, from the moment the context opens.
+
+        Pieces may be lost; the `message.completed` event replaces them.
+        """
         pieces: asyncio.Queue[Delta] = asyncio.Queue(WAITING_DELTAS)
 
         async def received(message: Message) -> None:
@@ -246,13 +259,16 @@ class Client:
 
         subscription = await self._bus.subscribe(subjects.delta(self.tenant, conversation_id), received)
         try:
-            while True:
-                yield await pieces.get()
+            yield _items(pieces)
         finally:
             await subscription.unsubscribe()
 
-    async def approvals(self) -> AsyncGenerator[ApprovalRequest]:
-        """The tenant's approvals as they are asked, from now on. Other clients are asked them too."""
+    @asynccontextmanager
+    async def approvals(self) -> AsyncGenerator[AsyncIterator[ApprovalRequest]]:
+        """The tenant's approvals as they are asked, from the moment the context opens.
+
+        Other clients are asked them too; the first answer counts.
+        """
         asked: asyncio.Queue[ApprovalRequest] = asyncio.Queue()
 
         async def received(message: Message) -> None:
@@ -260,8 +276,7 @@ class Client:
 
         subscription = await self._bus.subscribe(subjects.approval_request(self.tenant, ANY), received)
         try:
-            while True:
-                yield await asked.get()
+            yield _items(asked)
         finally:
             await subscription.unsubscribe()
 
@@ -281,6 +296,11 @@ class Client:
                     await asyncio.sleep(PAUSE_S)
         except TimeoutError as error:
             raise Unavailable(f"{subject}: no gateway answered within {BUDGET_S:g} s: {reason}") from error
+
+
+async def _items(queue: asyncio.Queue[T]) -> AsyncIterator[T]:
+    while True:
+        yield await queue.get()
 
 
 def _given(value: str | None, field: str) -> str:

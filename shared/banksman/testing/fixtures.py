@@ -89,10 +89,14 @@ class SecuredNats:
         self.server = server
         self._keys = keys
 
+    def seed_file(self, user: str) -> Path:
+        """The file with a user's seed."""
+        return seed_file(self._keys, user)
+
     async def connect(self, user: str) -> Bus:
         """A connection as one of its users."""
         settings = NatsSettings(
-            url=self.server.url, nkey_seed_file=seed_file(self._keys, user), connect_timeout_s=10
+            url=self.server.url, nkey_seed_file=self.seed_file(user), connect_timeout_s=10
         )
         return await Bus.connect(settings, name=user, inbox_prefix=inbox_prefix(user))
 

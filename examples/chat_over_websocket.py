@@ -1,0 +1,57 @@
+"""Chats over the gateway's websocket and asks on the terminal before a call runs.
+
+Run it against `banksman up`:
+
+    python examples/chat_over_websocket.py "run `ls`"
+
+`BANKSMAN_GATEWAY_URL` names another gateway than http://127.0.0.1:8080, `BANKSMAN_TOKEN` is your token there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+URL = os.environ.get("BANKSMAN_GATEWAY_URL", "http://127.0.0.1:8080")
+TOKEN = os.environ.get("BANKSMAN_TOKEN")
+
+
+async def main(text: str) -> int:
+    address = f"ws{URL.rstrip('/').removeprefix('http')}/ws"
+    async with connect(address, subprotocols=[Subprotocol("banksman.v1")], proxy=None) as socket:
+        await ask(socket, "hello", **({"token": TOKEN} if TOKEN else {}))
+        conversation = await ask(socket, "conversation.create", title=text[:60], detail="steps")
+        await ask(socket, "chat.send", conversation_id=conversation["conversation_id"], content=text)
+        async for message in socket:
+            match json.loads(message):
+                case {"type": "tool_call.requested", "data": call}:
+                    print(f"… {call['name']} {json.dumps(call['arguments'])}")
+                case {"type": "approval.requested", "data": approval}:
+                    await ask(socket, "approval.reply", approval_id=approval["approval_id"], all=verdict())
+                case {"type": "run.finished", "data": outcome}:
+                    print(outcome["content"])
+                    return 0 if outcome["status"] == "completed" else 1
+    return 1
+
+
+def verdict() -> str:
+    return "approve" if input("approve? [y/N] ").strip().lower() == "y" else "reject"
+
+
+async def ask(socket: ClientConnection, kind: str, **fields: Any) -> dict[str, Any]:
+    """Send a request and wait for its reply; events that come in between are not awaited here."""
+    await socket.send(json.dumps({"type": kind, "id": kind, **fields}))
+    while True:
+        frame: dict[str, Any] = json.loads(await socket.recv())
+        if frame.get("reply_to") == kind:
+            return frame if frame["type"] != "error" else sys.exit(f"{kind}: {frame['message']}")
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(" ".join(sys.argv[1:]) or "Hello! What can you do?")))

@@ -1,0 +1,43 @@
+"""Talks to the gateway with OpenAI's own SDK, as any OpenAI client does: the request goes through unchanged.
+
+Run it against `banksman up`; the demo model answers when no upstream is configured:
+
+    python examples/openai_passthrough.py "Say hello"
+
+`OPENAI_BASE_URL` names another gateway than http://127.0.0.1:8080/v1, `OPENAI_API_KEY` is your token there,
+`OPENAI_MODEL` a model (default: the first one that the gateway lists).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from openai import DefaultHttpxClient, OpenAI
+
+BASE_URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1")
+API_KEY = os.environ.get("OPENAI_API_KEY", "none-needed-on-loopback")
+
+
+def main(text: str) -> int:
+    with OpenAI(
+        base_url=BASE_URL, api_key=API_KEY, http_client=DefaultHttpxClient(trust_env=False)
+    ) as client:
+        model = os.environ.get("OPENAI_MODEL") or next(iter(client.models.list())).id
+        chunks = client.chat.completions.create(
+            model=model,
+            messages=[
+                {"role": "system", "content": "You answer in one sentence."},
+                {"role": "user", "content": text},
+            ],
+            stream=True,
+        )
+        for chunk in chunks:
+            for choice in chunk.choices:
+                print(choice.delta.content or "", end="", flush=True)
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(" ".join(sys.argv[1:]) or "Say hello"))

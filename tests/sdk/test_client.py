@@ -1,0 +1,262 @@
+"""A service on NATS as a client, from an account of its own (R114)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.publish import durable
+from banksman.contracts import subjects
+from banksman.contracts.calls import Delta
+from banksman.contracts.errors import BadInput, ErrorCode, NotFound, Unavailable
+from banksman.contracts.events import ItemDecision
+from banksman.contracts.frames import Ack, ApprovalDecision, ChatSend, ClientFrame
+from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.work import ApprovalRequest
+from banksman.sdk import Client, LogRestored, RemoteError, StartedRun, connect
+from banksman.sdk.events import EventFrame
+from banksman.testing.fixtures import SecuredNats
+from banksman.testing.fixtures import connect as connect_plain
+from banksman.testing.nats import NatsServer
+from tests.sdk.door import Door, Writer, ended, first, said, started
+
+TENANT = "acme"
+
+
+def acknowledge(frame: ClientFrame) -> Ack:
+    return Ack(
+        reply_to=str(frame.id),
+        conversation_id="c1",
+        run_id="c1-r1",
+        message_id="m1",
+        outcome="approved",
+        resolved_by="ada",
+        already_resolved=True,
+    )
+
+
+@pytest.fixture
+async def gateway(secured_nats: SecuredNats) -> AsyncGenerator[Bus]:
+    async with await secured_nats.connect("gateway") as bus:
+        yield bus
+
+
+@pytest.fixture
+async def agent(secured_nats: SecuredNats) -> AsyncGenerator[Bus]:
+    async with await secured_nats.connect("agent") as bus:
+        yield bus
+
+
+@pytest.fixture
+async def client(secured_nats: SecuredNats) -> AsyncGenerator[Client]:
+    seed = secured_nats.seed_file(f"tenant-{TENANT}")
+    async with connect(secured_nats.server.url, TENANT, nkey_seed_file=seed) as client:
+        yield client
+
+
+@pytest.fixture
+async def door(gateway: Bus) -> AsyncGenerator[Door]:
+    async with Door(gateway, TENANT, acknowledge).open() as door:
+        yield door
+
+
+@pytest.fixture
+def log(agent: Bus, conversation: str) -> Writer:
+    return Writer(agent, TENANT, conversation)
+
+
+async def texts(count: int, events: AsyncGenerator[EventFrame]) -> list[tuple[int, Any]]:
+    found = await first(count, events)
+    return [(event.seq, event.data["content"]) for event in found if isinstance(event, EventFrame)]
+
+
+async def test_each_request_is_a_frame_of_the_websocket_on_its_subject(client: Client, door: Door) -> None:
+    decision = ItemDecision(tool_call_id="k1", decision="approve")
+    assert await client.create_conversation(title="Report", request_id="q1") == "c1"
+    assert await client.send("c1", "hello", request_id="q2") == StartedRun("c1-r1", "m1")
+    await client.cancel("c1-r1", reason="enough", request_id="q3")
+    assert (await client.reply("a1", decisions=[decision], request_id="q4")).resolved_by == "ada"
+    await client.start_workflow("create_project", {"name": "demo"}, conversation_id="c1", request_id="q5")
+
+    assert [(subject, request_id) for subject, request_id, _ in door.asked] == [
+        ("api.acme.conversation.create", "q1"),
+        ("api.acme.chat.send.c1", "q2"),
+        ("api.acme.run.cancel.c1", "q3"),
+        ("api.acme.approval.reply.a1", "q4"),
+        ("api.acme.workflow.start.create_project", "q5"),
+    ]
+    assert [frame.id for _, _, frame in door.asked] == ["q1", "q2", "q3", "q4", "q5"]
+    _, sent, _, decided, _ = (frame for _, _, frame in door.asked)
+    assert isinstance(sent, ChatSend) and sent.content == "hello"
+    assert isinstance(decided, ApprovalDecision) and decided.decisions == (decision,)
+
+
+async def test_a_refusal_carries_the_doors_code_and_words(client: Client, door: Door) -> None:
+    def refuse(_frame: ClientFrame) -> Ack:
+        raise NotFound("conversation", "c9")
+
+    door.answer = refuse
+    with pytest.raises(RemoteError, match="no conversation with id 'c9'") as refused:
+        await client.send("c9", "hello")
+
+    assert refused.value.code == ErrorCode.NOT_FOUND
+    assert not refused.value.retryable
+
+
+async def test_a_request_waits_for_a_gateway_and_keeps_its_id(client: Client, gateway: Bus) -> None:
+    sending = asyncio.create_task(client.send("c1", "hello"))
+    await client.ready()
+    async with Door(gateway, TENANT, acknowledge).open() as door, asyncio.timeout(5):
+        assert (await sending).run_id == "c1-r1"
+
+    assert len({request_id for _, request_id, _ in door.asked}) == 1
+
+
+async def test_stored_events_come_first_and_live_ones_follow_without_a_gap(
+    client: Client, door: Door, log: Writer
+) -> None:
+    await log.write(said("one"), said("two"))
+    await log.write(said("three"))
+
+    async with aclosing(client.follow(log.conversation_id)) as events:
+        before = await texts(3, events)
+        await log.write(said("four"), said("five"))
+        after = await texts(2, events)
+
+    assert before == [(1, "one"), (2, "two"), (3, "three")]
+    assert after == [(4, "four"), (5, "five")]
+    assert door.replays == 1
+
+
+async def test_following_goes_on_from_where_a_client_left(client: Client, door: Door, log: Writer) -> None:
+    await log.write(*(said(str(number)) for number in range(1, 6)))
+
+    async with aclosing(client.follow(log.conversation_id, after_seq=3)) as events:
+        assert await texts(2, events) == [(4, "4"), (5, "5")]
+
+
+async def test_a_gap_before_a_live_event_is_read_from_the_log(
+    client: Client, door: Door, log: Writer
+) -> None:
+    """The replay came from a replica that was behind; the live commit shows it."""
+    await log.write(said("one"), said("two"))
+    door.lags = True
+    async with aclosing(client.follow(log.conversation_id)) as events:
+        reading = asyncio.create_task(texts(3, events))
+        async with asyncio.timeout(5):
+            await door.replayed.wait()
+        door.lags = False
+        await log.write(said("three"))
+
+        assert await reading == [(1, "one"), (2, "two"), (3, "three")]
+    assert door.replays == 2
+
+
+async def test_a_restored_log_is_told_instead_of_mixed(client: Client, door: Door, log: Writer) -> None:
+    await log.write(said("one"))
+    async with aclosing(client.follow(log.conversation_id)) as events:
+        await texts(1, events)
+        log.log_epoch = "e2"
+        await log.write(said("two"))
+
+        with pytest.raises(LogRestored):
+            await texts(1, events)
+
+
+async def test_an_outcome_is_the_end_of_that_run_and_no_other(
+    client: Client, door: Door, log: Writer
+) -> None:
+    other, mine = (StartedRun(run_id_for(log.conversation_id)) for _ in range(2))
+    waiting = asyncio.create_task(client.outcome(mine))
+    await log.write(started("first"), ended("not mine"), run_id=other.run_id)
+    await log.write(started("second"), ended("mine"), run_id=mine.run_id)
+
+    async with asyncio.timeout(5):
+        assert (await waiting).content == "mine"
+
+
+async def test_approvals_of_the_tenant_arrive_and_anothers_do_not(client: Client, agent: Bus) -> None:
+    def asked(tenant: str) -> ApprovalRequest:
+        return ApprovalRequest(
+            tenant=tenant,
+            conversation_id="c1",
+            run_id="c1-r1",
+            approval_id=new_id("a"),
+            expires_at=datetime.now(UTC),
+            items=(),
+        )
+
+    theirs, ours = asked("globex"), asked(TENANT)
+    async with client.approvals() as approvals:
+        await _flushed(client, agent)
+        for request in (theirs, ours):
+            subject = subjects.approval_request(request.tenant, request.approval_id)
+            await durable(agent, subject, request.model_dump_json().encode(), msg_id=request.approval_id)
+        async with asyncio.timeout(5):
+            assert (await anext(aiter(approvals))).approval_id == ours.approval_id
+
+
+async def test_text_arrives_while_it_is_written(client: Client, agent: Bus, conversation: str) -> None:
+    piece = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="Hel")
+    async with client.deltas(conversation) as pieces:
+        await _flushed(client, agent)
+        await agent.publish(subjects.delta(TENANT, conversation), piece.model_dump_json().encode())
+        async with asyncio.timeout(5):
+            assert await anext(aiter(pieces)) == piece
+
+
+async def test_a_client_hears_nothing_of_another_tenant(
+    secured_nats: SecuredNats, agent: Bus, conversation: str
+) -> None:
+    """R114, P8: whatever tenant a client names, its account decides."""
+    seed = secured_nats.seed_file(f"tenant-{TENANT}")
+    async with connect(secured_nats.server.url, "globex", nkey_seed_file=seed) as mallory:
+        async with mallory.deltas(conversation) as pieces:
+            piece = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="x")
+            await agent.publish(subjects.delta("globex", conversation), piece.model_dump_json().encode())
+            await agent.ready()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await anext(aiter(pieces))
+
+
+async def test_following_outlives_a_restart_of_the_server(
+    own_nats: NatsServer, tenant: str, conversation: str
+) -> None:
+    async with (
+        await connect_plain(own_nats) as bus,
+        Door(bus, tenant, acknowledge).open(),
+        connect(own_nats.url, tenant) as client,
+        aclosing(client.follow(conversation)) as events,
+    ):
+        log = Writer(bus, tenant, conversation)
+        await log.write(said("before"))
+        assert await texts(1, events) == [(1, "before")]
+        await asyncio.to_thread(own_nats.restart)
+        await log.write(said("after"))
+
+        assert await texts(1, events) == [(2, "after")]
+
+
+async def test_a_tenant_that_is_no_token_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(BadInput, match="tenant"):
+        async with connect("nats://127.0.0.1:1", "acme.>"):
+            pass
+
+
+async def test_no_server_is_said_in_one_sentence() -> None:
+    with pytest.raises(Unavailable, match="no connection"):
+        async with connect("nats://127.0.0.1:1", "acme", connect_timeout_s=0.3):
+            pass
+
+
+async def _flushed(client: Client, bus: Bus) -> None:
+    """Both connections' subscriptions have reached the server."""
+    await client.ready()
+    await bus.ready()
