@@ -131,6 +131,17 @@ class EventLog:
         message = await jetstream.last_message(self.bus, EVENTS, subject)
         return None if message is None else stored_commit(message)
 
+    async def at(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
+        """The commit at a stream sequence as the leader knows it; None when it is gone.
+
+        Raises:
+            Poison: it cannot be decoded.
+            Unavailable: no answer.
+        """
+        subject = subjects.conversation(tenant, conversation_id)
+        message = await jetstream.next_message(self.bus, EVENTS, subject, after=stream_seq - 1)
+        return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
+
     async def more(self, tenant: str, conversation_id: str, *, after: int) -> bool:
         """Whether the leader has a commit after a stream sequence; cheap when it has none."""
         subject = subjects.conversation(tenant, conversation_id)

@@ -116,6 +116,8 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
 
 
 def _was_heard(state: Conversation, message_id: str) -> bool:
+    if message_id in state.heard:
+        return True
     steering = state.run.steering if state.run is not None else ()
     said = (message for message in state.history if isinstance(message, UserMessage))
     return any(message.message_id == message_id for message in (*steering, *said))
