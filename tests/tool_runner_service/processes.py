@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from banksman.bus.accounts import render_config, user_names
@@ -123,7 +123,7 @@ class RunnerProcess:
                 return json.loads(answer.read())
         except HTTPError as refused:
             return json.loads(refused.read())
-        except URLError:
+        except OSError:
             return None
 
     def signal(self, number: signal.Signals) -> None:
