@@ -43,6 +43,8 @@ class ModelRequest:
     tools: tuple[ToolDefinition, ...] = ()
     """The tools to offer through the vendor's own interface; none when calls are written as text."""
     options: ModelOptions = field(default_factory=ModelOptions)
+    conversation_id: str = ""
+    """Names what a vendor keeps of the conversation; empty outside of one."""
 
 
 @dataclass(frozen=True, slots=True)

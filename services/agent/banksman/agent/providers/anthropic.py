@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from json import JSONDecodeError
 from typing import TYPE_CHECKING
 
@@ -42,8 +44,11 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
             http_client=DefaultAioHttpClient(timeout=timeout),
         )
 
-    async def attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        """See `SdkProvider.attempt`."""
+    def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
+        """See `SdkProvider.attempts`."""
+        return partial(self._attempt, request, deltas)
+
+    async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         import httpx2
         from anthropic import APIConnectionError, APIStatusError
 

@@ -64,6 +64,8 @@ class ProviderSettings(BaseModel):
     """None is right for compatible servers without keys; OpenAI itself refuses then."""
     openai_base_url: str = "https://api.openai.com/v1"
     """Any server that speaks the OpenAI format, with its version prefix."""
+    backboard_api_key: SecretStr | None = None
+    backboard_base_url: str = "https://app.backboard.io/api"
     demo_base_url: str | None = None
     """The model server's OpenAI address; None when there is no model server."""
     connect_timeout_s: float = Field(default=5.0, gt=0)

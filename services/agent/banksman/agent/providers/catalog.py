@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from banksman.agent.providers.anthropic import Anthropic
+from banksman.agent.providers.backboard import Backboard
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.openai import OpenAI
 from banksman.contracts.errors import BadInput
@@ -37,7 +38,7 @@ class Providers:
     def names(self) -> tuple[str, ...]:
         """The providers that can be chosen."""
         demo = () if self._settings.demo_base_url is None else (DEMO_MODEL,)
-        return ("anthropic", "openai", *demo)
+        return ("anthropic", "openai", "backboard", *demo)
 
     async def warm(self, model: str) -> None:
         """Do the work of the first request to `model` ahead of it, off the event loop.
@@ -63,5 +64,7 @@ class Providers:
             case "openai":
                 secret = key.get_secret_value() if key else None
                 return OpenAI("openai", settings, base_url=settings.openai_base_url, api_key=secret)
+            case "backboard":
+                return Backboard(settings)
             case _:
                 return OpenAI(DEMO_MODEL, settings, base_url=settings.demo_base_url or "", api_key=None)

@@ -1,4 +1,4 @@
-"""The history as both vendors demand it: each call of a reply has exactly one result, directly behind it."""
+"""The history as the vendors demand it: each call of a reply has exactly one result, directly behind it."""
 
 from __future__ import annotations
 

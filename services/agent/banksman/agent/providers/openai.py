@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from json import JSONDecodeError
 from typing import TYPE_CHECKING
 
@@ -44,8 +46,11 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
             http_client=DefaultAioHttpClient(timeout=timeout),
         )
 
-    async def attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        """See `SdkProvider.attempt`."""
+    def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
+        """See `SdkProvider.attempts`."""
+        return partial(self._attempt, request, deltas)
+
+    async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         import httpx2
         from openai import APIConnectionError, APIError, APIStatusError
 

@@ -57,7 +57,7 @@ def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
         "stream_options": {"include_usage": True},
     }
     if request.tools:
-        made["tools"] = [_tool(tool) for tool in request.tools]
+        made["tools"] = [tool_param(tool) for tool in request.tools]
     if request.options.temperature is not None:
         made["temperature"] = request.options.temperature
     if request.options.max_tokens is not None:
@@ -65,7 +65,8 @@ def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
     return made
 
 
-def _tool(tool: ToolDefinition) -> ChatCompletionToolParam:
+def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
+    """A tool in the form that OpenAI gave it."""
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},

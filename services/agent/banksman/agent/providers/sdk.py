@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class SdkProvider(ABC, Generic[C]):
-    """A `Provider` over a vendor's SDK; its SDK is imported by `make_client` and `attempt`, not before."""
+    """A `Provider` over a vendor's SDK; its SDK is imported by `make_client` and the attempts, not before."""
 
     def __init__(self, name: str, settings: ProviderSettings) -> None:
         self.name = name
@@ -32,7 +33,7 @@ class SdkProvider(ABC, Generic[C]):
     async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
         """See `Provider.complete`."""
         return await with_retries(
-            lambda: self.attempt(request, deltas),
+            self.attempts(request, deltas),
             provider=self.name,
             settings=self.settings,
             deltas=deltas,
@@ -58,8 +59,8 @@ class SdkProvider(ABC, Generic[C]):
         """Import the SDK and make its client, with the SDK's own retries off."""
 
     @abstractmethod
-    async def attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        """Send the request once.
+    def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
+        """What sends the request once, each time it is called.
 
         Raises:
             PassingFault: the next attempt may do better.

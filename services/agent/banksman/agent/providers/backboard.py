@@ -1,0 +1,165 @@
+"""Backboard, which keeps assistants and threads itself and asks for the outputs of tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
+
+import structlog
+
+from banksman.agent.protocols.base import ModelReply, ModelRequest
+from banksman.agent.providers.backboard_reply import ReplyReader
+from banksman.agent.providers.backboard_request import (
+    Begin,
+    Continue,
+    Plan,
+    Submit,
+    ThreadState,
+    begin,
+    configuration,
+    known_assistant,
+    plan,
+    tools,
+)
+from banksman.agent.providers.base import DeltaSink, ProviderSettings
+from banksman.agent.providers.retry import PassingFault
+from banksman.agent.providers.sdk import SdkProvider
+from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.wire import JsonObject
+
+if TYPE_CHECKING:
+    from banksman.agent.providers.backboard_api import BackboardApi
+
+_REFUSED = frozenset({400, 404, 409, 410, 422})
+"""Statuses that may mean that a thread is gone, or that its run does not wait (any more)."""
+
+_GONE = 404
+
+_log = structlog.get_logger(__name__)
+
+
+class Backboard(SdkProvider["BackboardApi"]):
+    """The `Provider` of every model behind Backboard.
+
+    Model names are `vendor/model`. The options of a request have no counterpart in the API and are left out;
+    images are only mentioned.
+    """
+
+    def __init__(self, settings: ProviderSettings) -> None:
+        super().__init__("backboard", settings)
+
+    def make_client(self) -> BackboardApi:
+        """See `SdkProvider.make_client`; the SDK repeats nothing itself."""
+        from banksman.agent.providers.backboard_api import BackboardApi
+
+        return BackboardApi(self.name, self.settings)
+
+    def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
+        """See `SdkProvider.attempts`: the assistant that one attempt made serves the next."""
+        return _Attempts(self.client, self.name, request, deltas).attempt
+
+
+class _Attempts:
+    """The attempts to get one reply."""
+
+    def __init__(self, api: BackboardApi, provider: str, request: ModelRequest, deltas: DeltaSink) -> None:
+        self._api = api
+        self._request = request
+        self._deltas = deltas
+        self._plan: Plan = plan(request, provider)
+        self._configuration = configuration(request)
+        known = known_assistant(request, provider)
+        self._assistant_id = known.assistant_id if known else None
+        self._configured = known.configured if known else ""
+
+    async def attempt(self) -> ModelReply:
+        """Follow the plan; a thread that refuses to go on is given up for a new one.
+
+        Raises:
+            PassingFault: the next attempt may do better.
+            ProviderFailed: it will not.
+        """
+        try:
+            return await self._follow(await self._current_plan())
+        except (ProviderFailed, PassingFault) as fault:
+            if isinstance(self._plan, Begin):
+                raise
+            if fault.status not in _REFUSED:
+                self._doubt(fault)
+                raise
+            _log.warning("the thread does not go on, a new one begins", error=str(fault))
+        self._plan = begin(self._request)
+        return await self._follow(self._plan)
+
+    def _doubt(self, fault: ProviderFailed | PassingFault) -> None:
+        """Leave a run whose outputs may have arrived: whether it still waits can only be tried."""
+        if isinstance(self._plan, Submit) and fault.status is None:
+            self._plan = begin(self._request)
+
+    async def _current_plan(self) -> Plan:
+        """The plan, but no thread that was given its messages before.
+
+        An attempt that broke off did so, or an agent that died before it stored the reply, or a run that was
+        cancelled; what the thread holds since then is not in the log.
+        """
+        if isinstance(self._plan, Continue):
+            held = await self._api.message_ids(self._plan.thread_id)
+            if not held.isdisjoint(self._plan.message_ids):
+                self._plan = begin(self._request)
+        return self._plan
+
+    async def _follow(self, chosen: Plan) -> ModelReply:
+        assistant_id = await self._assistant()
+        match chosen:
+            case Continue(thread_id, text, message_ids):
+                events = self._api.say(thread_id, text, message_ids, self._request.model)
+            case Submit(thread_id, run_id, outputs):
+                events = self._api.submit(thread_id, run_id, outputs)
+            case Begin(text):
+                thread_id = await self._api.create_thread(assistant_id)
+                events = self._api.say(thread_id, text, (), self._request.model)
+            case _:
+                assert_never(chosen)
+        return await self._read(events, assistant_id, thread_id)
+
+    async def _assistant(self) -> str:
+        """The conversation's assistant, set to the prompt and the tools of the request (R56, R58)."""
+        if self._assistant_id is not None and self._configured != self._configuration:
+            await self._update(self._assistant_id)
+        if self._assistant_id is None:
+            name = f"Banksman {self._request.conversation_id}".strip()
+            self._assistant_id = await self._api.create_assistant(
+                name, self._request.system, tools(self._request)
+            )
+        self._configured = self._configuration
+        return self._assistant_id
+
+    async def _update(self, assistant_id: str) -> None:
+        try:
+            await self._api.update_assistant(assistant_id, self._request.system, tools(self._request))
+        except ProviderFailed as refusal:
+            if refusal.status != _GONE:
+                raise
+            self._assistant_id = None
+
+    async def _read(
+        self, events: AsyncGenerator[JsonObject], assistant_id: str, thread_id: str
+    ) -> ModelReply:
+        reader = ReplyReader(self._deltas)
+        async with aclosing(events):
+            async for event in events:
+                await reader.take(event)
+                if reader.over:
+                    break
+        if reader.cut:
+            return reader.reply()
+        state = ThreadState(
+            assistant_id=assistant_id,
+            configured=self._configuration,
+            thread_id=thread_id,
+            run_id=reader.run_id,
+            model=self._request.model,
+        )
+        return replace(reader.reply(), provider_state=state.model_dump())

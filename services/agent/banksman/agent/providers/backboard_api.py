@@ -1,0 +1,140 @@
+"""The calls of Backboard's SDK that the adapter makes, typed, with their faults in our words.
+
+Importing this module imports the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import aclosing, contextmanager
+from json import JSONDecodeError
+from typing import Any, NoReturn, cast
+
+import httpx
+
+# The package has annotations but neither stubs nor a `py.typed` marker.
+from backboard import BackboardAPIError, BackboardClient  # pyright: ignore[reportMissingTypeStubs]
+from pydantic import ValidationError
+
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.retry import PassingFault, status_fault
+from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.wire import JsonObject
+
+MESSAGE_IDS = "banksman_message_ids"
+"""The field of a message's metadata that tells which messages of the log it carried."""
+
+
+class BackboardApi:
+    """One connection pool to one address.
+
+    Each method raises `PassingFault` where another attempt may do better, `ProviderFailed` where it will not.
+    """
+
+    def __init__(self, provider: str, settings: ProviderSettings) -> None:
+        self._provider = provider
+        self._client = _Client(settings)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def create_assistant(self, name: str, system: str, tools: list[JsonObject]) -> str:
+        """Create an assistant and return its id; without tools the field is left out (R57)."""
+        with self._faults():
+            made = await self._client.create_assistant(name, system_prompt=system, tools=_sdk(tools))
+            return str(made.assistant_id)
+
+    async def update_assistant(self, assistant_id: str, system: str, tools: list[JsonObject]) -> None:
+        """Give an assistant another prompt and other tools; an empty list takes the tools away (R57, R58)."""
+        with self._faults():
+            await self._client.update_assistant(assistant_id, system_prompt=system, tools=_sdk(tools))
+
+    async def create_thread(self, assistant_id: str) -> str:
+        """Create an empty thread and return its id."""
+        with self._faults():
+            return str((await self._client.create_thread(assistant_id)).thread_id)
+
+    async def message_ids(self, thread_id: str) -> frozenset[str]:
+        """Ids of the messages of the log that a thread was given by `say`."""
+        with self._faults():
+            thread = await self._client.get_thread(thread_id)
+        carried = (message.metadata_ or {} for message in thread.messages)
+        return frozenset(str(id) for metadata in carried for id in metadata.get(MESSAGE_IDS, ()))
+
+    async def say(
+        self, thread_id: str, text: str, message_ids: Iterable[str], model: str
+    ) -> AsyncGenerator[JsonObject]:
+        """Add a message to a thread; the events of the run that answers it.
+
+        Args:
+            thread_id: The thread.
+            text: The message.
+            message_ids: The messages of the log that it carries.
+            model: `vendor/model`, or a model's name alone.
+        """
+        vendor, slash, name = model.partition("/")
+        with self._faults():
+            events = await self._client.send_message(
+                text,
+                thread_id=thread_id,
+                llm_provider=vendor if slash else None,
+                model_name=name if slash else model,
+                metadata={MESSAGE_IDS: list(message_ids)},
+                stream=True,
+            )
+            async for event in _events(events):
+                yield event
+
+    async def submit(
+        self, thread_id: str, run_id: str, outputs: dict[str, str]
+    ) -> AsyncGenerator[JsonObject]:
+        """Submit the outputs of all calls that a run waits for, by call id; the events of its rest (R49)."""
+        listed = [{"tool_call_id": call_id, "output": output} for call_id, output in outputs.items()]
+        with self._faults():
+            events = await self._client.submit_tool_outputs(thread_id, run_id, _sdk(listed), stream=True)
+            async for event in _events(events):
+                yield event
+
+    @contextmanager
+    def _faults(self) -> Generator[None]:
+        try:
+            yield
+        except BackboardAPIError as error:
+            raise self._fault(error) from error
+        except (JSONDecodeError, UnicodeDecodeError, OSError) as error:
+            raise PassingFault(f"the answer broke off: {error}") from error
+        except ValidationError as error:
+            raise ProviderFailed(self._provider, f"the answer has another form: {error}") from error
+
+    def _fault(self, error: BackboardAPIError) -> Exception:
+        """Faults of the connection and of a run come without a status, and nothing tells which ones last."""
+        status: int | None = getattr(error, "status_code", None)
+        response: httpx.Response | None = getattr(error, "response", None)
+        if status is None or response is None:
+            return PassingFault(str(error))
+        return status_fault(self._provider, status, str(error), response.headers)
+
+
+class _Client(BackboardClient):
+    def __init__(self, settings: ProviderSettings) -> None:
+        key = settings.backboard_api_key
+        # The SDK insists on a key, and takes one time-out for everything.
+        super().__init__(key.get_secret_value() if key else "none", settings.backboard_base_url)
+        self._client.timeout = httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s)
+
+    async def _handle_error_response(self, response: httpx.Response) -> NoReturn:
+        # The SDK looks for the message in a body that nobody has read yet when the request is a streamed one.
+        await response.aread()
+        await super()._handle_error_response(response)
+
+
+async def _events(events: object) -> AsyncGenerator[JsonObject]:
+    async with aclosing(cast("AsyncGenerator[JsonObject]", events)) as open_events:
+        async for event in open_events:
+            yield event
+
+
+def _sdk(value: object) -> Any:
+    """The SDK's lists are invariant in unions of its models and plain objects; ours are the plain ones."""
+    return value

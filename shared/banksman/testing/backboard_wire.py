@@ -1,0 +1,110 @@
+"""Replies of scripted models as Backboard streams them; `backboard.py` says where the format is from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from aiohttp import web
+
+from banksman.model_server import ConnectionCut, EarlyEnd, HalfJson, HttpError, Reply, Silence, StreamError
+from banksman.model_server.script import Usage
+
+Json = dict[str, Any]
+
+
+def events(reply: Reply, run_id: str) -> list[Json]:
+    """The events of a run, or of its rest, as they are streamed."""
+    events: list[Json] = [{"type": "run_started", "run_id": run_id}]
+    reasoning = ""
+    for piece in _pieces(reply.reasoning, reply.chunk_chars):
+        reasoning += piece
+        events.append({"type": "reasoning_streaming", "content": piece, "accumulated_reasoning": reasoning})
+    events += [
+        {"type": "content_streaming", "content": piece} for piece in _pieces(reply.text, reply.chunk_chars)
+    ]
+    if not reply.tool_calls:
+        return [*events, {"type": "run_ended", "status": "completed", "run_id": run_id, **_usage(reply)}]
+    calls = [
+        {
+            "id": call.id or f"call_{number}",
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": call.arguments
+                if isinstance(call.arguments, str)
+                else json.dumps(call.arguments),
+            },
+        }
+        for number, call in enumerate(reply.tool_calls, 1)
+    ]
+    return [
+        *events,
+        {"type": "tool_submit_required", "run_id": run_id, "tool_calls": calls, **_usage(reply)},
+    ]
+
+
+def _pieces(text: str, size: int | None) -> Sequence[str]:
+    step = size or 8
+    return [text[start : start + step] for start in range(0, len(text), step)]
+
+
+def _usage(reply: Reply) -> Json:
+    if not isinstance(reply.usage, Usage):
+        return {}
+    usage = reply.usage
+    total = usage.input_tokens + usage.output_tokens
+    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "total_tokens": total}
+
+
+def events_before(reply: Reply, count: int) -> int:
+    """How many events are sent before the reply's fault; all of them without one."""
+    match reply.fault:
+        case None:
+            return count
+        case EarlyEnd():
+            return count - 1
+        case HttpError():
+            return 0
+        case fault:
+            return min(fault.after_events, count - 1)
+
+
+async def break_off(request: web.Request, response: web.StreamResponse, reply: Reply, event: Json) -> None:
+    """End a stream with the reply's fault, where `event` would come next."""
+    match reply.fault:
+        case None | HttpError():
+            pass
+        case EarlyEnd():
+            await response.write_eof()
+        case StreamError() as fault:
+            await response.write(sse({"type": "run_failed", "error": fault.message}))
+            await response.write_eof()
+        case HalfJson():
+            await response.write(sse(event)[:20])
+            await response.write_eof()
+        case ConnectionCut():
+            _cut(request)
+        case Silence() as fault:
+            await asyncio.sleep(fault.duration_s)
+            _cut(request)
+        case _:
+            assert_never(reply.fault)
+
+
+def _cut(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def error(fault: HttpError) -> web.Response:
+    """An error status."""
+    headers = {} if fault.retry_after_s is None else {"retry-after": f"{fault.retry_after_s:g}"}
+    return web.json_response({"detail": fault.message}, status=fault.status, headers=headers)
+
+
+def sse(event: Json) -> bytes:
+    """One server-sent event."""
+    return f"data: {json.dumps(event)}\n\n".encode()

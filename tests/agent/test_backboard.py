@@ -1,0 +1,433 @@
+"""Backboard's adapter over its real SDK, against a local server that keeps assistants and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from banksman.agent.protocols import protocol_for
+from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
+from banksman.agent.providers.base import Provider, ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.messages import AssistantMessage, ImagePart, TextPart, ToolMessage, Usage, UserMessage
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
+from banksman.model_server import (
+    ConnectionCut,
+    EarlyEnd,
+    Gate,
+    HttpError,
+    Reply,
+    Silence,
+    StreamError,
+)
+from banksman.model_server import ToolCall as ScriptedCall
+from banksman.model_server import Usage as ScriptedUsage
+from banksman.model_server.script import Fault
+from banksman.testing.backboard import BackboardServer
+from banksman.testing.deltas import Shown
+
+BASH = ToolDefinition(
+    name="bash",
+    description="Runs a command.",
+    input_schema={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
+)
+READ_FILE = ToolDefinition(name="read_file", description="Reads a file.")
+TOOLS = (BASH, READ_FILE)
+HELLO = UserMessage(message_id="m1", content="hello")
+LS = ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_ls|1")
+READ = ScriptedCall(name="read_file", arguments={"path": "a"}, id="call_read")
+
+OPENING = ["POST /assistants", "POST /assistants/{assistant}/threads", "POST /threads/messages"]
+SUBMIT = "POST /threads/{thread}/runs/{run}/submit-tool-outputs"
+LOOK_UP = "GET /threads/{thread}"
+SAY = "POST /threads/messages"
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[BackboardServer]:
+    async with BackboardServer.running() as running:
+        yield running
+
+
+@pytest.fixture
+def settings(server: BackboardServer) -> ProviderSettings:
+    return ProviderSettings.model_validate(
+        {
+            "backboard_api_key": "espr_key",
+            "backboard_base_url": server.url,
+            "request_timeout_s": 2.0,
+            "first_delay_s": 0.01,
+        }
+    )
+
+
+@pytest.fixture
+async def provider(settings: ProviderSettings) -> AsyncGenerator[Provider]:
+    providers = Providers(settings)
+    await providers.warm("backboard:any")
+    yield providers.choose("backboard:any")[0]
+    await providers.close()
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+def ask(*messages: Any, tools: tuple[ToolDefinition, ...] = TOOLS, **fields: Any) -> ModelRequest:
+    request = ModelRequest("openai/gpt-4o", "Be brief.", messages or (HELLO,), tools, conversation_id="c1")
+    return protocol_for("native").prepare(replace(request, **fields))
+
+
+async def complete(provider: Provider, request: ModelRequest, shown: Shown | None = None) -> ModelReply:
+    return await provider.complete(request, deltas=shown or Shown(), deadline_s=5)
+
+
+def said(reply: ModelReply, **fields: Any) -> AssistantMessage:
+    """A reply as the log gives it back."""
+    calls = tuple(
+        ToolCall(
+            id=f"k{number}",
+            name=call.name,
+            arguments=json.loads(str(call.arguments)),
+            provider_call_id=call.provider_call_id,
+        )
+        for number, call in enumerate(reply.calls, 1)
+    )
+    message = AssistantMessage(
+        message_id="a1",
+        content=reply.text,
+        calls=calls,
+        provider="backboard",
+        provider_state=reply.provider_state,
+    )
+    return message.model_copy(update=fields)
+
+
+def result(call_id: str, name: str = "bash", **content: Any) -> ToolMessage:
+    content = {"success": True, **content}
+    return ToolMessage(
+        name=name, result=ToolResult.model_validate({"tool_call_id": call_id, "content": content})
+    )
+
+
+def bodies(server: BackboardServer, path_end: str) -> list[dict[str, Any]]:
+    return [request.body for request in server.requests if request.path.endswith(path_end)]
+
+
+async def test_an_assistant_gets_prompt_and_tools_and_its_thread_the_message(
+    server: BackboardServer, provider: Provider, shown: Shown
+) -> None:
+    """R56: all tools are passed when the assistant is created."""
+    usage = ScriptedUsage(input_tokens=12, output_tokens=3)
+    server.play(Reply(text="Good day to you.", reasoning="Politely.", usage=usage))
+
+    reply = await complete(provider, ask(), shown)
+
+    assert server.paths() == OPENING
+    created, message = server.requests[0].body, server.requests[2].body
+    assert (created["name"], created["system_prompt"]) == ("Banksman c1", "Be brief.")
+    assert [tool["function"]["name"] for tool in created["tools"]] == ["bash", "read_file"]
+    assert created["tools"][0]["function"]["parameters"] == BASH.input_schema
+    assert (message["content"], message["llm_provider"], message["model_name"]) == (
+        "hello",
+        "openai",
+        "gpt-4o",
+    )
+    assert reply.text == shown.message == "Good day to you."
+    assert (shown.reasoning, reply.finish_reason) == ("Politely.", "stop")
+    assert reply.usage == Usage(input_tokens=12, output_tokens=3)
+
+
+async def test_without_tools_the_assistant_is_created_without_the_field(
+    server: BackboardServer, provider: Provider
+) -> None:
+    """R57: text-only mode."""
+    server.play(Reply(text="x"))
+
+    await complete(provider, ask(tools=()))
+
+    assert "tools" not in server.requests[0].body
+
+
+async def test_a_run_that_waits_asks_for_calls_and_gets_all_outputs_together(
+    server: BackboardServer, settings: ProviderSettings, provider: Provider, shown: Shown
+) -> None:
+    """R45, R48, R49: by an agent that knows the log only, in one request, each by its call's id."""
+    server.play(Reply(text="Looking.", tool_calls=(LS, READ)), Reply(text="Two files."))
+
+    asked = await complete(provider, ask(), shown)
+    assert (asked.text, asked.finish_reason) == ("Looking.", "tool_calls")
+    assert asked.calls == (
+        RawCall("call_ls|1", "bash", '{"command": "ls"}'),
+        RawCall("call_read", "read_file", '{"path": "a"}'),
+    )
+    other = Providers(settings)
+    history = (HELLO, said(asked), result("k1", stdout="a b"), result("k2", "read_file", content="x"))
+    answer = await complete(other.choose("backboard:any")[0], ask(*history), shown)
+    await other.close()
+
+    assert server.paths() == [*OPENING, SUBMIT]
+    assert server.requests[-1].body == {
+        "tool_outputs": [
+            {"tool_call_id": "call_ls|1", "output": '{"success": true, "stdout": "a b"}'},
+            {"tool_call_id": "call_read", "output": '{"success": true, "content": "x"}'},
+        ]
+    }
+    assert (answer.text, shown.message) == ("Two files.", "Looking.Two files.")
+    assert server.violations == []
+
+
+async def test_the_next_message_goes_to_the_same_thread(server: BackboardServer, provider: Provider) -> None:
+    server.play(Reply(text="Hi."), Reply(text="Fine."))
+    first = await complete(provider, ask())
+
+    after = (HELLO, said(first), UserMessage(message_id="m2", content="how are you?"))
+    await complete(provider, ask(*after))
+
+    assert server.paths() == [*OPENING, LOOK_UP, SAY]
+    assert bodies(server, "/messages")[1]["content"] == "how are you?"
+    assert len(server.threads) == len(server.assistants) == 1
+
+
+async def test_tools_that_change_are_given_to_the_assistant_before_the_message(
+    server: BackboardServer, provider: Provider
+) -> None:
+    """R57, R58: created without tools, it gets them later, and an empty list takes them away again."""
+    server.play(Reply(text="1"), Reply(text="2"), Reply(text="3"))
+    history: list[Any] = [HELLO]
+    for number, tools in enumerate(((), TOOLS, ())):
+        reply = await complete(provider, ask(*history, tools=tools))
+        history += [said(reply), UserMessage(message_id=f"n{number}", content="and?")]
+
+    updates = [request.body for request in server.requests if request.method == "PUT"]
+    assert [[tool["function"]["name"] for tool in body["tools"]] for body in updates] == [
+        ["bash", "read_file"],
+        [],
+    ]
+    assert len(server.assistants) == 1
+
+
+async def test_another_models_words_in_between_begin_a_new_thread_that_is_told_of_them(
+    server: BackboardServer, provider: Provider
+) -> None:
+    server.play(Reply(text="Hi."), Reply(text="As said."))
+    first = await complete(provider, ask())
+    call = ToolCall(id="k9", name="bash", arguments={"command": "ls"})
+    history = (
+        HELLO,
+        said(first),
+        UserMessage(message_id="m2", content="what is there?"),
+        AssistantMessage(message_id="a2", content=None, calls=(call,), provider="anthropic"),
+        result("k9", stdout="notes.txt"),
+        AssistantMessage(message_id="a3", content="One file.", provider="anthropic"),
+        UserMessage(message_id="m3", content="which?"),
+    )
+
+    await complete(provider, ask(*history))
+
+    assert server.paths() == [*OPENING, *OPENING[1:]]
+    told = bodies(server, "/messages")[1]["content"]
+    order = ["hello", "Hi.", "what is there?", "[Called bash", "notes.txt", "One file.", "which?"]
+    places = [told.index(piece) for piece in order]
+    assert places == sorted(places)
+    assert len(server.assistants) == 1
+
+
+async def test_a_message_beside_outputs_begins_a_new_thread(
+    server: BackboardServer, provider: Provider
+) -> None:
+    """A run that waits takes outputs only; a rejected or steered one has a message behind its results."""
+    server.play(Reply(tool_calls=(LS,)), Reply(text="ok"))
+    asked = await complete(provider, ask())
+
+    history = (HELLO, said(asked), result("k1"), UserMessage(message_id="m2", content="stop that"))
+    await complete(provider, ask(*history))
+
+    assert server.paths()[3:] == OPENING[1:]
+    assert "stop that" in bodies(server, "/messages")[1]["content"]
+    assert server.violations == []
+
+
+async def test_another_model_does_not_go_on_with_a_run_of_the_first(
+    server: BackboardServer, provider: Provider
+) -> None:
+    server.play(Reply(tool_calls=(LS,)), Reply(text="ok"))
+    asked = await complete(provider, ask())
+
+    await complete(provider, ask(HELLO, said(asked), result("k1"), model="anthropic/claude"))
+
+    assert server.paths()[3:] == OPENING[1:]
+    assert bodies(server, "/messages")[1]["llm_provider"] == "anthropic"
+
+
+async def test_a_thread_that_was_given_the_message_before_is_left(
+    server: BackboardServer, provider: Provider
+) -> None:
+    """An agent died, or the run was cancelled, before the reply was in the log."""
+    server.play(Reply(text="Hi."), Reply(tool_calls=(LS,)), Reply(text="ok"))
+    first = await complete(provider, ask())
+    after = (HELLO, said(first), UserMessage(message_id="m2", content="and now?"))
+    await complete(provider, ask(*after))
+
+    reply = await complete(provider, ask(*after))
+
+    assert reply.text == "ok"
+    assert server.paths()[5:] == [LOOK_UP, *OPENING[1:]]
+    assert server.violations == []
+
+
+@pytest.mark.parametrize("status", [400, 404, 409])
+async def test_a_run_that_does_not_wait_any_more_is_left_for_a_new_thread(
+    server: BackboardServer, provider: Provider, status: int
+) -> None:
+    server.status_of_no_wait = status
+    server.play(Reply(tool_calls=(LS,)), Reply(text="lost"), Reply(text="ok"))
+    asked = await complete(provider, ask())
+    history = (HELLO, said(asked), result("k1", stdout="notes.txt"))
+    await complete(provider, ask(*history))
+
+    reply = await complete(provider, ask(*history))
+
+    assert reply.text == "ok"
+    assert server.paths()[4:] == [SUBMIT, *OPENING[1:]]
+    assert "notes.txt" in bodies(server, "/messages")[1]["content"]
+
+
+async def test_what_was_deleted_at_the_vendors_is_made_anew(
+    server: BackboardServer, provider: Provider
+) -> None:
+    server.play(Reply(text="Hi."), Reply(text="ok"))
+    first = await complete(provider, ask())
+    server.assistants.clear()
+    server.threads.clear()
+
+    history = (HELLO, said(first), UserMessage(message_id="m2", content="still there?"))
+    reply = await complete(provider, ask(*history, tools=()))
+
+    assert reply.text == "ok"
+    assert len(server.assistants) == len(server.threads) == 1
+
+
+PASSING: list[Fault] = [
+    HttpError(status=429, retry_after_s=0.01),
+    HttpError(status=500),
+    ConnectionCut(),
+    ConnectionCut(after_events=2),
+    EarlyEnd(),
+    StreamError(after_events=2),
+]
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.kind)
+async def test_a_fault_that_passes_is_retried_and_no_message_is_said_twice_in_a_thread(
+    server: BackboardServer, provider: Provider, shown: Shown, fault: Fault
+) -> None:
+    server.play(Reply(text="Hi."), Reply(text="one two three", fault=fault), Reply(text="one two three four"))
+    first = await complete(provider, ask())
+
+    history = (HELLO, said(first), UserMessage(message_id="m2", content="count"))
+    reply = await complete(provider, ask(*history), shown)
+
+    assert reply.text == shown.message == "one two three four"
+    assert len(shown.abandoned) == 1
+    assert len(server.assistants) == 1
+    for thread in server.threads.values():
+        assert [message["content"] for message in thread.messages].count("count") <= 1
+    assert server.violations == []
+
+
+@pytest.mark.parametrize("fault", [ConnectionCut(after_events=2), HttpError(status=503)])
+async def test_outputs_that_may_have_arrived_are_not_lost_to_a_fault(
+    server: BackboardServer, provider: Provider, fault: Fault
+) -> None:
+    server.play(Reply(tool_calls=(LS,)), Reply(text="lost", fault=fault), Reply(text="One file."))
+    asked = await complete(provider, ask())
+
+    reply = await complete(provider, ask(HELLO, said(asked), result("k1", stdout="notes.txt")))
+
+    assert reply.text == "One file."
+    assert server.violations == []
+
+
+async def test_a_silent_stream_is_given_up(server: BackboardServer, settings: ProviderSettings) -> None:
+    server.play(Reply(text="one two", fault=Silence(after_events=2)), Reply(text="ok"))
+    impatient = Providers(settings.model_copy(update={"request_timeout_s": 0.3}))
+
+    reply = await complete(impatient.choose("backboard:any")[0], ask())
+    await impatient.close()
+
+    assert reply.text == "ok"
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403])
+async def test_a_refused_request_fails_at_once_with_the_vendors_words(
+    server: BackboardServer, provider: Provider, status: int
+) -> None:
+    server.play(Reply(text="x", fault=HttpError(status=status, message="Not like this.")))
+
+    with pytest.raises(ProviderFailed, match=r"Not like this\.") as failure:
+        await complete(provider, ask())
+
+    assert (failure.value.provider, failure.value.status) == ("backboard", status)
+    assert len(bodies(server, "/messages")) == 1
+
+
+async def test_a_reply_that_outlasts_the_deadline_fails_by_name(
+    server: BackboardServer, provider: Provider
+) -> None:
+    server.play(Reply(text="x", gate=Gate(name="never")))
+
+    with pytest.raises(ProviderFailed, match=r"no complete reply within 0\.3 s"):
+        await provider.complete(ask(), deltas=Shown(), deadline_s=0.3)
+
+
+async def test_cancelling_closes_the_connection(server: BackboardServer, provider: Provider) -> None:
+    server.play(Reply(text="one two three", gate=Gate(name="never", after_events=2)))
+    asking = asyncio.create_task(complete(provider, ask()))
+    await server.wait_for("/messages", "open")
+
+    asking.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await server.wait_for("/messages", "disconnected")
+
+
+async def test_a_flood_is_cut_and_its_thread_not_used_again(
+    server: BackboardServer, provider: Provider
+) -> None:
+    server.play(Reply(text="x" * 3_000_000, chunk_chars=50_000), Reply(text="ok"))
+
+    reply = await complete(provider, ask())
+
+    assert (reply.finish_reason, reply.provider_state) == ("length", None)
+    assert len(reply.text or "") < 500_000
+
+
+async def test_images_are_mentioned(server: BackboardServer, provider: Provider) -> None:
+    server.play(Reply(text="x"))
+    parts = (TextPart(text="What is this?"), ImagePart(url="data:image/png;base64,iVBORw0KGgo="))
+
+    await complete(provider, ask(UserMessage(message_id="m1", content=parts)))
+
+    content = bodies(server, "/messages")[0]["content"]
+    assert content.startswith("What is this?") and "image/png" in content and "iVBOR" not in content
+
+
+async def test_the_key_travels_in_its_header_only(
+    server: BackboardServer, provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.play(Reply(text="x", fault=HttpError(status=401, message="no")))
+
+    with pytest.raises(ProviderFailed) as failure:
+        await complete(provider, ask())
+
+    assert "espr_key" not in str(failure.value) + caplog.text
+    assert all("espr_key" not in json.dumps(request.body) for request in server.requests)
