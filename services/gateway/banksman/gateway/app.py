@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, WebSocket
@@ -15,22 +16,31 @@ from starlette.types import ASGIApp
 
 from banksman.bus import streams
 from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.topology import StorageBudget, app_topology
 from banksman.bus.users import GATEWAY, GATEWAY_FILES, inbox_prefix
+from banksman.gateway.api import Api
 from banksman.gateway.auth import Keys, Tickets
 from banksman.gateway.fanout import Fanout
 from banksman.gateway.files import Files
 from banksman.gateway.gateway import Gateway
 from banksman.gateway.http import errors
+from banksman.gateway.http.assistants import assistants_router
 from banksman.gateway.http.context import context_router
+from banksman.gateway.http.files import files_router
+from banksman.gateway.http.openai import passthrough_router
+from banksman.gateway.http.prompts import prompts_router
+from banksman.gateway.http.workflows import workflows_router
 from banksman.gateway.page import page_router
+from banksman.gateway.pages import pages_router
 from banksman.gateway.perimeter import Perimeter
 from banksman.gateway.runs import Runs
 from banksman.gateway.service import Service
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.socket_protocol import SocketProtocol
+from banksman.gateway.upstream import Upstreams
 from banksman.gateway.views import Views
 from banksman.gateway.ws import FRAME_BYTES, Sockets
 from banksman.runs.placement import Placements
@@ -95,8 +105,14 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             notices=_notices(settings),
             frames_per_s=settings.gateway.frames_per_s,
         )
+        control = ControlPlane(bus, title="Banksman", version=VERSION, description="The door over NATS.")
+        Api(bus, service).serve_on(control)
+        await stack.enter_async_context(control)
         _add_checks(health, settings, bus)
-        app = application(gateway, sockets, health)
+        upstreams = await stack.enter_async_context(
+            Upstreams(settings.upstreams, timeout_s=settings.gateway.upstream_timeout_s)
+        )
+        app = application(gateway, sockets, upstreams, health, control.asyncapi())
         await stack.enter_async_context(health_server(health, settings.gateway))
         port = await stack.enter_async_context(listening(_http_config(app, settings)))
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
@@ -107,13 +123,22 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             await sockets.drain(RECONNECT_AFTER_S)
 
 
-def application(gateway: Gateway, sockets: Sockets, health: Health) -> ASGIApp:
+def application(
+    gateway: Gateway,
+    sockets: Sockets,
+    upstreams: Upstreams,
+    health: Health,
+    asyncapi: Mapping[str, Any],
+) -> ASGIApp:
     """The gateway's ASGI application."""
     app = FastAPI(title="Banksman", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
     errors.install(app)
     app.router.routes.extend(health.routes())
     app.include_router(page_router())
-    app.include_router(context_router(gateway))
+    for router in (context_router, files_router, assistants_router, prompts_router, workflows_router):
+        app.include_router(router(gateway))
+    app.include_router(passthrough_router(gateway.keys, upstreams))
+    app.include_router(pages_router(app, asyncapi))
 
     @app.websocket("/ws")
     async def websocket(socket: WebSocket) -> None:

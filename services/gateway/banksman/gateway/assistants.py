@@ -82,6 +82,11 @@ def _revised(entry: Entry[Assistant]) -> Assistant:
     return entry.value.model_copy(update={"revision": entry.revision})
 
 
+def default_prompt() -> SystemPrompt:
+    """The built-in prompt, as a tenant may read and change it."""
+    return SystemPrompt(id=DEFAULT_ID, name="Default", content=DEFAULT_PROMPT)
+
+
 class Prompts:
     """KV `prompts`, keys `{tenant}.{id}`."""
 
@@ -89,18 +94,22 @@ class Prompts:
         self._bucket = Bucket(bus, PROMPTS, SystemPrompt)
 
     async def get(self, tenant: str, prompt_id: str) -> SystemPrompt:
-        """A prompt.
+        """A prompt; `default`, the built-in one, is stored when it is first asked for.
 
         Raises:
             NotFound: there is none of that id.
         """
         entry = await self._bucket.get(f"{tenant}.{prompt_id}")
+        if entry is None and prompt_id == DEFAULT_ID:
+            await self._bucket.create(f"{tenant}.{DEFAULT_ID}", default_prompt())
+            return await self.get(tenant, DEFAULT_ID)
         if entry is None:
             raise NotFound("system prompt", prompt_id)
         return entry.value.model_copy(update={"revision": entry.revision})
 
     async def list(self, tenant: str) -> list[SystemPrompt]:
         """All of a tenant, by id."""
+        await self.get(tenant, DEFAULT_ID)
         found = [
             entry.value.model_copy(update={"revision": entry.revision})
             async for entry in self._bucket.entries(tenant)

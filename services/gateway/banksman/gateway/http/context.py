@@ -20,6 +20,7 @@ from banksman.contracts.frames import (
 from banksman.gateway.auth import Caller
 from banksman.gateway.fanout import encoded_event, subscribed
 from banksman.gateway.gateway import Gateway
+from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.bodies import CancelBody, DecisionBody, NewChat, NewConversation, NewRun, Rename
 from banksman.gateway.http.requests import body, context_caller, request_id, takes
 from banksman.gateway.http.run_stream import run_stream
@@ -28,11 +29,6 @@ MAX_WAIT_S = 60.0
 MAX_EVENTS = 1_000
 
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S)]
-
-
-def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A value as JSON."""
-    return Response(to_json(value), status, headers, media_type="application/json")
 
 
 def context_router(gateway: Gateway) -> APIRouter:

@@ -44,7 +44,7 @@ class Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(left(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not sending.done() and self._gone is not None:
@@ -72,7 +72,8 @@ class Stream(Response):
                 await close()
 
 
-async def _left(receive: Receive) -> None:
+async def left(receive: Receive) -> None:
+    """Return when the client has gone away; its body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -102,3 +103,6 @@ async def kept_alive(pieces: AsyncIterator[bytes], every_s: float = KEEP_ALIVE_S
     finally:
         coming.cancel()
         await asyncio.wait((coming,))
+        close = getattr(pieces, "aclose", None)
+        if close is not None:
+            await close()

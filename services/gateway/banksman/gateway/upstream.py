@@ -1,0 +1,213 @@
+"""The APIs that passthrough forwards to: bytes out, bytes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, cast
+
+import aiohttp
+
+from banksman.contracts.errors import CallerMistake, Unavailable
+from banksman.contracts.wire import JsonObject
+from banksman.gateway.settings import Dialect, Upstream
+
+logger = logging.getLogger(__name__)
+
+CONNECT_S = 5.0
+MODELS_REFRESH_S = 300.0
+MODELS_RETRY_S = 10.0
+MODELS_TIMEOUT_S = 10.0
+FIRST_LIST_S = 2.0
+
+FORWARDED_REQUEST_HEADERS = frozenset(
+    {"accept", "accept-language", "content-type", "idempotency-key", "user-agent"}
+)
+FORWARDED_REQUEST_PREFIXES = ("anthropic-", "openai-beta", "x-stainless-")
+FORWARDED_ANSWER_HEADERS = frozenset(
+    {"content-type", "retry-after", "retry-after-ms", "request-id", "x-request-id"}
+)
+FORWARDED_ANSWER_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
+
+
+class UnsupportedEndpoint(CallerMistake):
+    """The upstream of a model does not speak the dialect of an endpoint."""
+
+    def __init__(self, model: str, dialect: Dialect) -> None:
+        self.model = model
+        self.dialect = dialect
+        super().__init__(f"no upstream for model {model!r} speaks the {dialect} API")
+
+
+class UpstreamGone(Unavailable):
+    """An upstream cannot be reached, or does not answer."""
+
+    def __init__(self, name: str, reason: str, *, timed_out: bool) -> None:
+        self.timed_out = timed_out
+        super().__init__(f"upstream {name}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an upstream answers: its status and headers now, its body as it comes."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: AsyncGenerator[bytes]
+    """Closing it ends the upstream's work."""
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is server-sent events."""
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+
+class Upstreams:
+    """All upstreams, with one connection pool; as a context manager it also keeps the list of models."""
+
+    def __init__(self, upstreams: tuple[Upstream, ...], *, timeout_s: float) -> None:
+        self._upstreams = upstreams
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=timeout_s)
+        self._session: aiohttp.ClientSession
+        self._models: dict[str, list[JsonObject]] = {}
+        self._listing: asyncio.Task[None] | None = None
+        self._listed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            timeout=self._timeout, auto_decompress=False, connector=aiohttp.TCPConnector(limit=0)
+        )
+        self._listing = asyncio.create_task(self._list_for_ever())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._listing is not None:
+            self._listing.cancel()
+            await asyncio.wait((self._listing,))
+        await self._session.close()
+
+    def choose(self, model: str, dialect: Dialect) -> Upstream:
+        """The upstream for a model.
+
+        Raises:
+            UnsupportedEndpoint: none of those that serve it speaks the dialect.
+        """
+        for upstream in self._upstreams:
+            if dialect in upstream.dialects and upstream.serves(model):
+                return upstream
+        raise UnsupportedEndpoint(model, dialect)
+
+    async def open(
+        self, upstream: Upstream, path: str, body: bytes, headers: Mapping[str, str], dialect: Dialect
+    ) -> Answer:
+        """Forward a request and wait for the head of its answer, whose body the caller reads or closes.
+
+        Raises:
+            UpstreamGone: it cannot be reached or does not answer.
+        """
+        url = f"{upstream.base_url.rstrip('/')}{path}"
+        sent = _request_headers(headers) | _authorization(upstream, dialect)
+        try:
+            response = await self._session.post(url, data=body, headers=sent, allow_redirects=False)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _gone(upstream.name, error) from error
+        return Answer(response.status, _answer_headers(response.headers), _pieces(response, upstream.name))
+
+    async def listed(self) -> None:
+        """Wait until every upstream was asked for its models once, or for two seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIST_S):
+                await self._listed.wait()
+
+    def models(self) -> list[JsonObject]:
+        """The models of all upstreams, as last listed; each id once."""
+        found: dict[str, JsonObject] = {}
+        for upstream in self._upstreams:
+            for model in self._models.get(upstream.name, ()):
+                found.setdefault(str(model["id"]), model)
+        return list(found.values())
+
+    async def _list_for_ever(self) -> None:
+        while True:
+            async with asyncio.TaskGroup() as group:
+                for upstream in self._upstreams:
+                    group.create_task(self._list(upstream))
+            self._listed.set()
+            complete = len(self._models) == len(self._upstreams)
+            await asyncio.sleep(MODELS_REFRESH_S if complete else MODELS_RETRY_S)
+
+    async def _list(self, upstream: Upstream) -> None:
+        dialect: Dialect = "openai" if "openai" in upstream.dialects else upstream.dialects[0]
+        headers = _authorization(upstream, dialect)
+        if dialect == "anthropic":
+            headers["anthropic-version"] = "2023-06-01"
+        try:
+            async with asyncio.timeout(MODELS_TIMEOUT_S):
+                url = f"{upstream.base_url.rstrip('/')}/models"
+                async with self._session.get(url, headers=headers) as response:
+                    response.raise_for_status()
+                    listed = json.loads(await response.read())
+            self._models[upstream.name] = [_model(entry, upstream.name) for entry in listed["data"]]
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
+            logger.warning("the models of %s could not be listed: %s", upstream.name, _reason(error))
+
+
+def _request_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in headers.items()
+        if name in FORWARDED_REQUEST_HEADERS or name.startswith(FORWARDED_REQUEST_PREFIXES)
+    }
+    # Compressed bytes could not be told apart into events.
+    return kept | {"accept-encoding": "identity"}
+
+
+def _answer_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    lower = {name.lower(): value for name, value in headers.items()}
+    return {
+        name: value
+        for name, value in lower.items()
+        if name in FORWARDED_ANSWER_HEADERS or name.startswith(FORWARDED_ANSWER_PREFIXES)
+    }
+
+
+def _authorization(upstream: Upstream, dialect: Dialect) -> dict[str, str]:
+    if upstream.api_key is None:
+        return {}
+    key = upstream.api_key.get_secret_value()
+    return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
+
+
+async def _pieces(response: aiohttp.ClientResponse, name: str) -> AsyncGenerator[bytes]:
+    try:
+        async for piece in response.content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise _gone(name, error) from error
+    finally:
+        response.close()
+
+
+def _gone(name: str, error: Exception) -> UpstreamGone:
+    return UpstreamGone(name, _reason(error), timed_out=isinstance(error, TimeoutError))
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _model(entry: Any, owner: str) -> JsonObject:
+    found = cast(dict[str, Any], entry)
+    return {
+        "id": str(found["id"]),
+        "object": "model",
+        "created": found["created"] if isinstance(found.get("created"), int) else 0,
+        "owned_by": str(found.get("owned_by") or owner),
+    }
