@@ -27,30 +27,32 @@ async def main(text: str) -> int:
     async with connect(address, subprotocols=[Subprotocol("banksman.v1")], proxy=None) as socket:
         await ask(socket, "hello", **({"token": TOKEN} if TOKEN else {}))
         conversation = await ask(socket, "conversation.create", title=text[:60], detail="steps")
-        await ask(socket, "chat.send", conversation_id=conversation["conversation_id"], content=text)
+        await send(socket, "chat.send", conversation_id=conversation["conversation_id"], content=text)
         async for message in socket:
             match json.loads(message):
                 case {"type": "tool_call.requested", "data": call}:
                     print(f"… {call['name']} {json.dumps(call['arguments'])}")
                 case {"type": "approval.requested", "data": approval}:
-                    await ask(socket, "approval.reply", approval_id=approval["approval_id"], all=verdict())
+                    said = await asyncio.to_thread(input, "approve? [y/N] ")
+                    verdict = "approve" if said.strip().lower() == "y" else "reject"
+                    await send(socket, "approval.reply", approval_id=approval["approval_id"], all=verdict)
                 case {"type": "run.finished", "data": outcome}:
                     print(outcome["content"])
                     return 0 if outcome["status"] == "completed" else 1
+                case {"type": "error", "message": problem}:
+                    sys.exit(problem)
     return 1
 
 
-def verdict() -> str:
-    return "approve" if input("approve? [y/N] ").strip().lower() == "y" else "reject"
+async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
+    await socket.send(json.dumps({"type": kind, "id": kind, **fields}))
 
 
 async def ask(socket: ClientConnection, kind: str, **fields: Any) -> dict[str, Any]:
-    """Send a request and wait for its reply; events that come in between are not awaited here."""
-    await socket.send(json.dumps({"type": kind, "id": kind, **fields}))
-    while True:
-        frame: dict[str, Any] = json.loads(await socket.recv())
-        if frame.get("reply_to") == kind:
-            return frame if frame["type"] != "error" else sys.exit(f"{kind}: {frame['message']}")
+    await send(socket, kind, **fields)
+    while (frame := json.loads(await socket.recv())).get("reply_to") != kind:
+        continue
+    return frame if frame["type"] != "error" else sys.exit(frame["message"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,134 @@
+"""The examples run as they are, as processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from banksman.bus.connection import Bus
+from banksman.contracts.events import MessageCompleted, RunFinished, ToolCallRequested
+from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, ConversationCreate
+from banksman.contracts.ids import run_id_for
+from banksman.contracts.tools import ToolCall
+from banksman.model_server import ModelServer
+from banksman.testing.nats import NatsServer
+from tests.sdk.door import Door, Writer, ended, started
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+async def run(example: str, *arguments: str, answers: str = "", **environment: str) -> tuple[int | None, str]:
+    """Exit code and output of an example."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / example),
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**own, **environment},
+    )
+    try:
+        async with asyncio.timeout(20):
+            output, _ = await process.communicate(answers.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return process.returncode, output.decode()
+
+
+async def test_openai_passthrough_prints_the_streamed_answer() -> None:
+    async with ModelServer.running() as server:
+        code, output = await run("openai_passthrough.py", "hello", OPENAI_BASE_URL=server.openai_url)
+
+    assert code == 0, output
+    assert "demo model" in output
+
+
+async def test_chat_over_websocket_asks_before_a_call_and_prints_the_outcome() -> None:
+    received: list[ClientFrame] = []
+
+    async def gateway(socket: ServerConnection) -> None:
+        async for message in socket:
+            frame = CLIENT_FRAME.validate_json(message)
+            received.append(frame)
+            for reply in replies(frame):
+                await socket.send(json.dumps(reply))
+
+    async with serve(gateway, "127.0.0.1", 0, subprotocols=[Subprotocol("banksman.v1")]) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        code, output = await run(
+            "chat_over_websocket.py", "run", "`ls`", answers="y\n", BANKSMAN_GATEWAY_URL=url
+        )
+
+    assert code == 0, output
+    assert '… bash {"command": "ls"}' in output
+    assert output.endswith("done\n")
+    assert [frame.type for frame in received] == [
+        "hello",
+        "conversation.create",
+        "chat.send",
+        "approval.reply",
+    ]
+
+
+def replies(frame: ClientFrame) -> list[dict[str, object]]:
+    """What a gateway sends back for each request, its events included."""
+    outcome = ended("done").model_dump(mode="json")
+    match frame.type:
+        case "hello":
+            return [{"type": "welcome", "reply_to": frame.id}]
+        case "conversation.create":
+            return [{"type": "ack", "reply_to": frame.id, "conversation_id": "c1"}]
+        case "chat.send":
+            call = {"name": "bash", "arguments": {"command": "ls"}}
+            return [
+                {"type": "ack", "reply_to": frame.id, "run_id": "c1-r1"},
+                {"type": "tool_call.requested", "data": call},
+                {"type": "approval.requested", "data": {"approval_id": "a1", "items": [call]}},
+            ]
+        case "approval.reply":
+            # The outcome may be faster than the acknowledgement.
+            return [{"type": "run.finished", "data": outcome}, {"type": "ack", "reply_to": frame.id}]
+        case _:
+            raise AssertionError(frame)
+
+
+async def test_chat_over_nats_follows_its_run_to_the_end(
+    nats_server: NatsServer, bus: Bus, tenant: str, conversation: str
+) -> None:
+    run_id = run_id_for(conversation)
+    asked: asyncio.Queue[ClientFrame] = asyncio.Queue()
+
+    def answer(frame: ClientFrame) -> Ack:
+        asked.put_nowait(frame)
+        made = isinstance(frame, ConversationCreate)
+        return Ack(
+            reply_to=str(frame.id),
+            conversation_id=conversation if made else None,
+            run_id=None if made else run_id,
+        )
+
+    async def agent() -> None:
+        while (await asked.get()).type != "chat.send":
+            continue
+        log = Writer(bus, tenant, conversation)
+        call = ToolCall(id="k1", name="bash", arguments={"command": "ls"})
+        asked_for = MessageCompleted(message_id="m2", role="assistant", content=None)
+        await log.write(started("hello"), asked_for, ToolCallRequested(call=call), run_id=run_id)
+        finished: RunFinished = ended("done")
+        await log.write(finished, run_id=run_id)
+
+    async with Door(bus, tenant, answer).open(), asyncio.TaskGroup() as tasks:
+        tasks.create_task(agent())
+        code, output = await run("chat_over_nats.py", tenant, "hello", NATS_URL=nats_server.url)
+
+    assert (code, output) == (0, "… bash {'command': 'ls'}\ndone\n")

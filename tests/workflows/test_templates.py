@@ -1,0 +1,44 @@
+"""What `create_project` writes is a project that works."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from banksman.testing.privileged import require
+from banksman.workflows.builtin.templates import files_of
+
+
+def made(directory: Path, name: str, template: str) -> Path:
+    for path, content in files_of(name, template, 'It\'s "quoted" & <marked>.').items():
+        target = directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+    return directory / name
+
+
+@pytest.mark.parametrize("name", ["demo", "my-first-project", "import"])
+def test_the_tests_of_a_python_project_pass(tmp_path: Path, name: str) -> None:
+    project = made(tmp_path, name, "python")
+
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=30, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_tests_of_a_web_project_pass(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    require("node", node is not None, "the tests of the web template")
+    assert node is not None
+    project = made(tmp_path, "demo", "web")
+
+    done = subprocess.run(
+        [node, "--test", "tests/"], cwd=project, capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
