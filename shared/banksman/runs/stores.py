@@ -13,7 +13,7 @@ from typing import Self
 
 from banksman.bus.connection import Bus, Subscription
 from banksman.bus.live import LiveHub
-from banksman.bus.log import Conflict, EventLog, StoredCommit
+from banksman.bus.log import StoredCommit
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
 from banksman.bus.slots import ApprovalSlots, CallSlots, StoredFact, watch_results
@@ -21,13 +21,10 @@ from banksman.bus.timers import set_timer
 from banksman.contracts import ids, subjects
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.errors import Poison
-from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
+from banksman.runs.folded_log import FoldedLog
 from banksman.runs.ports import Facts
-from banksman.runs.state import Conversation, apply_commit
-
-KEPT_CONVERSATIONS = 2_000
-"""Folded conversations that a process keeps at hand; others are folded anew from the log."""
+from banksman.runs.state import Conversation
 
 KEPT_ATTEMPTS = 20_000
 """Attempts whose starts and results a process listens for; of others it reads the slots."""
@@ -46,52 +43,6 @@ class SystemClock:
     def new_id(self, prefix: str) -> str:
         """An id nobody else makes."""
         return ids.new_id(prefix)
-
-
-class FoldedLog:
-    """The logs, folded, the recent ones kept at hand.
-
-    A kept fold is only a head start: every read asks the stream's leader whether there is more.
-    """
-
-    def __init__(self, log: EventLog, *, keep: int = KEPT_CONVERSATIONS) -> None:
-        self._log = log
-        self._keep = keep
-        self._folds: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
-
-    async def read(self, tenant: str, conversation_id: str) -> Conversation:
-        """The fold of everything stored when the call was made, or later."""
-        state = self.at_hand(tenant, conversation_id)
-        if state.stream_seq and not await self._log.more(tenant, conversation_id, after=state.stream_seq):
-            return state
-        for stored in await self._log.read(tenant, conversation_id, after=state.stream_seq, leader=True):
-            state = apply_commit(state, stored.stream_seq, stored.commit)
-        return self._remember(state)
-
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
-        """Store a commit right behind `state`; None when another came first."""
-        stored = await self._log.append(state.tenant, state.conversation_id, commit, after=state.stream_seq)
-        if isinstance(stored, Conflict):
-            return None
-        return self._remember(apply_commit(state, stored, commit))
-
-    def at_hand(self, tenant: str, conversation_id: str) -> Conversation:
-        """The kept fold, perhaps behind the log; an empty one when none is kept."""
-        key = (tenant, conversation_id)
-        if key in self._folds:
-            self._folds.move_to_end(key)
-            return self._folds[key]
-        return Conversation(tenant, conversation_id)
-
-    def _remember(self, state: Conversation) -> Conversation:
-        key = (state.tenant, state.conversation_id)
-        known = self._folds.get(key)
-        if known is None or known.stream_seq <= state.stream_seq:
-            self._folds[key] = state
-        self._folds.move_to_end(key)
-        if len(self._folds) > self._keep:
-            self._folds.popitem(last=False)
-        return state
 
 
 class StoredSlots:

@@ -23,9 +23,10 @@ from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply
+from banksman.runs.folded_log import FoldedLog
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
-from banksman.runs.stores import FoldedLog, StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
+from banksman.runs.stores import StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life

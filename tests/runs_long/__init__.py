@@ -1,0 +1,1 @@
+"""Logs and histories that have grown long."""
