@@ -1,703 +1,527 @@
-"""A simulated world for the protocol: a broker, agents, a gateway and a runner, one await at a time.
+"""A simulated world for the protocol: a broker, agents, a gateway and runners, one await at a time.
 
 The procedures of `banksman.runs` are coroutines over ports. Here every port call is an `Op` that the test
-applies, delays, or crashes around, so each interleaving is chosen by the test and none by an event loop.
+does, delays, or fails around, so each interleaving is chosen by the test and none by an event loop.
 """
 
 from __future__ import annotations
 
 import itertools
-
-from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from banksman.agent.loop import drive
-from banksman.contracts.assistants import RunSettings, ToolSettings
-from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
-from banksman.contracts.errors import CallerMistake, Fenced, NotReady
-from banksman.contracts.events import (
-    ApprovalItem,
-    ApprovalRequested,
-    Commit,
-    EventBody,
-    MessageCompleted,
-    Preview,
-    RunFinished,
-    ToolCallCompleted,
-    ToolCallRequested,
+from banksman.contracts.calls import CallAnswer, CallRequest, CallStarted
+from banksman.contracts.errors import CallerMistake, Conflict, Fenced, NotReady
+from banksman.contracts.events import Commit
+from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.work import (
+    ApprovalReply,
+    ApprovalRequest,
+    CancelRun,
+    DeleteConversation,
+    RenameConversation,
+    RunSignal,
+    StartRun,
+    SteerRun,
 )
-
-from banksman.contracts.messages import AssistantMessage, ToolMessage
-from banksman.contracts.tools import ToolCall, ToolResult, failed
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, CancelRun, ResumeRun, StartRun, SteerRun
-from banksman.runs import approvals, handlers
-from banksman.runs.door import RequestNote, Verdict, decide, once
+from banksman.runs import handlers
+from banksman.runs.door import Verdict, decide, once
 from banksman.runs.owner import Build, Ownership, accept
 from banksman.runs.ports import Facts, Placement, Ports
 from banksman.runs.runner import CallDesk
-from banksman.runs.state import Conversation, apply_commit
+from banksman.runs.state import Conversation
+from tests.runs.broker import TENANT, Broker
+from tests.runs.census import Census
+from tests.runs.ledger import Ledger
+from tests.runs.plans import Plan, say, unanswered
+from tests.runs.processes import Message, Op, Process, Task
+from tests.runs.simulated import (
+    SimulatedApprovals,
+    SimulatedAttention,
+    SimulatedClock,
+    SimulatedIntake,
+    SimulatedLog,
+    SimulatedMemory,
+    SimulatedRunners,
+    SimulatedRunnerSlots,
+    SimulatedSlots,
+    SimulatedWork,
+)
 
-TENANT = "acme"
 KEY = b"a signing key of the simulated gateways"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S = 3.0
-
-
-@dataclass
-class Op:
-    """One thing a process asks of the world; the test decides when, and whether, it happens."""
-
-    label: str
-    do: Callable[[], Any]
-    ready: Callable[[], bool] = lambda: True
-    wakes_at: datetime | None = None
-
-    def __await__(self) -> Generator[Op, Any, Any]:
-        return (yield self)
-
-
-@dataclass
-class Task:
-    """A coroutine of a process and the op it stands at."""
-
-    process: Process
-    name: str
-    coroutine: Coroutine[Op, Any, Any]
-    op: Op | None = None
-    holds: Message | None = None
-
-    def start(self) -> None:
-        self._advance(lambda: self.coroutine.send(None))
-
-    def step(self) -> None:
-        """Apply the op it stands at and run on to the next."""
-        op = self.op
-        assert op is not None
-        try:
-            value = op.do()
-        except CallerMistake as error:
-            self._advance(lambda error=error: self.coroutine.throw(error))
-            return
-        except NotReady as error:
-            self._advance(lambda error=error: self.coroutine.throw(error))
-            return
-        self._advance(lambda: self.coroutine.send(value))
-
-    def _advance(self, go: Callable[[], Op]) -> None:
-        try:
-            self.op = go()
-        except StopIteration:
-            self.op = None
-            self.process.tasks.remove(self)
-
-
-@dataclass
-class Process:
-    """Something that may crash: it loses its tasks and its memory, nothing else."""
-
-    name: str
-    kind: str
-    generation: int = 1
-    up: bool = True
-    tasks: list[Task] = field(default_factory=list)
-    seen: dict[str, Facts] = field(default_factory=dict)
-    attention: set[str] = field(default_factory=set)
-    desk: CallDesk | None = None
-    lease_lost: bool = False
-
-    @property
-    def id(self) -> str:
-        return f"{self.name}-{self.generation}"
-
-    def crash(self) -> None:
-        for task in self.tasks:
-            task.coroutine.close()
-        self.tasks.clear()
-        self.seen.clear()
-        self.attention.clear()
-        self.desk = None
-        self.up = False
-
-
-@dataclass
-class Message:
-    """A message of a work queue."""
-
-    seq: int
-    body: Any
-    acked: bool = False
-    holder: Task | None = None
-
-
-@dataclass
-class Plan:
-    """What the model does in one run: for each iteration its calls, then a final answer."""
-
-    iterations: tuple[tuple[tuple[str, bool], ...], ...]
-    """Per call: tool name (`effect` or `pure`) and whether it must ask."""
+RUNNER_GONE_S = 60.0
+"""Seconds that a workspace waits for its runner before another one gets it."""
+DELETE_AGAIN_S = 1.0
+CAPACITY = 3
 
 
 class World:
     """The broker and everybody on it."""
 
+    key = KEY
+
     def __init__(self, *, lossy: Callable[[], bool] = lambda: False) -> None:
         self.now = EPOCH
         self.lossy = lossy
         self.ids = itertools.count(1)
-        self.seqs = itertools.count(1)
-        self.logs: dict[str, list[tuple[int, Commit]]] = {}
-        self.work: list[Message] = []
-        self.signals: list[Message] = []
-        self.replies: list[Message] = []
-        self.recent_ids: set[str] = set()
-        self.started: dict[str, tuple[CallStarted, str]] = {}
-        self.finished: dict[str, CallFinished] = {}
-        self.requests: dict[str, ApprovalRequest] = {}
-        self.answers: dict[str, ApprovalReply] = {}
-        self.notes: dict[str, RequestNote] = {}
+        self.census = Census()
+        self.broker = Broker()
+        self.broker.on_commit = self._committed
+        self.broker.on_slot = self._slot_stored
+        self.ledger = Ledger(self)
+        self.acting: Task | None = None
         self.plans: dict[str, Plan] = {}
-        self.effects: list[str] = []
-        self.accepted: set[str] = set()
-        self.told: dict[str, str] = {}
-        self.agents = [Process("agent-a", "agent"), Process("agent-b", "agent")]
-        self.gateway = Process("gateway", "gateway")
-        self.runner = Process("runner", "runner")
+        self.clock = SimulatedClock(self)
+        self.agents = [Process("agent-a"), Process("agent-b")]
+        self.gateway = Process("gateway")
+        self.runners = {name: Process(name, generation=0) for name in ("runner-1", "runner-2")}
         self.zombies: list[Process] = []
-        self.lease: tuple[int, datetime] = (0, EPOCH)
-        self.boot_runner()
+        self.leases: dict[str, int] = {}
+        self.lease_ends: dict[str, datetime] = {}
+        self.homes: dict[str, str] = {}
+        self.asked: dict[str, set[str]] = {}
+        """Runners that were asked for a call."""
+        for runner in self.runners.values():
+            self._boot(runner)
 
     # -- processes -----------------------------------------------------------------------------------------
 
     @property
     def processes(self) -> list[Process]:
-        return [*self.agents, self.gateway, self.runner, *self.zombies]
+        return [*self.agents, self.gateway, *self.runners.values(), *self.zombies]
 
-    def boot_runner(self) -> None:
-        runner = self.runner
+    def _boot(self, runner: Process) -> None:
         runner.up = True
         runner.lease_lost = False
-        epoch = self.lease[0] + 1
-        runner.generation = epoch
+        runner.generation = self.leases.get(runner.name, 0) + 1
         runner.desk = CallDesk(
-            "runner-1",
-            epoch,
-            _RunnerSlots(self, runner),
-            capacity=3,
-            now=lambda: self.now,
+            runner.name,
+            runner.generation,
+            SimulatedRunnerSlots(self, runner),
+            capacity=CAPACITY,
+            now=self.clock.now,
             may_start=lambda: not runner.lease_lost,
         )
-        self.lease = (epoch, self.now + timedelta(days=365))
+        self.leases[runner.name] = runner.generation
+        self.lease_ends.pop(runner.name, None)
+
+    def crash(self, process: Process) -> None:
+        self.census["fault: process crashed"] += 1
+        process.crash()
+        if self.runners.get(process.name) is process:
+            self.lease_ends[process.name] = self.now + timedelta(seconds=LEASE_S)
 
     def restart(self, process: Process) -> None:
-        if process.up:
+        """Bring back what is down. A process that was cut off never gets its lease back."""
+        if process.up or process in self.zombies:
             return
-        process.generation += 1
-        process.up = True
-        if process is self.runner:
-            self.boot_runner()
+        if process.name in self.runners:
+            self._boot(process)
+        else:
+            process.generation += 1
+            process.up = True
 
-    def pause_runner(self) -> None:
-        """The runner is cut off: its lease ends, another process takes over, and it wakes up as a zombie."""
-        zombie = self.runner
-        zombie.lease_lost = True
-        self.zombies.append(zombie)
-        self.runner = Process("runner", "runner", generation=zombie.generation)
-        self.boot_runner()
+    def cut_off(self, runner: Process) -> None:
+        """Its lease ends and another process of it takes over, while it still acts on what it began."""
+        self.census["fault: runner cut off"] += 1
+        runner.lease_lost = True
+        self.zombies.append(runner)
+        successor = self.runners[runner.name] = Process(runner.name)
+        self._boot(successor)
 
-    def spawn(self, process: Process, name: str, coroutine: Coroutine[Op, Any, Any], holds: Message | None = None) -> None:
-        task = Task(process, name, coroutine, holds=holds)
+    def spawn(self, process: Process, name: str, coroutine: Coroutine[Op, Any, Any]) -> Task:
+        task = Task(process, name, coroutine)
         process.tasks.append(task)
-        if holds is not None:
-            holds.holder = task
-        task.start()
+        self._act(task, task.start)
+        return task
 
-    def ready_tasks(self) -> list[Task]:
-        return [t for p in self.processes for t in p.tasks if t.op is not None and t.op.ready()]
+    def step(self, task: Task) -> None:
+        self._act(task, task.step)
 
-    def advance_to_next_wake(self) -> bool:
-        wakes = [t.op.wakes_at for p in self.processes for t in p.tasks if t.op is not None and t.op.wakes_at]
-        later = [moment for moment in wakes if moment > self.now]
-        if not later:
+    def fail(self, task: Task, *, done: bool) -> None:
+        """One answer of a port gets lost, or its request."""
+        self.census["fault: port unavailable"] += 1
+        self._act(task, lambda: task.fail(done=done))
+
+    def crash_at(self, task: Task, *, done: bool) -> None:
+        """The process dies at an await, with what it asked for done or not."""
+        if done and task.op is not None:
+            self._act(task, task.op.do)
+        self.crash(task.process)
+
+    def _act(self, task: Task, act: Callable[[], object]) -> None:
+        before, self.acting = self.acting, task
+        try:
+            act()
+        finally:
+            self.acting = before
+        if isinstance(task.failure, Fenced):
+            self.census["owner: fenced"] += 1
+
+    @property
+    def ready(self) -> list[Task]:
+        """Tasks that can go on."""
+        return [
+            task
+            for process in self.processes
+            if not process.paused
+            for task in process.tasks
+            if task.op is not None and task.op.ready()
+        ]
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        self.broker.fire(self.now)
+
+    def pass_time_to_next_wake(self) -> bool:
+        """Advance the clock to the next moment that somebody waits for; False when nobody does."""
+        wake = self.next_wake()
+        if wake is None:
             return False
-        self.now = min(later)
+        self.pass_time((wake - self.now).total_seconds())
         return True
 
-    # -- the broker ----------------------------------------------------------------------------------------
+    def next_wake(self) -> datetime | None:
+        """The next moment that a task, a message or a timer waits for."""
+        wakes = [t.op.wakes_at for p in self.processes for t in p.tasks if t.op and t.op.wakes_at]
+        wakes += [m.not_before for q in self.broker.queues.values() for m in q.open if m.not_before]
+        wakes += [request.expires_at for request in self.broker.timers.values()]
+        return min((moment for moment in wakes if moment > self.now), default=None)
 
-    def fold(self, conversation_id: str) -> Conversation:
-        state = Conversation(TENANT, conversation_id)
-        for seq, commit in self.logs.get(conversation_id, []):
-            state = apply_commit(state, seq, commit)
-        return state
+    # -- what the broker tells -----------------------------------------------------------------------------
 
-    def append(self, state: Conversation, commit: Commit) -> Conversation | None:
-        log = self.logs.setdefault(state.conversation_id, [])
-        last = log[-1][0] if log else 0
-        if last != state.stream_seq:
-            return None
-        commit = Commit.model_validate_json(commit.model_dump_json())
-        seq = next(self.seqs)
-        log.append((seq, commit))
-        self.wake(state.conversation_id)
-        return apply_commit(state, seq, commit)
+    def _committed(self, before: Conversation, commit: Commit, after: Conversation) -> None:
+        if self.acting is not None:
+            self.acting.commits += 1
+        self.census.commit(before, commit, after, self.acting)
+        self.ledger.commit(before, commit, after)
+        self.wake(after.conversation_id)
+
+    def _slot_stored(self, attempt: str, conversation_id: str) -> None:
+        for agent in self.agents:
+            if agent.up and not self.lossy():
+                agent.seen[attempt] = _newer(agent, attempt, self.broker)
+                agent.news.add(conversation_id)
 
     def wake(self, conversation_id: str) -> None:
         for agent in self.agents:
             if agent.up and not self.lossy():
-                agent.attention.add(conversation_id)
+                agent.news.add(conversation_id)
 
-    def publish(self, queue: list[Message], msg_id: str, body: Any) -> None:
-        if msg_id in self.recent_ids:
+    def deliver(self, queue: str, message: Message, agent: Process) -> None:
+        """Hand a message to an agent: for the first time, or again because its holder seems silent."""
+        if message.acked or not agent.up or agent.paused:
             return
-        self.recent_ids.add(msg_id)
-        queue.append(Message(next(self.seqs), body))
+        if message.not_before is not None and self.now < message.not_before:
+            return
+        message.not_before = None
+        message.holder = self.spawn(agent, queue, self._handle(queue, agent, message))
 
-    def duplicate(self, queue: list[Message], index: int) -> None:
-        """The duplicate window passed, or the broker lost its memory of it: the same message twice."""
-        if queue:
-            queue.append(Message(next(self.seqs), queue[index % len(queue)].body))
-
-    def store_slot(self, kind: str, attempt: str, conversation_id: str) -> None:
-        for agent in self.agents:
-            if agent.up and not self.lossy():
-                facts = agent.seen.get(attempt, Facts())
-                started = self.started[attempt][0] if attempt in self.started else facts.started
-                agent.seen[attempt] = Facts(started, self.finished.get(attempt, facts.finished))
-                agent.attention.add(conversation_id)
-
-    def deliver(self, queue: list[Message], index: int, agent: Process) -> bool:
-        """Hand a message to an agent: for the first time, or again because its holder went silent."""
-        open_messages = [message for message in queue if not message.acked]
-        if not open_messages or not agent.up:
-            return False
-        message = open_messages[index % len(open_messages)]
-        handler = self._handle_work if queue is self.work else self._handle_signal
-        if queue is self.replies:
-            handler = self._handle_reply
-        self.spawn(agent, "deliver", handler(agent, message), holds=message)
-        return True
-
-    def undelivered(self, queue: list[Message]) -> list[int]:
-        """Positions (among the open messages) of those nobody works on."""
-        open_messages = [message for message in queue if not message.acked]
-        return [i for i, m in enumerate(open_messages) if m.holder is None or m.holder not in m.holder.process.tasks]
+    def ask(self, request: ApprovalRequest) -> None:
+        known = request.approval_id in self.broker.requests
+        if self.acting is not None and self.acting.name == "work" and not self.acting.commits:
+            self.census[
+                "ask: again, though it was stored" if known else "ask: again, after a crash left it out"
+            ] += 1
+        self.broker.ask(request)
+        self.broker.fire(self.now)
 
     # -- agents --------------------------------------------------------------------------------------------
 
     def ports(self, agent: Process) -> Ports:
-        ports = _AgentPorts(self, agent)
-        return Ports(agent.id, ports, _Log(self), _Slots(self), _Approvals(self), _Work(self), _Runners(self), ports, KEY)
+        return Ports(
+            agent=agent.id,
+            clock=self.clock,
+            log=SimulatedLog(self),
+            slots=SimulatedSlots(self),
+            approvals=SimulatedApprovals(self),
+            work=SimulatedWork(self),
+            runners=SimulatedRunners(self),
+            attention=SimulatedAttention(self, agent),
+            signing_key=KEY,
+        )
 
-    async def _handle_work(self, agent: Process, message: Message) -> None:
-        ports = self.ports(agent)
-        try:
-            owned = await accept(ports, message.body, message.seq)
-            if owned is not None:
-                await drive(owned, self._think)
-        except Fenced:
-            return
-        await self._ack(message)
+    async def _handle(self, queue: str, agent: Process, message: Message) -> None:
+        ports, body = self.ports(agent), message.body
+        match queue, body:
+            case "work", _:
+                owned = await accept(ports, body, message.seq)
+                if owned is not None:
+                    await drive(owned, self._think)
+            case "replies", ApprovalReply():
+                await handlers.on_decision(ports, body)
+            case "timers", ApprovalRequest():
+                await handlers.on_expiry(ports, body.tenant, body.conversation_id, body.approval_id)
+            case _, CancelRun():
+                await handlers.on_cancel(ports, body)
+            case _, SteerRun():
+                await handlers.on_steer(ports, body)
+            case _, RenameConversation():
+                await handlers.on_rename(ports, body)
+            case _, DeleteConversation():
+                await self._delete(ports, message)
+            case _:
+                raise AssertionError(f"{queue}: {body}")
+        if message.not_before is None:
+            await Op("ack", lambda: self._ack(queue, message))
 
-    async def _handle_signal(self, agent: Process, message: Message) -> None:
-        ports = self.ports(agent)
-        match message.body:
-            case CancelRun() as cancel:
-                await handlers.on_cancel(ports, cancel)
-            case SteerRun() as steer:
-                await handlers.on_steer(ports, steer)
-        await self._ack(message)
+    async def _delete(self, ports: Ports, message: Message) -> None:
+        conversation_id: str = message.body.conversation_id
+        if await handlers.on_delete(ports, message.body):
+            await Op("purge", lambda: self._purge(conversation_id))
+        else:
+            self.census["delete: waited for its run"] += 1
+            message.not_before = self.now + timedelta(seconds=DELETE_AGAIN_S)
 
-    async def _handle_reply(self, agent: Process, message: Message) -> None:
-        reply: ApprovalReply = message.body
-        assert approvals.problem(reply, self.requests.get(reply.approval_id), KEY) is None
-        await handlers.on_decision(self.ports(agent), reply)
-        await self._ack(message)
+    def _purge(self, conversation_id: str) -> None:
+        state = self.broker.fold(conversation_id)
+        if state.run is None and not state.queue and state.tombstone == state.last_seq:
+            self.ledger.purged.add(conversation_id)
+            self.census["delete: purged"] += 1
+            self.broker.purge(conversation_id)
 
-    async def _ack(self, message: Message) -> None:
-        def ack() -> None:
-            message.acked = True
-
-        await Op("ack", ack)
+    def _ack(self, queue: str, message: Message) -> None:
+        if queue == "work":
+            self.ledger.ack(message)
+        message.acked = True
 
     async def _think(self, owned: Ownership) -> Build:
-        run_id, n = owned.run.run_id, owned.run.iteration
-        await Op("model", lambda: None)
-        iterations = self.plans[run_id].iterations
-        calls = iterations[n - 1] if n <= len(iterations) else ()
-        made = [
-            (ToolCall(id=f"k{next(self.ids)}", name=name, idempotent=name == "pure", requires_approval=asks), asks)
-            for name, asks in calls
-        ]
-        message_id, approval_id = f"m{next(self.ids)}", f"a{next(self.ids)}"
-        expires = self.now + timedelta(days=7)
-
-        def build(state: Conversation) -> tuple[EventBody, ...]:
-            if state.run is None or state.run.cancel is not None:
-                return ()
-            said = MessageCompleted(message_id=message_id, role="assistant", content=None if made else "done")
-            items = tuple(
-                ApprovalItem(
-                    tool_call_id=call.id,
-                    name=call.name,
-                    arguments=call.arguments,
-                    digest=call.digest,
-                    preview=Preview(kind="text", text=call.name),
-                )
-                for call, asks in made
-                if asks
-            )
-            question = ApprovalRequested(approval_id=approval_id, expires_at=expires, items=items)
-            requested = [ToolCallRequested(call=call) for call, _ in made]
-            return (said, *requested, question) if items else (said, *requested)
-
-        return build
+        assert not unanswered(owned.state.history), "the model is asked with an invalid history"
+        run = owned.run
+        await Op("model", lambda: None, may_fail=False)
+        return say(self.clock, self.plans[run.run_id], run)
 
     # -- the gateway and its clients -----------------------------------------------------------------------
 
-    def client_start(self, conversation_id: str, request_id: str, plan: Plan) -> None:
+    def client_starts(self, conversation_id: str, request_id: str, plan: Plan, body: str = "go") -> None:
         if self.gateway.up:
-            self.spawn(self.gateway, "start", self._start(conversation_id, request_id, plan))
+            self.spawn(self.gateway, "start", self._start(conversation_id, request_id, plan, body))
 
-    async def _start(self, conversation_id: str, request_id: str, plan: Plan) -> None:
-        memory = _Memory(self)
+    async def _start(self, conversation_id: str, request_id: str, plan: Plan, body: str) -> None:
         fresh = {"run_id": f"{conversation_id}-r{next(self.ids)}", "message_id": f"m{next(self.ids)}"}
-        ids = await once(memory, TENANT, request_id, request_id.encode(), fresh)
-        work = start_of(conversation_id, ids["run_id"], ids["message_id"])
-        self.plans.setdefault(ids["run_id"], plan)
-        await Op("publish start", lambda: self.publish(self.work, f"start:{work.run_id}", work))
-        await Op("ack client", lambda: self.accepted.add(work.run_id))
+        try:
+            ids = await once(SimulatedMemory(self), TENANT, request_id, body.encode(), fresh)
+        except Conflict:
+            self.census["client: other body under the same request"] += 1
+            return
+        if ids["run_id"] != fresh["run_id"]:
+            self.census["client: request repeated"] += 1
+        plan = self.plans.setdefault(ids["run_id"], plan)
+        await SimulatedIntake(self).start(start_of(conversation_id, ids["run_id"], ids["message_id"], plan))
+        await Op("ack client", lambda: self.ledger.answer_request(request_id, ids["run_id"]))
 
-    def client_decide(self, approval_id: str, verdict: Verdict) -> None:
+    def client_decides(self, approval_id: str, verdict: Verdict) -> None:
         if self.gateway.up:
             self.spawn(self.gateway, "decide", self._decide(approval_id, verdict))
 
     async def _decide(self, approval_id: str, verdict: Verdict) -> None:
+        schemas = {"effect": {"type": "object"}, "pure": {"type": "object"}}
         try:
-            stored, _ = await decide(_GatewaySlots(self), _Clock(self), KEY, TENANT, approval_id, verdict, {})
-        except (NotReady, CallerMistake):
+            stored, _ = await decide(
+                SimulatedApprovals(self), self.clock, KEY, TENANT, approval_id, verdict, schemas
+            )
+        except CallerMistake:
             return
+        except NotReady:
+            if approval_id in self.broker.answers:
+                self.census["approval: forged answer met by a door"] += 1
+            return
+        await Op("tell client", lambda: self.ledger.tell(approval_id, stored.outcome))
 
-        def tell() -> None:
-            assert self.told.setdefault(approval_id, stored.outcome) == stored.outcome
+    def signal(self, request_id: str, signal: RunSignal) -> None:
+        self.broker.publish("signals", f"signal:{request_id}", signal)
 
-        await Op("tell client", tell)
+    def cancel(self, run_id: str, request_id: str | None = None) -> None:
+        conversation_id = run_id.partition("-")[0]
+        cancel = CancelRun(tenant=TENANT, conversation_id=conversation_id, run_id=run_id, by="ann")
+        self.signal(request_id or f"cancel-{run_id}", cancel)
 
-    def client_signal(self, request_id: str, signal: CancelRun | SteerRun) -> None:
-        self.publish(self.signals, f"signal:{request_id}", signal)
+    def steer(self, conversation_id: str, number: int, plan: Plan) -> str:
+        """Returns the id of the run that is started when none is open."""
+        run_id, message_id = f"{conversation_id}-steer{number}", f"m-{conversation_id}-steer{number}"
+        plan = self.plans.setdefault(run_id, plan)
+        start = start_of(conversation_id, run_id, message_id, plan, "and this")
+        steer = SteerRun(
+            tenant=TENANT,
+            conversation_id=conversation_id,
+            message_id=message_id,
+            content="and this",
+            start=start,
+            by="ann",
+        )
+        self.signal(f"steer-{run_id}", steer)
+        return run_id
 
-    # -- the runner ----------------------------------------------------------------------------------------
+    def delete(self, conversation_id: str) -> None:
+        delete = DeleteConversation(tenant=TENANT, conversation_id=conversation_id, by="ann")
+        self.signal(f"delete-{conversation_id}", delete)
 
-    async def execute(self, request: CallRequest) -> ToolResult:
-        runner = f"runner-{request.runner_epoch}"
+    # -- the runners ---------------------------------------------------------------------------------------
+
+    def place(self, conversation_id: str) -> Placement | None:
+        """Where the workspace is; elsewhere once its runner has been away for long."""
+        home = self.homes.get(conversation_id)
+        if home is None or self._gone_for(home) >= RUNNER_GONE_S:
+            alive = [name for name in self.runners if self._gone_for(name) < 0]
+            if not alive:
+                return None
+            number = sum(ord(letter) for letter in conversation_id)
+            home = self.homes[conversation_id] = alive[number % len(alive)]
+        return Placement(home, self.leases[home]) if self._gone_for(home) < 0 else None
+
+    def _gone_for(self, name: str) -> float:
+        """Seconds since the lease of a runner ended; negative while it is held."""
+        ends = self.lease_ends.get(name)
+        return -1.0 if ends is None else (self.now - ends).total_seconds()
+
+    def alive(self, placement: Placement) -> bool:
+        return self.leases[placement.runner] == placement.runner_epoch and self._gone_for(placement.runner) < 0
+
+    def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+        """A core request: it may get lost, and so may its answer."""
+        runner = self.runners[placement.runner]
+        if not runner.up or runner.desk is None or self.lossy():
+            return None
+        request = CallRequest.model_validate_json(request.model_dump_json())
+        answer, perform = runner.desk.admit(request)
+        self._count_answer(answer, perform, request, runner)
+        if perform:
+            task = Task(runner, "perform", self._perform(runner, runner.desk, request), attempt=request.attempt)
+            runner.tasks.append(task)
+            self._act(task, task.start)
+        return None if self.lossy() else answer
+
+    def _count_answer(self, answer: CallAnswer, perform: bool, request: CallRequest, runner: Process) -> None:
+        if answer.answer in ("busy", "done"):
+            self.census[f"runner: {answer.answer}"] += 1
+        if answer.answer == "wrong_epoch":
+            self.census["runner: wrong epoch"] += 1
+        if answer.answer == "accepted" and not perform:
+            self.census["runner: asked twice while it works"] += 1
+        call_id, _, number = request.attempt.rpartition("-")
+        asked = self.asked.setdefault(call_id, set())
+        if perform and number != "1":
+            self.census["runner: next attempt"] += 1
+            if runner.name not in asked:
+                self.census["runner: next attempt elsewhere"] += 1
+        asked.add(runner.name)
+
+    async def _perform(self, runner: Process, desk: CallDesk, request: CallRequest) -> None:
+        await Op("queued", lambda: None, may_fail=False, about=request.attempt)
+        await desk.perform(request, lambda request: self._execute(runner, request))
+
+    async def _execute(self, runner: Process, request: CallRequest) -> ToolResult:
+        call, attempt = request.call, request.attempt
 
         def effect() -> None:
-            self.effects.append(request.call.id)
+            self.ledger.effect(request)
+            if self.ledger.effects[call.id] > 1:
+                self.census["runner: idempotent call executed again"] += 1
 
-        await Op("effect", effect)
-        await Op("effect ends", lambda: None)
-        return ToolResult(tool_call_id=request.call.id, content={"success": True}, runner=runner)
+        await Op("effect", effect, may_fail=False, about=attempt)
+        hangs = bool(call.arguments.get("hangs"))
+        lasts_s = float(str(call.arguments.get("lasts_s") or 0))
+        ends = None if hangs else self.now + timedelta(seconds=lasts_s)
 
-    # -- what must hold ------------------------------------------------------------------------------------
+        def over() -> bool:
+            return attempt in runner.told_to_end or (ends is not None and self.now >= ends)
 
-    def check(self) -> None:
-        """Invariants that hold after every single step."""
-        for conversation_id, log in self.logs.items():
-            seqs = [event.seq for _, commit in log for event in commit.events]
-            assert seqs == list(range(1, len(seqs) + 1)), f"{conversation_id}: events {seqs}"
-            epochs = [c.owner_epoch for _, c in log if c.claim]
-            assert epochs == sorted(set(epochs)), f"{conversation_id}: claims {epochs}"
-            ends = [e.run_id for _, c in log for e in c.events if isinstance(e.data, RunFinished)]
-            assert len(ends) == len(set(ends)), f"{conversation_id}: terminal twice {ends}"
-            results = [e.data.result.tool_call_id for e in self.events(conversation_id, ToolCallCompleted)]
-            assert len(results) == len(set(results)), f"{conversation_id}: result twice {results}"
-        repeated = {call for call in self.effects if self.effects.count(call) > 1} - self.pure_calls()
-        assert not repeated, f"executed more than once: {repeated}"
+        await Op("effect ends", lambda: None, over, ends, may_fail=False, about=attempt)
+        if attempt in runner.told_to_end:
+            return failed(call.id, "cancelled", "ended").model_copy(update={"runner": runner.name})
+        return ToolResult(tool_call_id=call.id, content={"success": True}, runner=runner.name)
 
-    def check_end(self) -> None:
-        """What holds once all is quiet and everybody is up."""
-        ended = {e.run_id for c in self.logs for e in self.events(c, RunFinished)}
-        assert self.accepted <= ended, f"accepted without an end: {self.accepted - ended}"
-        for conversation_id in self.logs:
-            state = self.fold(conversation_id)
-            assert state.run is None and not state.queue and state.owner is None
-            self._check_history(state)
-            for event in self.events(conversation_id, ToolCallCompleted):
-                self._check_result(event.data.result)
-        asked = {e.data.approval_id for c in self.logs for e in self.events(c, ApprovalRequested)}
-        assert asked <= set(self.answers), f"questions left open: {asked - set(self.answers)}"
+    def start_attempt(self, runner: Process, started: CallStarted) -> bool:
+        """A runner stores the start of an attempt; True when it did, just now."""
+        free = self.broker.put_started(started)
+        if free:
+            self.ledger.start_stored(started.attempt, runner.id)
+        else:
+            void = self.broker.started[started.attempt].void
+            self.census[f"runner: start refused, {'void' if void else 'started elsewhere'}"] += 1
+        if runner.lease_lost:
+            how = "start stored by" if free else "start refused to"
+            self.census[f"runner: {how} one that was cut off"] += 1
+        return free
 
-    def _check_history(self, state: Conversation) -> None:
-        expected: list[str] = []
-        for message in state.history:
-            if isinstance(message, ToolMessage):
-                assert expected and expected.pop(0) == message.result.tool_call_id
-            else:
-                assert not expected, f"calls without a result before {message}"
-                expected = [c.id for c in message.calls] if isinstance(message, AssistantMessage) else []
-        assert not expected, f"calls without a result at the end: {expected}"
+    def forget(self, attempts: tuple[str, ...]) -> None:
+        self.census["slots: forgotten"] += 1
+        self.ledger.forget(attempts, self.processes)
+        self.broker.forget(attempts)
 
-    def _check_result(self, result: ToolResult) -> None:
-        executed = result.tool_call_id in self.effects
-        if not result.is_error:
-            assert executed, f"{result.tool_call_id} succeeded without being executed"
-        elif result.runner is None and result.error_kind in ("rejected", "denied", "not_executed", "cancelled"):
-            assert not executed or result.tool_call_id in self.pure_calls(), f"{result} was executed"
-
-    def events(self, conversation_id: str, kind: type) -> list[Any]:
-        return [e for _, c in self.logs[conversation_id] for e in c.events if isinstance(e.data, kind)]
-
-    def pure_calls(self) -> set[str]:
-        calls = [e.data.call for c in self.logs for e in self.events(c, ToolCallRequested)]
-        return {call.id for call in calls if call.idempotent}
+    def cancel_call(self, placement: Placement, attempt: str) -> None:
+        """A core message to that process of a runner, if it is still there."""
+        if self.lossy():
+            return
+        for process in (*self.runners.values(), *self.zombies):
+            if process.up and (process.name, process.generation) == (placement.runner, placement.runner_epoch):
+                process.told_to_end.add(attempt)
 
     # -- running until all is quiet ------------------------------------------------------------------------
 
-    def settle_down(self, *, most: int = 20_000) -> None:
-        """No more faults: everybody is up, people answer, silent holders lose their messages."""
+    def settle_down(self, *, people_answer: bool = True, most: int = 20_000) -> None:
+        """No more faults: everybody is up, silent holders lose their messages, people answer (or time does)."""
+        self.lossy = lambda: False
         for process in self.processes:
+            process.paused = False
+            process.lease_lost = process in self.zombies
             self.restart(process)
-        for _ in range(most):
-            ready = self.ready_tasks()
+        for number in range(most):
+            ready = self.ready
             if ready:
-                ready[0].step()
-                self.check()
-                continue
-            if self._deliver_something() or self._answer_something():
-                continue
-            if not self.advance_to_next_wake():
+                self.step(ready[number % len(ready)])
+            elif not (
+                self.deliver_something(number)
+                or (people_answer and self._answer_something())
+                or self.pass_time_to_next_wake()
+            ):
                 return
-        raise AssertionError(f"not quiet after {most} steps: {[(t.name, t.op) for t in self.ready_tasks()]}")
+        raise AssertionError(f"not quiet after {most} steps: {[(t.name, t.op) for t in self.ready]}")
 
-    def _deliver_something(self) -> bool:
-        for queue in (self.work, self.signals, self.replies):
-            waiting = self.undelivered(queue)
-            if waiting:
-                return self.deliver(queue, waiting[0], self.agents[waiting[0] % 2])
+    def deliver_something(self, number: int = 0) -> bool:
+        """Hand one message that nobody works on to an agent."""
+        for name, queue in self.broker.queues.items():
+            for message in queue.open:
+                due = message.not_before is None or message.not_before <= self.now
+                if due and not message.held:
+                    self.deliver(name, message, self.agents[number % 2])
+                    return True
         return False
 
     def _answer_something(self) -> bool:
-        for approval_id in self.requests:
-            if approval_id not in self.answers:
-                self.client_decide(approval_id, Verdict(by="ann", all="approve"))
-                return True
+        for approval_id in self.open_questions:
+            self.client_decides(approval_id, Verdict(by="ann", all="approve"))
+            return True
         return False
 
+    @property
+    def open_questions(self) -> list[str]:
+        """Approvals that somebody could answer now."""
+        return [
+            approval_id
+            for approval_id, request in self.broker.requests.items()
+            if approval_id not in self.broker.answers
+            and approval_id not in self.ledger.resolved
+            and self.now <= request.expires_at
+        ]
 
-def start_of(conversation_id: str, run_id: str, message_id: str) -> StartRun:
-    settings = RunSettings(
-        assistant_id="default", model="demo:demo", tools=ToolSettings(enabled=True, max_iterations=4)
-    )
+
+def _newer(agent: Process, attempt: str, broker: Broker) -> Facts:
+    known = agent.seen.get(attempt, Facts())
+    return Facts(broker.started.get(attempt, known.started), broker.finished.get(attempt, known.finished))
+
+
+def start_of(conversation_id: str, run_id: str, message_id: str, plan: Plan, content: str = "go") -> StartRun:
     return StartRun(
         tenant=TENANT,
         conversation_id=conversation_id,
         run_id=run_id,
         message_id=message_id,
-        content="go",
-        settings=settings,
+        content=content,
+        settings=plan.settings(),
         user="ann",
     )
-
-
-class _Clock:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def now(self) -> datetime:
-        return self.world.now
-
-    def new_id(self, prefix: str) -> str:
-        return f"{prefix}{next(self.world.ids)}"
-
-
-class _AgentPorts(_Clock):
-    def __init__(self, world: World, agent: Process) -> None:
-        super().__init__(world)
-        self.agent = agent
-
-    def facts(self, attempt: str) -> Facts:
-        return self.agent.seen.get(attempt, Facts())
-
-    async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
-        agent, world = self.agent, self.world
-
-        def ready() -> bool:
-            return conversation_id in agent.attention or world.now >= until
-
-        await Op("wait", lambda: agent.attention.discard(conversation_id), ready, until)
-
-
-@dataclass
-class _Log:
-    world: World
-
-    async def read(self, tenant: str, conversation_id: str) -> Conversation:
-        return await Op("read log", lambda: self.world.fold(conversation_id))
-
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
-        return await Op("append", lambda: self.world.append(state, commit))
-
-
-@dataclass
-class _Slots:
-    world: World
-
-    async def put_started(self, tenant: str, started: CallStarted) -> CallStarted:
-        def put() -> CallStarted:
-            stored, _ = self.world.started.setdefault(started.attempt, (started, "owner"))
-            self.world.store_slot("started", started.attempt, started.conversation_id)
-            return stored
-
-        return await Op("put started", put)
-
-    async def put_result(self, tenant: str, finished: CallFinished) -> CallFinished:
-        def put() -> CallFinished:
-            stored = self.world.finished.setdefault(finished.attempt, finished)
-            self.world.store_slot("result", finished.attempt, finished.conversation_id)
-            return stored
-
-        return await Op("put result", put)
-
-    async def read(self, tenant: str, attempt: str) -> Facts:
-        def read() -> Facts:
-            started = self.world.started.get(attempt)
-            return Facts(started[0] if started else None, self.world.finished.get(attempt))
-
-        return await Op("read slots", read)
-
-    async def forget(self, tenant: str, attempts: tuple[str, ...]) -> None:
-        def forget() -> None:
-            for attempt in attempts:
-                self.world.started.pop(attempt, None)
-                self.world.finished.pop(attempt, None)
-
-        await Op("forget", forget)
-
-
-@dataclass
-class _RunnerSlots:
-    world: World
-    process: Process
-
-    async def start(self, tenant: str, started: CallStarted) -> bool:
-        def put() -> bool:
-            mine = started.attempt not in self.world.started
-            if mine:
-                self.world.started[started.attempt] = (started, self.process.id)
-                self.world.store_slot("started", started.attempt, started.conversation_id)
-            return mine
-
-        return await Op("start", put)
-
-    async def finish(self, tenant: str, finished: CallFinished) -> None:
-        def put() -> None:
-            self.world.finished.setdefault(finished.attempt, finished)
-            self.world.store_slot("result", finished.attempt, finished.conversation_id)
-
-        await Op("finish", put)
-
-
-@dataclass
-class _Approvals:
-    world: World
-
-    async def ask(self, request: ApprovalRequest) -> None:
-        await Op("ask", lambda: self.world.requests.setdefault(request.approval_id, request))
-
-    async def settle(self, reply: ApprovalReply) -> ApprovalReply:
-        return await Op("settle approval", lambda: _settle(self.world, reply))
-
-    async def discard(self, reply: ApprovalReply, reason: str) -> None:
-        await Op("discard", lambda: None)
-
-
-def _settle(world: World, reply: ApprovalReply) -> ApprovalReply:
-    if reply.approval_id not in world.answers:
-        world.answers[reply.approval_id] = reply
-        world.replies.append(Message(next(world.seqs), reply))
-    return world.answers[reply.approval_id]
-
-
-@dataclass
-class _GatewaySlots:
-    world: World
-
-    async def read(self, tenant: str, approval_id: str) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-        def read() -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-            return self.world.requests.get(approval_id), self.world.answers.get(approval_id)
-
-        return await Op("read approval", read)
-
-    async def settle(self, reply: ApprovalReply) -> ApprovalReply:
-        return await Op("settle approval", lambda: _settle(self.world, reply))
-
-
-@dataclass
-class _Memory:
-    world: World
-
-    async def remember(self, tenant: str, request_id: str, note: RequestNote) -> RequestNote:
-        return await Op("remember", lambda: self.world.notes.setdefault(request_id, note))
-
-
-@dataclass
-class _Work:
-    world: World
-
-    async def publish(self, work: StartRun | ResumeRun) -> None:
-        msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
-        await Op("publish work", lambda: self.world.publish(self.world.work, msg_id, work))
-
-    async def nudge(self, tenant: str, conversation_id: str) -> None:
-        await Op("nudge", lambda: self.world.wake(conversation_id))
-
-
-@dataclass
-class _Runners:
-    world: World
-
-    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
-        def place() -> Placement | None:
-            return Placement("runner-1", self.world.lease[0]) if self.world.runner.up else None
-
-        return await Op("place", place)
-
-    async def alive(self, placement: Placement) -> bool:
-        return await Op(
-            "alive", lambda: self.world.runner.up and self.world.lease[0] == placement.runner_epoch
-        )
-
-    async def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
-        def call() -> CallAnswer | None:
-            runner = self.world.runner
-            if not runner.up or runner.desk is None or self.world.lossy():
-                return None
-            answer, perform = runner.desk.admit(CallRequest.model_validate_json(request.model_dump_json()))
-            if perform:
-                self.world.spawn(runner, "perform", runner.desk.perform(request, self.world.execute))
-            return None if self.world.lossy() else answer
-
-        return await Op("call", call)
-
-    async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
-        def cancel() -> None:
-            runner = self.world.runner
-            for task in list(runner.tasks):
-                op = task.op
-                if runner.up and op is not None and op.label == "effect ends" and _attempt_of(task) == attempt:
-                    task.coroutine.close()
-                    runner.tasks.remove(task)
-                    call_id = attempt.rpartition("-")[0]
-                    ended = failed(call_id, "cancelled", "ended").model_copy(update={"runner": "runner-1"})
-                    done = CallFinished(conversation_id="c", attempt=attempt, result=ended)
-                    self.world.finished.setdefault(attempt, done)
-
-        await Op("cancel", cancel)
-
-
-def _attempt_of(task: Task) -> str:
-    frame: Any = task.coroutine.cr_frame  # type: ignore[attr-defined]  # a coroutine object has its frame
-    return frame.f_locals["request"].attempt
-
-

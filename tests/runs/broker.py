@@ -1,0 +1,125 @@
+"""The broker of the simulated world: logs, queues, write-once slots, timers, dead letters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from banksman.contracts.calls import CallFinished, CallStarted
+from banksman.contracts.events import Commit
+from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.runs.door import RequestNote
+from banksman.runs.state import Conversation, apply_commit
+from tests.runs.processes import Message
+
+TENANT = "acme"
+
+
+@dataclass
+class Queue:
+    """A work queue: every message until it is acked, in any order, more than once."""
+
+    messages: list[Message] = field(default_factory=list)
+    recent_ids: set[str] = field(default_factory=set)
+
+    @property
+    def open(self) -> list[Message]:
+        return [message for message in self.messages if not message.acked]
+
+
+class Broker:
+    """All that is stored. Nothing in here ever crashes or forgets, except on purpose."""
+
+    def __init__(self) -> None:
+        self.seqs = itertools.count(1)
+        self.folds: dict[str, Conversation] = {}
+        self.logs: dict[str, list[tuple[int, Commit]]] = {}
+        self.queues = {name: Queue() for name in ("work", "signals", "replies", "timers")}
+        self.started: dict[str, CallStarted] = {}
+        self.finished: dict[str, CallFinished] = {}
+        self.requests: dict[str, ApprovalRequest] = {}
+        self.answers: dict[str, ApprovalReply] = {}
+        self.timers: dict[str, ApprovalRequest] = {}
+        self.notes: dict[str, RequestNote] = {}
+        self.dead: list[tuple[ApprovalReply, str]] = []
+        self.on_commit: Callable[[Conversation, Commit, Conversation], None] = lambda *_: None
+        self.on_slot: Callable[[str, str], None] = lambda *_: None
+
+    def fold(self, conversation_id: str) -> Conversation:
+        return self.folds.get(conversation_id) or Conversation(TENANT, conversation_id)
+
+    def append(self, expected: Conversation, commit: Commit) -> Conversation | None:
+        """Compare-and-set on the last sequence of the log, as EVENTS does it."""
+        before = self.fold(expected.conversation_id)
+        if before.stream_seq != expected.stream_seq:
+            return None
+        commit = Commit.model_validate_json(commit.model_dump_json())
+        seq = next(self.seqs)
+        self.logs.setdefault(before.conversation_id, []).append((seq, commit))
+        after = self.folds[before.conversation_id] = apply_commit(before, seq, commit)
+        self.on_commit(before, commit, after)
+        return apply_commit(expected, seq, commit)
+
+    def purge(self, conversation_id: str) -> None:
+        """What the janitor does once `on_delete` says so: only the last commit stays."""
+        seq, last = self.logs[conversation_id][-1]
+        self.logs[conversation_id] = [(seq, last)]
+        self.folds[conversation_id] = apply_commit(Conversation(TENANT, conversation_id), seq, last)
+
+    def publish(self, queue: str, msg_id: str, body: Any) -> None:
+        """Store a message, unless its id was seen in the duplicate window."""
+        target = self.queues[queue]
+        if msg_id not in target.recent_ids:
+            target.recent_ids.add(msg_id)
+            target.messages.append(Message(next(self.seqs), body))
+
+    def duplicate(self, queue: str, index: int) -> None:
+        """The duplicate window passed, or the broker lost its memory of it: the same message twice."""
+        messages = self.queues[queue].messages
+        if messages:
+            self.queues[queue].messages.append(Message(next(self.seqs), messages[index % len(messages)].body))
+
+    def put_started(self, started: CallStarted) -> bool:
+        """True when the slot was free."""
+        free = started.attempt not in self.started
+        if free:
+            self.started[started.attempt] = started
+        self.on_slot(started.attempt, started.conversation_id)
+        return free
+
+    def put_result(self, finished: CallFinished) -> CallFinished:
+        stored = self.finished.setdefault(finished.attempt, finished)
+        self.on_slot(finished.attempt, finished.conversation_id)
+        return stored
+
+    def forget(self, attempts: tuple[str, ...]) -> None:
+        for attempt in attempts:
+            self.started.pop(attempt, None)
+            self.finished.pop(attempt, None)
+
+    def ask(self, request: ApprovalRequest) -> None:
+        self.requests.setdefault(request.approval_id, request)
+        self.timers[request.approval_id] = request
+
+    def answer(self, reply: ApprovalReply) -> ApprovalReply:
+        """Store an answer in a free slot; its consumer gets it."""
+        if reply.approval_id not in self.answers:
+            reply = ApprovalReply.model_validate_json(reply.model_dump_json())
+            self.answers[reply.approval_id] = reply
+            self.queues["replies"].messages.append(Message(next(self.seqs), reply))
+        return self.answers[reply.approval_id]
+
+    def discard(self, reply: ApprovalReply, reason: str) -> None:
+        if self.answers.get(reply.approval_id) == reply:
+            del self.answers[reply.approval_id]
+            self.dead.append((reply, reason))
+
+    def fire(self, now: datetime) -> None:
+        """Publish the timers that are due."""
+        for approval_id, request in list(self.timers.items()):
+            if request.expires_at <= now:
+                del self.timers[approval_id]
+                self.queues["timers"].messages.append(Message(next(self.seqs), request))

@@ -1,0 +1,199 @@
+"""What must hold: judged at every commit, effect, ack and forgotten slot, and once all is quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from banksman.contracts.calls import CallRequest
+from banksman.contracts.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    Commit,
+    Event,
+    RunFinished,
+    RunQueued,
+    RunStarted,
+    ToolCallCompleted,
+    ToolCallRequested,
+)
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.runs.approvals import ANSWERS, problem
+from banksman.runs.state import Conversation
+from banksman.runs.steps import Idle, Park, next_step
+from tests.runs.plans import unanswered
+from tests.runs.processes import Message, Process
+
+if TYPE_CHECKING:
+    from tests.runs.world import World
+
+NEVER_STARTED = frozenset({"invalid_arguments", "rejected", "not_executed", "unavailable"})
+MAY_HAVE_STARTED = frozenset({"unknown_outcome", "cancelled", "timeout"})
+
+
+class Ledger:
+    """Keeps its own account of what happened, apart from the fold it judges."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.accepted: set[str] = set()
+        self.calls: dict[str, ToolCall] = {}
+        self.asked: dict[str, ApprovalRequested] = {}
+        self.asked_calls: set[str] = set()
+        self.resolved: dict[str, ApprovalResolved] = {}
+        self.approved: dict[str, str] = {}
+        """Digest of what may be executed, of calls that a person approved."""
+        self.results: dict[str, ToolResult] = {}
+        self.effects: dict[str, int] = {}
+        self.starts: dict[str, str] = {}
+        """Who stored the start of an attempt."""
+        self.ended: dict[str, RunFinished] = {}
+        self.told: dict[str, str] = {}
+        self.runs_of_request: dict[str, str] = {}
+        self.acked_work: set[int] = set()
+        self.purged: set[str] = set()
+
+    # -- commits -------------------------------------------------------------------------------------------
+
+    def commit(self, before: Conversation, commit: Commit, after: Conversation) -> None:
+        numbers = [event.seq for event in commit.events]
+        assert numbers == list(range(before.last_seq + 1, before.last_seq + 1 + len(numbers))), numbers
+        self._ownership(before, commit, after)
+        for event in commit.events:
+            self._event(event, after.conversation_id)
+        self._history(after)
+        self._rests(after)
+
+    def _ownership(self, before: Conversation, commit: Commit, after: Conversation) -> None:
+        assert commit.owner_epoch == before.owner_epoch + commit.claim, "a claim raises the epoch by one"
+        if commit.owner is not None:
+            assert commit.owner.owner_epoch == commit.owner_epoch
+            assert commit.owner.work_seq not in self.acked_work, "claimed under a message that is acked"
+        if not commit.claim:
+            assert commit.owner in (before.owner, None), "only a claim makes an owner"
+
+    def _event(self, event: Event, conversation_id: str) -> None:
+        match event.data:
+            case RunStarted() | RunQueued():
+                again = conversation_id in self.purged
+                assert again or event.run_id not in self.ended, f"{event.run_id} begins after its end"
+            case RunFinished() as finished:
+                again = conversation_id in self.purged
+                assert again or event.run_id not in self.ended, f"{event.run_id} ends twice"
+                self.ended[event.run_id or ""] = finished
+            case ToolCallRequested(call=call):
+                assert call.id not in self.calls
+                self.calls[call.id] = call
+            case ApprovalRequested() as asked:
+                assert asked.approval_id not in self.asked
+                self.asked[asked.approval_id] = asked
+                self.asked_calls |= {item.tool_call_id for item in asked.items}
+            case ApprovalResolved() as resolved:
+                self._resolved(resolved)
+            case ToolCallCompleted(result=result):
+                assert result.tool_call_id in self.calls
+                assert result.tool_call_id not in self.results, f"{result.tool_call_id} has two results"
+                self.results[result.tool_call_id] = result
+            case _:
+                pass
+
+    def _resolved(self, resolved: ApprovalResolved) -> None:
+        assert resolved.approval_id not in self.resolved, f"{resolved.approval_id} is decided twice"
+        stored = self.world.broker.answers[resolved.approval_id]
+        assert (stored.outcome, stored.decisions) == (resolved.outcome, resolved.decisions), "not what is stored"
+        request = self.world.broker.requests.get(resolved.approval_id)
+        reason = problem(stored, request, self.world.key)
+        assert reason is None, f"{resolved.approval_id}: {reason}"
+        self.resolved[resolved.approval_id] = resolved
+        if resolved.outcome in ANSWERS:
+            for decision in resolved.decisions:
+                if decision.decision == "approve":
+                    call = self.calls[decision.tool_call_id]
+                    edited = call.model_copy(update={"arguments": decision.arguments or call.arguments})
+                    self.approved[call.id] = edited.digest
+
+    def _history(self, state: Conversation) -> None:
+        missing = unanswered(state.history)
+        still_open = [call.call.id for call in state.run.open_calls] if state.run else []
+        assert missing == still_open, f"the history lacks {missing}, open are {still_open}"
+
+    def _rests(self, state: Conversation) -> None:
+        """A run that nobody owns waits for a person, or has just been answered; it can always be driven on."""
+        step = next_step(state, self.world.now)
+        if state.owner is not None:
+            assert not isinstance(step, Idle | Park), f"owned, and there is nothing to do but {step}"
+        elif state.run is not None:
+            assert state.run.cancel is None, "cancelled, and nobody owns it"
+            assert state.run.approval is not None, "open, and nobody owns it or waits"
+
+    # -- effects, slots and acks ---------------------------------------------------------------------------
+
+    def start_stored(self, attempt: str, runner: str) -> None:
+        assert attempt not in self.starts, f"{attempt} is started by {self.starts[attempt]} and {runner}"
+        self.starts[attempt] = runner
+
+    def effect(self, request: CallRequest) -> None:
+        """A call is being executed, now."""
+        call = request.call
+        self.effects[call.id] = self.effects.get(call.id, 0) + 1
+        assert call.idempotent or self.effects[call.id] == 1, f"{call.id} is executed again"
+        if call.id in self.asked_calls:
+            assert self.approved.get(call.id) == call.digest, f"{call.id} was not approved as it is executed"
+        else:
+            assert self.calls[call.id].digest == call.digest, f"{call.id} is not what the model asked for"
+        result = self.results.get(call.id)
+        kind = None if result is None else result.error_kind
+        assert call.idempotent or result is None or kind == "unknown_outcome", f"{call.id} runs after {result}"
+
+    def forget(self, attempts: tuple[str, ...], processes: Iterable[Process]) -> None:
+        """Slots are deleted: whoever still holds a request for one of them could start it again."""
+        for process in processes:
+            for task in process.tasks:
+                stands_before_start = task.op is not None and task.op.label in ("start", "queued")
+                assert not (task.attempt in attempts and stands_before_start), (
+                    f"{task.attempt} is forgotten while {process.id} may still start it"
+                )
+
+    def ack(self, message: Message) -> None:
+        """A work message is gone: no open run may depend on it."""
+        self.acked_work.add(message.seq)
+        state = self.world.broker.fold(message.body.conversation_id)
+        owner = state.owner
+        assert owner is None or owner.work_seq != message.seq, f"acked under the claim of {owner}"
+
+    def tell(self, approval_id: str, outcome: str) -> None:
+        """A client is told how an approval was decided."""
+        assert self.told.setdefault(approval_id, outcome) == outcome, f"{approval_id}: two winners"
+
+    def answer_request(self, request_id: str, run_id: str) -> None:
+        """A client is told the run of its request."""
+        assert self.runs_of_request.setdefault(request_id, run_id) == run_id, f"{request_id}: two runs"
+        self.accepted.add(run_id)
+
+    # -- once all is quiet ---------------------------------------------------------------------------------
+
+    def quiet(self) -> None:
+        broker = self.world.broker
+        assert self.accepted <= set(self.ended), f"accepted without an end: {self.accepted - set(self.ended)}"
+        for name, queue in broker.queues.items():
+            assert not queue.open, f"{name}: {[m.body for m in queue.open]} are never done with"
+        for state in broker.folds.values():
+            assert state.run is None and not state.queue and state.owner is None
+            assert not unanswered(state.history)
+        assert set(self.calls) == set(self.results), "calls without a result"
+        for result in self.results.values():
+            self._result(result)
+        assert set(self.asked) == set(self.resolved), "questions left open"
+        for approval_id, outcome in self.told.items():
+            assert self.resolved[approval_id].outcome == outcome, f"{approval_id}: told {outcome}"
+
+    def _result(self, result: ToolResult) -> None:
+        call = self.calls[result.tool_call_id]
+        executed = self.effects.get(call.id, 0) > 0
+        kind = result.error_kind
+        if kind is None or result.runner is not None:
+            assert executed, f"{call.id} has a result of its own without being executed"
+        elif not call.idempotent and kind in NEVER_STARTED | MAY_HAVE_STARTED - {"unknown_outcome"}:
+            assert not executed, f"{call.id} was executed, and its result says {kind}"
+        elif kind == "unknown_outcome":
+            assert any(attempt.rpartition("-")[0] == call.id for attempt in self.starts), f"{call.id} never began"

@@ -1,0 +1,189 @@
+"""What the model will say in a run, and what that becomes in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.events import (
+    ApprovalItem,
+    ApprovalRequested,
+    EventBody,
+    MessageCompleted,
+    Preview,
+    ProtocolRetry,
+    ToolCallRequested,
+)
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage
+from banksman.contracts.tools import ToolCall
+from banksman.runs.owner import Build
+from banksman.runs.ports import Clock
+from banksman.runs.state import Conversation, Run
+from banksman.runs.steps import MAX_MALFORMED, Ending, finished
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """One call of a reply."""
+
+    name: str = "effect"
+    """`effect` must never run twice; `pure` is idempotent."""
+    asks: bool = False
+    """A person has to approve it."""
+    terminate: bool = False
+    hangs: bool = False
+    """It does not end by itself."""
+    lasts_s: float = 0.0
+    unreadable: bool = False
+    """Its arguments cannot be read."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply of the model: calls, or the final answer when there are none."""
+
+    calls: tuple[CallPlan, ...] = ()
+    malformed: int = 0
+    """How often it is asked again before that, because nobody can read what it wrote."""
+    fails: bool = False
+    """The provider fails for good."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the model says in one run, reply by reply, and then a final answer."""
+
+    replies: tuple[Reply, ...] = ()
+    max_iterations: int = 4
+    feedback: bool = False
+    """A refusal goes to the model instead of ending the run."""
+    run_timeout_s: float = 300.0
+    expires_s: float = 7 * 86_400.0
+    """Seconds that people have to answer."""
+    final_summary: bool = False
+    max_tokens: int | None = None
+
+    def settings(self) -> RunSettings:
+        return RunSettings(
+            assistant_id="default",
+            model="demo:demo",
+            tools=ToolSettings(
+                enabled=True,
+                max_iterations=self.max_iterations,
+                on_reject="feedback" if self.feedback else "abort",
+                final_summary=self.final_summary,
+            ),
+            limits=Limits(run_timeout_s=self.run_timeout_s, max_tokens_per_run=self.max_tokens),
+        )
+
+
+def calls(*planned: CallPlan | str) -> Reply:
+    """A reply with these calls; a text is the name of a plain one."""
+    return Reply(tuple(CallPlan(call) if isinstance(call, str) else call for call in planned))
+
+
+def asking(name: str = "effect") -> CallPlan:
+    """A call that a person has to approve."""
+    return CallPlan(name, asks=True)
+
+
+def say(clock: Clock, plan: Plan, run: Run) -> Build:
+    """What the outcome of the model request that `run` stands at becomes in the log."""
+    reply = plan.replies[run.iteration - 1] if run.iteration <= len(plan.replies) else Reply()
+    message_id = clock.new_id("m")
+    if reply.fails:
+        ending = Ending("failed", ErrorCode.PROVIDER_ERROR, "The model's API failed.", "not_executed")
+        return lambda state: _unless_cancelled(state, (finished(run, "failed", ending.message, ending),))
+    if run.malformed < reply.malformed:
+        retry = ProtocolRetry(
+            attempt=run.malformed + 1,
+            max=MAX_MALFORMED,
+            error="no JSON",
+            message_id=message_id,
+            reply="{",
+            correction="Write one JSON object.",
+        )
+        return lambda state: _unless_cancelled(state, (retry,))
+    made = tuple((ToolCall(**_call(clock, call)), call) for call in reply.calls)
+    expires = clock.now() + timedelta(seconds=plan.expires_s)
+    approval_id = clock.new_id("a")
+    usage = Usage(input_tokens=10, output_tokens=5)
+
+    def build(state: Conversation) -> Iterable[EventBody]:
+        asked = tuple(
+            _item(call) for call, planned in made if planned.asks and not is_remembered(state, call.name)
+        )
+        said = MessageCompleted(
+            message_id=message_id, role="assistant", content=None if made else "done", usage=usage
+        )
+        requested = [
+            ToolCallRequested(call=call, arguments_error="not JSON" if planned.unreadable else None)
+            for call, planned in made
+        ]
+        question = ApprovalRequested(approval_id=approval_id, expires_at=expires, items=asked)
+        return _unless_cancelled(state, (said, *requested, *([question] if asked else [])))
+
+    return build
+
+
+def _unless_cancelled(state: Conversation, bodies: tuple[EventBody, ...]) -> tuple[EventBody, ...]:
+    return () if state.run is None or state.run.cancel is not None else bodies
+
+
+def _call(clock: Clock, planned: CallPlan) -> dict[str, object]:
+    number = clock.new_id("k")
+    arguments: dict[str, object] = {"n": number, "hangs": planned.hangs, "lasts_s": planned.lasts_s}
+    return {
+        "id": number,
+        "name": planned.name,
+        "arguments": arguments,
+        "idempotent": planned.name == "pure",
+        "requires_approval": planned.asks,
+        "terminate": planned.terminate,
+    }
+
+
+def _item(call: ToolCall) -> ApprovalItem:
+    return ApprovalItem(
+        tool_call_id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        digest=call.digest,
+        preview=Preview(kind="text", text=call.name),
+    )
+
+
+def is_remembered(state: Conversation, name: str) -> bool:
+    """True when somebody approved this tool for the run or the conversation."""
+    held = (*(state.run.remembered if state.run else ()), *state.remembered)
+    return any(
+        item.name == name and decision.decision == "approve" and item.tool_call_id == decision.tool_call_id
+        for approval in held
+        if approval.resolved is not None
+        for item in approval.request.items
+        for decision in approval.resolved.decisions
+    )
+
+
+def unanswered(history: tuple[Message, ...]) -> list[str]:
+    """Calls at the end of a history that have no result yet.
+
+    Raises:
+        AssertionError: a provider would refuse the history: a result is missing, extra or out of order.
+    """
+    order: list[str] = []
+    missing: list[str] = []
+    for message in history:
+        if isinstance(message, ToolMessage):
+            call_id = message.result.tool_call_id
+            assert call_id in missing, f"{call_id}: a result without its call"
+            missing.remove(call_id)
+            order = order[order.index(call_id) :]
+        else:
+            assert not missing, f"{missing} had no result before {message}"
+            order = [c.id for c in message.calls] if isinstance(message, AssistantMessage) else []
+            missing = list(order)
+    return missing

@@ -1,0 +1,148 @@
+"""A world that a test directs: everything goes its way until somebody stands at a named await."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from banksman.contracts.events import ApprovalRequested, EventBody, RunFinished
+from banksman.contracts.tools import ToolResult
+from banksman.runs.door import Verdict
+from banksman.runs.state import Conversation, Run
+from tests.runs.plans import Plan
+from tests.runs.processes import Message, Process, Task
+from tests.runs.world import World
+
+MOST_STEPS = 20_000
+
+
+class Scene(World):
+    """One conversation, `c`, and its runs in the order they were started."""
+
+    def start(self, *plans: Plan) -> None:
+        """Clients start runs, one after the other."""
+        for plan in plans:
+            self.client_starts("c", f"q{next(self.ids)}", plan)
+            self._serve()
+
+    def _serve(self) -> None:
+        """Let the gateway do what clients asked of it."""
+        while self.gateway.tasks:
+            self.step(self.gateway.tasks[0])
+
+    def run_until(self, reached: Callable[[], bool], *, seconds: float = 0.0) -> None:
+        """Go on, without people and with at most `seconds` passing, until something is so."""
+        ends = self.now + timedelta(seconds=seconds)
+        for _ in range(MOST_STEPS):
+            if reached():
+                return
+            if not self._go_on() and not self._wait(ends):
+                raise AssertionError(f"nothing happens any more: {self.story()}")
+        raise AssertionError(f"not reached: {self.story()}")
+
+    def run(self, *, seconds: float = 0.0) -> None:
+        """Go on until nothing happens, without people and with at most `seconds` passing."""
+        ends = self.now + timedelta(seconds=seconds)
+        for _ in range(MOST_STEPS):
+            if not self._go_on() and not self._wait(ends):
+                return
+        raise AssertionError(f"it never rests: {self.story()}")
+
+    def run_to(self, label: str, *, seconds: float = 0.0) -> Task:
+        """Go on until somebody stands at an await of this name, and has not done it."""
+        found: list[Task] = []
+
+        def reached() -> bool:
+            found[:] = [task for task in self.ready if task.op is not None and task.op.label == label]
+            return bool(found)
+
+        self.run_until(reached, seconds=seconds)
+        return found[0]
+
+    def _go_on(self) -> bool:
+        ready = self.ready
+        if ready:
+            self.step(ready[0])
+        return bool(ready) or self.deliver_something()
+
+    def _wait(self, ends: datetime) -> bool:
+        wake = self.next_wake()
+        within = wake is not None and wake <= ends
+        moment = wake if wake is not None and within else max(ends, self.now)
+        self.pass_time((moment - self.now).total_seconds())
+        return within
+
+    def deliver_something(self, number: int = 0) -> bool:
+        """Deliver to the first agent that is there."""
+        able = [number for number, agent in enumerate(self.agents) if agent.up and not agent.paused]
+        return bool(able) and super().deliver_something(able[0])
+
+    def redeliver(self, message: Message, agent: Process, queue: str = "work") -> Task:
+        """Its holder seems silent: another agent gets it."""
+        self.deliver(queue, message, agent)
+        assert message.holder is not None
+        return message.holder
+
+    def end(self, **how: bool) -> None:
+        """Let everything come to rest, and judge it."""
+        self.settle_down(**how)
+        self.ledger.quiet()
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Conversation:
+        return self.broker.fold("c")
+
+    @property
+    def open_run(self) -> Run:
+        assert self.state.run is not None, self.story()
+        return self.state.run
+
+    @property
+    def agent(self) -> Process:
+        return self.agents[0]
+
+    @property
+    def other(self) -> Process:
+        return self.agents[1]
+
+    def bodies(self) -> list[EventBody]:
+        return [event.data for _, commit in self.broker.logs.get("c", []) for event in commit.events]
+
+    def story(self) -> list[str]:
+        """The log in one line."""
+        return [body.type for body in self.bodies()]
+
+    def commits(self) -> list[list[str]]:
+        """The log, commit by commit."""
+        return [[event.data.type for event in commit.events] for _, commit in self.broker.logs.get("c", [])]
+
+    def outcomes(self) -> list[str]:
+        return [body.status for body in self.bodies() if isinstance(body, RunFinished)]
+
+    def results(self) -> list[ToolResult]:
+        return list(self.ledger.results.values())
+
+    def kinds(self) -> list[str]:
+        """The error kinds of all results, `ok` for those without."""
+        return [result.error_kind or "ok" for result in self.results()]
+
+    @property
+    def question(self) -> ApprovalRequested:
+        asked = [body for body in self.bodies() if isinstance(body, ApprovalRequested)]
+        return asked[-1]
+
+    def decide(self, verdict: Verdict | str) -> None:
+        """Somebody answers the last question, at a door."""
+        if isinstance(verdict, str):
+            verdict = Verdict(by="ann", all=verdict)
+        self.client_decides(self.question.approval_id, verdict)
+        self._serve()
+
+    def executed(self) -> int:
+        """Executions of anything."""
+        return sum(self.ledger.effects.values())
+
+    def work(self, position: int = 0) -> Message:
+        return self.broker.queues["work"].messages[position]

@@ -1,0 +1,195 @@
+"""The ports of `banksman.runs`, served by the simulated world: each call is one `Op`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
+from banksman.contracts.events import Commit
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
+from banksman.runs.door import RequestNote
+from banksman.runs.ports import Facts, Placement
+from banksman.runs.state import Conversation
+from tests.runs.processes import Op, Process
+
+if TYPE_CHECKING:
+    from tests.runs.world import World
+
+
+@dataclass
+class SimulatedClock:
+    """One clock for everybody."""
+
+    world: World
+
+    def now(self) -> datetime:
+        return self.world.now
+
+    def new_id(self, prefix: str) -> str:
+        return f"{prefix}{next(self.world.ids)}"
+
+
+@dataclass
+class SimulatedAttention:
+    """What an agent hears; any of it may be lost."""
+
+    world: World
+    agent: Process
+
+    def facts(self, attempt: str) -> Facts:
+        return self.agent.seen.get(attempt, Facts())
+
+    async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
+        agent, world = self.agent, self.world
+
+        def ready() -> bool:
+            return conversation_id in agent.news or world.now >= until
+
+        await Op("wait", lambda: agent.news.discard(conversation_id), ready, until, may_fail=False)
+
+
+@dataclass
+class SimulatedLog:
+    """EVENTS, folded by the real fold."""
+
+    world: World
+
+    async def read(self, tenant: str, conversation_id: str) -> Conversation:
+        return await Op("read log", lambda: self.world.broker.fold(conversation_id))
+
+    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+        def append() -> Conversation | None:
+            stored = self.world.broker.append(state, commit)
+            if stored is None:
+                self.world.census["owner: append met another commit"] += 1
+            return stored
+
+        return await Op("append", append)
+
+
+@dataclass
+class SimulatedSlots:
+    """RESULTS, as an owner may use it."""
+
+    world: World
+
+    async def put_started(self, tenant: str, started: CallStarted) -> CallStarted:
+        def put() -> CallStarted:
+            free = self.world.broker.put_started(started)
+            self.world.census["slots: void stored" if free else "slots: void refused, it had started"] += 1
+            return self.world.broker.started[started.attempt]
+
+        return await Op("void", put, about=started.attempt)
+
+    async def put_result(self, tenant: str, finished: CallFinished) -> CallFinished:
+        return await Op("declare", lambda: self.world.broker.put_result(finished), about=finished.attempt)
+
+    async def read(self, tenant: str, attempt: str) -> Facts:
+        broker = self.world.broker
+        return await Op(
+            "read slots",
+            lambda: Facts(broker.started.get(attempt), broker.finished.get(attempt)),
+            about=attempt,
+        )
+
+    async def forget(self, tenant: str, attempts: tuple[str, ...]) -> None:
+        await Op("forget", lambda: self.world.forget(attempts), about=attempts[0])
+
+
+@dataclass
+class SimulatedRunnerSlots:
+    """RESULTS, as a runner may use it."""
+
+    world: World
+    process: Process
+
+    async def start(self, tenant: str, started: CallStarted) -> bool:
+        return await Op(
+            "start", lambda: self.world.start_attempt(self.process, started), about=started.attempt
+        )
+
+    async def finish(self, tenant: str, finished: CallFinished) -> None:
+        await Op(
+            "finish", lambda: self.world.broker.put_result(finished), may_fail=False, about=finished.attempt
+        )
+
+
+@dataclass
+class SimulatedApprovals:
+    """APPROVALS and its timers."""
+
+    world: World
+
+    async def ask(self, request: ApprovalRequest) -> None:
+        await Op("ask", lambda: self.world.ask(request))
+
+    async def settle(self, reply: ApprovalReply) -> ApprovalReply:
+        return await Op("settle approval", lambda: self.world.broker.answer(reply))
+
+    async def discard(self, reply: ApprovalReply, reason: str) -> None:
+        def discard() -> None:
+            self.world.broker.discard(reply, reason)
+            self.world.census["approval: forged answer put away"] += 1
+
+        await Op("discard", discard)
+
+    async def read(self, tenant: str, approval_id: str) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+        broker = self.world.broker
+        return await Op(
+            "read approval", lambda: (broker.requests.get(approval_id), broker.answers.get(approval_id))
+        )
+
+
+@dataclass
+class SimulatedMemory:
+    """KV `idempotency`."""
+
+    world: World
+
+    async def remember(self, tenant: str, request_id: str, note: RequestNote) -> RequestNote:
+        return await Op("remember", lambda: self.world.broker.notes.setdefault(request_id, note))
+
+
+@dataclass
+class SimulatedIntake:
+    """RUNS, as a gateway may use it."""
+
+    world: World
+
+    async def start(self, work: StartRun) -> None:
+        await Op("publish start", lambda: self.world.broker.publish("work", f"start:{work.run_id}", work))
+
+
+@dataclass
+class SimulatedWork:
+    """RUNS, as an agent may use it."""
+
+    world: World
+
+    async def publish(self, work: StartRun | ResumeRun) -> None:
+        msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
+        await Op("publish work", lambda: self.world.broker.publish("work", msg_id, work))
+
+    async def nudge(self, tenant: str, conversation_id: str) -> None:
+        await Op("nudge", lambda: self.world.wake(conversation_id))
+
+
+@dataclass
+class SimulatedRunners:
+    """Leases, placements and core requests."""
+
+    world: World
+
+    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
+        return await Op("place", lambda: self.world.place(conversation_id))
+
+    async def alive(self, placement: Placement) -> bool:
+        return await Op("alive", lambda: self.world.alive(placement), may_fail=False)
+
+    async def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+        return await Op("call", lambda: self.world.call(placement, request), about=request.attempt)
+
+    async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
+        await Op("cancel call", lambda: self.world.cancel_call(placement, attempt), about=attempt)
