@@ -10,7 +10,9 @@ import pytest
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.envelope import RemoteError, answer, error_envelope
 from banksman.bus.errors import MessageTooLarge, NoResponders, TimedOut
+from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
+from banksman.bus.publish import durable
 from banksman.contracts.errors import BadInput, ErrorCode, Unavailable
 from banksman.testing.fixtures import connect
 from banksman.testing.nats import NatsServer, free_port
@@ -140,6 +142,29 @@ async def test_a_closed_connection_answers_and_does_not_hang(nats_server: NatsSe
         await bus.request("any.thing", b"", 5)
     with pytest.raises(Unavailable):
         await bus.publish("any.thing", b"")
+    with pytest.raises(Unavailable):
+        await durable(bus, "any.thing", b"", msg_id="m1")
+    with pytest.raises(Unavailable):
+        await call(bus, "$JS.API.INFO")
+
+
+async def test_closing_wakes_whoever_waits_for_an_answer(nats_server: NatsServer, tenant: str) -> None:
+    bus = await connect(nats_server)
+
+    async def silent(message: Message) -> None:
+        pass
+
+    await bus.subscribe(tenant, silent)
+    waiting = [
+        asyncio.create_task(bus.request(tenant, b"", 30)),
+        asyncio.create_task(durable(bus, tenant, b"", msg_id="m1")),
+    ]
+    await bus.ready()
+    await bus.close()
+    async with asyncio.timeout(1):
+        for waiter in waiting:
+            with pytest.raises(Unavailable):
+                await waiter
 
 
 async def test_what_does_not_fit_a_message_is_refused_with_its_size(bus: Bus, tenant: str) -> None:

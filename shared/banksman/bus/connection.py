@@ -7,10 +7,7 @@ import contextlib
 import logging
 import random
 import re
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,14 +17,16 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
 from nats.errors import SlowConsumerError
 from nats.js import JetStreamContext
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.bus.client import jetstream
 from banksman.bus.client import subscribe as nats_subscribe
 from banksman.bus.errors import ConnectionLost
 from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
+from banksman.bus.settings import BusStats, NatsSettings
 from banksman.contracts.errors import Unavailable
+
+__all__ = ["Bus", "BusStats", "NatsSettings", "Subscription"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,47 +35,6 @@ PUBLISHES_IN_FLIGHT = 16
 wait longer."""
 
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
-
-
-class NatsSettings(BaseModel):
-    """How to reach NATS and as whom."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    url: str | tuple[str, ...] = "nats://127.0.0.1:4222"
-    """One server or several of a cluster: `nats://`, `tls://`."""
-    nkey_seed_file: Path | None = None
-    """File with the user's seed (`SU…`); None connects without a user."""
-    nkey_seed: SecretStr | None = None
-    """The seed itself, when there is no file."""
-    tls_ca_file: Path | None = None
-    """Certificates that the server's is checked against; None for the system's."""
-    tls_cert_file: Path | None = None
-    """The client's own certificate, where the server asks for one."""
-    tls_key_file: Path | None = None
-    tls_hostname: str | None = None
-    """The name in the server's certificate, when it is not the one in `url`."""
-    connect_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds until the first connection must stand; later ones are tried for ever."""
-    monitoring_url: str | None = None
-    """Where the server tells of itself over HTTP; lets `verify` see how it syncs."""
-
-    @property
-    def urls(self) -> list[str]:
-        """All servers."""
-        return [self.url] if isinstance(self.url, str) else list(self.url)
-
-
-@dataclass(slots=True)
-class BusStats:
-    """What went wrong on a connection since it was made."""
-
-    reconnects: int = 0
-    errors: int = 0
-    slow_consumer: int = 0
-    """Times that messages were dropped because a subscription's queue was full."""
-    forbidden: int = 0
-    """Publishes and subscriptions that the server refused."""
 
 
 class Subscription:
@@ -283,7 +241,7 @@ class Bus:
             "name": self.name,
             "nkeys_seed": str(settings.nkey_seed_file) if settings.nkey_seed_file and not seed else None,
             "nkeys_seed_str": seed,
-            "tls": self._tls(),
+            "tls": settings.tls_context(),
             "tls_hostname": settings.tls_hostname,
             "connect_timeout": 2,
             "ping_interval": 5,
@@ -296,17 +254,6 @@ class Bus:
             "reconnected_cb": self._reconnected,
             "closed_cb": self._closed,
         }
-
-    def _tls(self) -> ssl.SSLContext | None:
-        settings = self.settings
-        if not settings.tls_ca_file and not any(url.startswith("tls:") for url in settings.urls):
-            return None
-        context = ssl.create_default_context(
-            cafile=str(settings.tls_ca_file) if settings.tls_ca_file else None
-        )
-        if settings.tls_cert_file:
-            context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
-        return context
 
     async def _failed(self, error: Exception) -> None:
         match error:
