@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+from tests.gateway.conftest import Agent, Served
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letters
+from banksman.bus.envelope import RemoteError
+from banksman.bus.messages import Message
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+from banksman.sdk.client import Client
+
+
+@pytest.fixture
+async def client(gateway: Served, bus: Bus, tenant: str) -> AsyncGenerator[Client]:
+    yield Client(bus, tenant)
+
+
+async def test_a_service_starts_a_run_and_reads_its_events(client: Client, agent: Agent) -> None:
+    """R114"""
+    conversation = await client.create_conversation(title="From a service")
+    run = await client.send(conversation, "hi", request_id="once")
+    assert await client.send(conversation, "hi", request_id="once") == run
+    start = await agent.started(conversation)
+    await agent.begin(start)
+    await agent.finish(start, "Done.")
+    async with asyncio.timeout(5):
+        outcome = await client.outcome(run)
+    assert (start.run_id, start.user, outcome.content) == (run.run_id, "nats", "Done.")
+
+
+async def test_an_approval_is_decided_over_nats(client: Client, agent: Agent) -> None:
+    conversation = await client.create_conversation()
+    await client.send(conversation, "list")
+    request = await agent.ask(await agent.started(conversation))
+    answer = await client.reply(request.approval_id, all="approve")
+    assert (answer.already_resolved, answer.outcome) == (False, "approved")
+
+
+async def test_a_refusal_is_an_error_frame(client: Client) -> None:
+    with pytest.raises(RemoteError) as refused:
+        await client.send("nobody", "hi")
+    assert refused.value.code == "not_found"
+
+
+async def test_subject_and_body_must_agree(gateway: Served, bus: Bus, tenant: str) -> None:
+    subject = subjects.api(tenant, "chat", "send", "c1")
+    body = json.dumps({"conversation_id": "c2", "content": "hi"}).encode()
+    answer = json.loads(await bus.request(subject, body, 5))
+    assert (answer["type"], answer["details"]["field"]) == ("error", "conversation_id")
+
+
+async def test_what_is_wrong_with_a_publish_is_told_and_kept(gateway: Served, bus: Bus, tenant: str) -> None:
+    told: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def received(message: Message) -> None:
+        told.put_nowait(message)
+
+    await bus.subscribe(subjects.api(tenant, "error"), received)
+    marker = new_id("x")
+    subject = subjects.api(tenant, "chat", "send", marker)
+    await bus.publish(subject, b'{"content": "hi"}')
+    async with asyncio.timeout(5):
+        error = json.loads((await told.get()).data)
+        while not [letter async for letter in dead_letters(bus) if letter.letter.subject == subject]:
+            await bus.ready()
+    assert error["code"] == "not_found"

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from tests.gateway.conftest import Agent, Served, Socket
+from websockets.exceptions import InvalidStatus
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import last_message
+from banksman.bus.kv import Bucket
+from banksman.bus.messages import Message
+from banksman.bus.names import OUTPUTS, RUNNERS, WORKFLOWS
+from banksman.bus.objects import Objects
+from banksman.contracts import subjects
+from banksman.contracts.calls import FileAnswer, FileEntry, RunnerLease
+from banksman.contracts.events import ToolCallCompleted
+from banksman.contracts.ids import new_id
+from banksman.contracts.registry import (
+    WorkflowCategories,
+    WorkflowCategory,
+    WorkflowChecked,
+    WorkflowDefinition,
+)
+from banksman.contracts.tools import ToolResult
+from banksman.contracts.wire import strict_json
+
+
+async def test_assistants_are_kept_with_a_revision(gateway: Served) -> None:
+    async with gateway.http as http:
+        listed = (await http.get("/context/assistants")).json()["items"]
+        made = await http.post("/context/assistants", json={"id": "plain", "model": "demo:demo"})
+        taken = await http.post("/context/assistants", json={"id": "plain"})
+        changed = await http.put("/context/assistants/plain", json={"tools": {"enabled": True}})
+        read = (await http.get("/context/assistants/plain")).json()
+        wrong = await http.post("/context/assistants", json={"model": "no-provider"})
+        gone = await http.delete("/context/assistants/plain")
+        missing = await http.get("/context/assistants/plain")
+    assert [(one["id"], one["tools"]["enabled"]) for one in listed] == [("default", True)]
+    assert (made.status_code, made.json()["tools"]["enabled"], taken.status_code) == (201, False, 409)
+    assert changed.json()["revision"] > made.json()["revision"]
+    assert (read["tools"]["enabled"], read["model"]) == (True, None)
+    assert (wrong.status_code, wrong.json()["error"]["field"]) == (400, "model")
+    assert (gone.status_code, missing.status_code) == (204, 404)
+
+
+async def test_an_assistants_settings_reach_its_runs(gateway: Served, agent: Agent) -> None:
+    assistant = {
+        "id": "tight",
+        "model": "anthropic:some-model",
+        "options": {"max_tokens": 99},
+        "tools": {"enabled": True, "max_iterations": 7, "tool_protocol": "json_text"},
+        "variables": {"service": "docs", "tone": "dry"},
+    }
+    async with gateway.http as http:
+        await http.post("/context/assistants", json=assistant)
+        body = {"assistant": "tight", "settings": {"max_iterations": 5}}
+        conversation = (await http.post("/context/conversations", json=body)).json()["conversation_id"]
+        run = {"content": "hi", "overrides": {"model": "demo"}, "variables": {"tone": "warm"}}
+        await http.post(f"/context/conversations/{conversation}/runs", json=run)
+    settings = (await agent.started(conversation)).settings
+    assert (settings.assistant_id, settings.assistant_revision > 0) == ("tight", True)
+    assert (settings.model, settings.options.max_tokens) == ("demo:demo", 99)
+    assert (settings.tools.max_iterations, settings.tool_protocol) == (5, "json_text")
+    assert settings.variables == {"service": "docs", "tone": "warm"}
+
+
+async def test_an_enhanced_prompt_holds_base_tools_and_diagrams(gateway: Served) -> None:
+    """R24, R25"""
+    async with gateway.http as http:
+        made = await http.post("/v1/system-prompts", json={"id": "mine", "content": "Serve {{service}}."})
+        plain = (await http.get("/v1/system-prompts/mine")).json()
+        path = "/v1/system-prompts/mine/enhanced"
+        enhanced = (await http.get(path, params={"variables": '{"service": "docs"}'})).json()
+        native = (await http.get(path, params={"protocol": "native"})).json()
+        small = (await http.get(path, params={"budget_tokens": 300})).json()
+        default = (await http.get("/v1/system-prompts/default")).json()
+    assert (made.status_code, plain["content"]) == (201, "Serve {{service}}.")
+    assert enhanced["content"].startswith("Serve docs.")
+    assert enhanced["tools"] == ["bash", "read_file", "write_file", "web_fetch"]
+    assert '"terminate"' in enhanced["content"] and "mermaid" in enhanced["content"]
+    assert '"terminate"' not in native["content"]
+    assert small["dropped_tools"]
+    assert default["content"]
+
+
+async def _runner(bus: Bus, files: dict[str, bytes]) -> None:
+    """Serve files as a runner does."""
+    runner = new_id("r")
+    await Bucket(bus, RUNNERS, RunnerLease).put(
+        runner, RunnerLease(runner=runner, runner_epoch=1, load=-1_000_000, workspaces=True)
+    )
+    uploads: dict[str, bytes] = {}
+
+    async def received(message: Message) -> None:
+        request: Any = strict_json(message.data)
+        path = request["path"]
+        match request["op"]:
+            case "list":
+                items = tuple(
+                    FileEntry(path=name, size=len(data), modified_at="2026-01-01T00:00:00Z")  # pyright: ignore[reportArgumentType]
+                    for name, data in files.items()
+                )
+                answer = FileAnswer(items=items)
+            case "write":
+                upload = request["upload"]
+                uploads[upload] = uploads.get(upload, b"") + base64.b64decode(request["data_base64"])
+                if request["last"]:
+                    files[path] = uploads.pop(upload)
+                answer = FileAnswer()
+            case _ if path not in files:
+                answer = FileAnswer(error=f"{path}: there is no such file")
+            case "read":
+                part = files[path][request["offset"] : request["offset"] + request["max_bytes"]]
+                more = request["offset"] + len(part) < len(files[path])
+                answer = FileAnswer(data_base64=base64.b64encode(part).decode(), more=more)
+            case _:
+                del files[path]
+                answer = FileAnswer()
+        await bus.publish(message.reply, answer.model_dump_json().encode())
+
+    await bus.subscribe(subjects.files(runner, subjects.ANY, subjects.ANY), received)
+
+
+async def test_files_are_uploaded_listed_downloaded_and_deleted(gateway: Served) -> None:
+    files: dict[str, bytes] = {}
+    await _runner(gateway.bus, files)
+    data = bytes(range(256)) * 5000
+    async with gateway.http as http:
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        path = f"/context/conversations/{conversation}/files"
+        put = await http.put(f"{path}/notes/a%20b.bin", content=data)
+        listed = (await http.get(path)).json()["items"]
+        read = await http.get(f"{path}/notes/a%20b.bin")
+        deleted = await http.delete(f"{path}/notes/a%20b.bin")
+        missing = await http.get(f"{path}/notes/a%20b.bin")
+    assert put.status_code == 201
+    assert [(one["path"], one["size"]) for one in listed] == [("notes/a b.bin", len(data))]
+    assert read.content == data
+    assert read.headers["content-disposition"].startswith("attachment")
+    assert (deleted.status_code, missing.status_code) == (204, 404)
+
+
+async def test_the_whole_output_of_a_call_is_downloaded(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http:
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        call = (await agent.ask(start)).items[0].tool_call_id
+        name = f"{agent.tenant}/{conversation}/{call}-1"
+        await Objects(gateway.bus, OUTPUTS).put(name, b"all of it")
+        result = ToolResult(tool_call_id=call, content={"success": True}, truncated=True, output_ref=name)
+        await agent.commit(conversation, start.run_id, ToolCallCompleted(result=result))
+        output = await http.get(f"/context/runs/{start.run_id}/tool-calls/{call}/output")
+        other = await http.get(f"/context/runs/{start.run_id}/tool-calls/k0/output")
+    assert (output.content, other.status_code) == (b"all of it", 404)
+
+
+async def _workflows(bus: Bus) -> WorkflowDefinition:
+    """Answer as the workflows service does."""
+    definition = WorkflowDefinition(name=new_id("w"), title="Create project", category="projects")
+    category = WorkflowCategory(name="projects", title="Projects", workflows=(definition,))
+    answers: dict[str, Any] = {
+        "categories": WorkflowCategories(categories=(category,)),
+        "get": definition,
+        "start": WorkflowChecked(workflow=definition, parameters={"name": "x", "kind": "default"}),
+    }
+
+    for action, answer in answers.items():
+
+        async def received(message: Message, answer: Any = answer) -> None:
+            await bus.publish(message.reply, answer.model_dump_json().encode())
+
+        await bus.subscribe(subjects.workflow_api(action), received)
+    return definition
+
+
+async def test_a_workflow_is_chosen_and_started(gateway: Served, tenant: str) -> None:
+    """R112"""
+    definition = await _workflows(gateway.bus)
+    async with gateway.http as http, gateway.socket() as socket:
+        grouped = (await http.get("/workflows/categories")).json()["categories"]
+        read = (await http.get(f"/workflows/{definition.name}")).json()
+        started = await http.post(f"/workflows/{definition.name}/runs", json={"parameters": {"name": "x"}})
+        ack = await socket.ask("workflow.start", workflow=definition.name, parameters={"name": "x"})
+        head = await socket.ask("subscribe", conversation_id=ack["conversation_id"], after_seq=0)
+    subject = subjects.workflow_run(definition.name, tenant, ack["conversation_id"])
+    message = await last_message(gateway.bus, WORKFLOWS, subject)
+    assert [one["workflows"][0]["name"] for one in grouped] == [definition.name]
+    assert (read["title"], started.status_code) == ("Create project", 202)
+    assert message is not None
+    assert json.loads(message.data)["parameters"] == {"name": "x", "kind": "default"}
+    assert head["type"] == "subscribed"
+
+
+async def test_workflows_without_their_service_are_unavailable(gateway: Served) -> None:
+    async with gateway.http as http:
+        answer = await http.get("/workflows")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_a_ticket_opens_one_websocket(guarded: Served) -> None:
+    async with guarded.http as http:
+        ticket = (await http.post("/v1/ws-ticket")).json()["ticket"]
+        refused = await http.post("/v1/ws-ticket", headers={"authorization": ""})
+    async with guarded.raw(path=f"/ws?ticket={ticket}") as connection:
+        assert (await Socket(connection).ask("hello"))["user"] == "alice"
+    with pytest.raises(InvalidStatus) as used:
+        async with guarded.raw(path=f"/ws?ticket={ticket}"):
+            pass
+    assert (refused.status_code, used.value.response.status_code) == (401, 401)
+
+
+@pytest.mark.parametrize("path", ["/docs", "/asyncapi"])
+async def test_documents_are_pages_of_our_own(gateway: Served, path: str) -> None:
+    async with gateway.http as http:
+        page = await http.get(path)
+    assert page.status_code == 200
+    assert "http://" not in page.text and "https://" not in page.text
+    assert "script" not in page.headers["content-security-policy"]
+
+
+async def test_documents_name_what_is_served(gateway: Served) -> None:
+    async with gateway.http as http:
+        openapi = (await http.get("/openapi.json")).json()
+        asyncapi = (await http.get("/asyncapi.json")).json()
+        frames = (await http.get("/v1/schemas/ws.json")).json()
+    body = openapi["paths"]["/context/conversations/{conversation_id}/runs"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"]["$ref"].endswith("/NewRun")
+    assert "content" in openapi["components"]["schemas"]["NewRun"]["properties"]
+    assert "chat send" in asyncapi["channels"]
+    assert "ChatSend" in frames["client"]["$defs"] and "crash_loop" in frames["error_codes"]
