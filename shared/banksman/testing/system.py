@@ -56,10 +56,13 @@ class ScriptedModel:
 
 
 class System:
-    """A running `banksman up`, its data directory, and the model server its agents ask."""
+    """A running `banksman up`, its data directory, and the model server its agents ask.
+
+    Without a scripted model no key is set, and the demo model answers as for a newcomer.
+    """
 
     def __init__(
-        self, data_dir: Path, model: ScriptedModel, environment: Mapping[str, str] | None = None
+        self, data_dir: Path, model: ScriptedModel | None, environment: Mapping[str, str] | None = None
     ) -> None:
         self.data_dir = data_dir
         self.model = model
@@ -150,13 +153,17 @@ class System:
             for name, value in os.environ.items()
             if not name.startswith(("BANKSMAN_", "ANTHROPIC_", "OPENAI_"))
         }
-        vendor = {
+        return {**kept, **self._vendors(), **self._environment}
+
+    def _vendors(self) -> dict[str, str]:
+        if self.model is None:
+            return {}
+        return {
             "OPENAI_API_KEY": "sk-test-canary-openai-0123456789",
             "OPENAI_BASE_URL": f"{self.model.url}/v1",
             "ANTHROPIC_API_KEY": "sk-ant-test-canary-anthropic-0123456789",
             "ANTHROPIC_BASE_URL": self.model.url,
         }
-        return {**kept, **vendor, **self._environment}
 
     def _ended(self) -> str | None:
         if self._process is None or self._process.poll() is not None:
