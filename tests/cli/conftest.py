@@ -14,7 +14,7 @@ import pytest
 
 from banksman.testing.nats import free_port
 
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 """Seconds that a start or an end may take on a busy machine."""
 
 SERVICES_LEFT_OUT = ("gateway", "agent", "workflows", "tool-runner")
@@ -39,7 +39,7 @@ def banksman(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         text=True,
         stdin=subprocess.DEVNULL,
         env=environment(**variables),
-        timeout=PATIENCE_S * 2,
+        timeout=PATIENCE_S * 4,
     )
 
 

@@ -191,6 +191,14 @@ def test_a_setting_that_only_a_service_knows_to_be_wrong_ends_everything_with_it
     assert not [event for event in system.events if event["event"] == "ended"]
 
 
+def test_what_is_not_ready_in_time_is_named_and_waited_for(start: Start) -> None:
+    system = start(BANKSMAN_LOCAL__READY_TIMEOUT_S="0.3")
+
+    assert system.wait_for("not_ready", process="model-server")["reason"]
+    system.wait_for("ready", process="model-server")
+    system.wait_for("up")
+
+
 def test_detached_it_returns_when_ready_and_down_ends_it(data_dir: Path) -> None:
     left_out = [word for name in SERVICES_LEFT_OUT for word in ("--without", name)]
     try:

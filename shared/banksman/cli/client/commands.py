@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from banksman.cli import output
 from banksman.cli.client.address import Address
+from banksman.cli.client.errors import GatewayRefused
 from banksman.cli.client.http import Http
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.talk import Decide, Ending, always, ask_person, converse, follow
@@ -155,7 +156,7 @@ def decide(
 def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
     """Show the workflows by category."""
     with Http.to(address) as http:
-        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories")))
+        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories"), "categories"))
     for category in categories:
         if not as_json:
             output.say(clean(str(category["title"])))
@@ -233,7 +234,7 @@ def _decide(verdict: Literal["approve", "reject"] | None) -> Decide:
 
 def _open_questions(address: Address) -> list[Mapping[str, Any]]:
     with Http.to(address) as http:
-        return cast(list[Mapping[str, Any]], _items(http.get("/context/approvals")))
+        return cast(list[Mapping[str, Any]], _items(http.get("/context/approvals"), "items"))
 
 
 def _question(address: Address, approval_id: str) -> Mapping[str, Any]:
@@ -261,9 +262,16 @@ def _show_answer(ending: Ending) -> None:
         output.say(clean(ending.content))
 
 
-def _items(body: Any) -> list[Any]:
-    """What a list of the gateway holds."""
-    return cast(list[Any], body["items"])
+def _items(body: Any, name: str) -> list[Any]:
+    """The list of that name in an answer.
+
+    Raises:
+        GatewayRefused: there is none; what answers is no gateway, or of another version.
+    """
+    found = cast(Mapping[str, Any], body).get(name) if isinstance(body, dict) else None
+    if not isinstance(found, list):
+        raise GatewayRefused(f"the gateway's answer has no list {name!r}", None)
+    return cast(list[Any], found)
 
 
 def _parameters(given: list[str]) -> dict[str, Any]:

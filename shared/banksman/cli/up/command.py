@@ -79,7 +79,7 @@ def detach(options: UpOptions) -> Exit:
 
     Raises:
         BadInput: a setting is wrong, or the port is taken.
-        Unavailable: it ended before it was ready.
+        Unavailable: it takes too long to get ready.
     """
     settings = _settings(options)
     data = DataDir(settings.data_dir.resolve())
@@ -97,6 +97,8 @@ def detach(options: UpOptions) -> Exit:
         )
     instance = _await_ready(supervisor, data, settings)
     if instance is None:
+        if supervisor.poll() is None:
+            raise Unavailable(f"not ready yet; it goes on in the background and writes to {log}")
         output.complain(log.read_text(encoding="utf-8", errors="replace").strip())
         return Exit.CRITICAL
     _tell(instance, json=options.json, text=f"Banksman is ready at {instance.url} (`banksman down` ends it)")

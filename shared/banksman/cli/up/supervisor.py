@@ -75,7 +75,7 @@ class Supervisor:
         return child
 
     async def _all_ready(self, children: list[Child]) -> None:
-        """Wait until all are ready, or the time for it is over; then say which are not."""
+        """Wait until all are ready. When the time for it is over, say which are not, and wait for the needed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ready_timeout_s), asyncio.TaskGroup() as waiting:
                 for child in children:
@@ -85,6 +85,9 @@ class Supervisor:
         for child in children:
             if not child.ready.is_set():
                 self._screen.not_ready(child.spec.name, child.problem)
+        for child in children:
+            if child.spec.needed:
+                await child.ready.wait()
 
     async def _wait_ready(self, child: Child, children: list[Child]) -> None:
         await child.ready.wait()

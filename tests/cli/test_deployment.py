@@ -1,0 +1,138 @@
+"""compose.yaml is true: with the keys, settings and files that it gives, every service gets ready.
+
+The containers themselves need an engine; here each service is a process, with the addresses of this machine.
+"""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from banksman.testing.nats import free_port
+
+from .conftest import PATIENCE_S, banksman, environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Deployment:
+    """The services of compose.yaml, with containers' names and paths replaced by this machine's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ports = {name: free_port() for name in ("4222", "8222", "8000", "8080")}
+        self.services: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+
+    def environment(self, service: str) -> dict[str, str]:
+        """A service's variables."""
+        given = self.services[service].get("environment", {})
+        pairs = (
+            given.items()
+            if isinstance(given, dict)
+            else (line.split("=", 1) for line in given if "=" in line)
+        )
+        return {name: self._here(str(value)) for name, value in pairs}
+
+    def command(self, service: str) -> list[str]:
+        """A service's arguments of `banksman`."""
+        return [self._here(word) for word in self.services[service]["command"]]
+
+    def nats_config(self) -> Path:
+        """The deployed configuration, on this machine's ports."""
+        text = (ROOT / "deploy" / "nats" / "nats.conf").read_text()
+        for name in ("4222", "8222"):
+            text = text.replace(f'"0.0.0.0:{name}"', f'"127.0.0.1:{self.ports[name]}"')
+        config = self.directory / "nats.conf"
+        config.write_text(text.replace('"/data"', f'"{self.directory / "data"}"'))
+        return config
+
+    def _here(self, text: str) -> str:
+        for host, port in (("nats", "4222"), ("nats", "8222"), ("model-server", "8000")):
+            text = text.replace(f"{host}:{port}", f"127.0.0.1:{self.ports[port]}")
+        for path in ("/keys", "/workspaces"):
+            text = text.replace(path, str(self.directory) + path) if text.startswith(path) else text
+        return text.replace("/etc/banksman/nats", str(self.directory))
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
+    """Keys are made, nats-server runs, streams are provisioned: what the services depend on."""
+    deployment = Deployment(tmp_path_factory.mktemp("deployment"))
+    (deployment.directory / "workspaces").mkdir()
+    deployment.nats_config()
+    assert banksman(*deployment.command("keys")).returncode == 0
+    with started(deployment.command("nats"), {}):
+        wait_for(f"http://127.0.0.1:{deployment.ports['8222']}/healthz")
+        provisioned = banksman(*deployment.command("provision"), **deployment.environment("provision"))
+        assert provisioned.returncode == 0, provisioned.stderr
+        yield deployment
+
+
+def test_the_streams_are_as_promised(deployment: Deployment) -> None:
+    done = banksman("streams", "check", **deployment.environment("provision"))
+
+    assert (done.returncode, done.stdout) == (0, "streams are as promised\n"), done.stderr
+
+
+@pytest.mark.parametrize("service", ["gateway", "agent", "workflows", "tool-runner"])
+def test_the_service_gets_ready(deployment: Deployment, service: str, tmp_path: Path) -> None:
+    health = free_port()
+    told = deployment.environment(service)
+    section = f"BANKSMAN_{service.upper().replace('-', '_')}__"
+    assert told[f"{section}HEALTH_PORT"] == "8081"
+    told |= {f"{section}HEALTH_PORT": str(health)}
+    told.setdefault("BANKSMAN_DATA_DIR", str(tmp_path))
+    if service == "gateway":
+        told |= {f"{section}HOST": "127.0.0.1", f"{section}PORT": str(deployment.ports["8080"])}
+
+    with started(deployment.command(service), told):
+        wait_for(f"http://127.0.0.1:{health}/readyz")
+
+
+def test_the_model_server_answers_where_the_others_look_for_it(deployment: Deployment) -> None:
+    told = deployment.environment("model-server") | {
+        "BANKSMAN_MODEL_SERVER__HOST": "127.0.0.1",
+        "BANKSMAN_MODEL_SERVER__PORT": str(deployment.ports["8000"]),
+    }
+
+    with started(deployment.command("model-server"), told):
+        wait_for(f"{deployment.environment('agent')['BANKSMAN_MODELS__DEMO_BASE_URL']}/models")
+
+
+@contextlib.contextmanager
+def started(command: list[str], variables: dict[str, str]) -> Generator[None]:
+    """Run a command of `banksman` while the context is open."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "banksman.cli", *command],
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        process.terminate()
+        assert process.wait(PATIENCE_S) in (0, 1)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(url: str) -> None:
+    """Wait until an address answers with 200."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(URLError, OSError):
+            with urlopen(url, timeout=2) as answer:
+                assert answer.status == 200
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"{url} does not answer with 200")
