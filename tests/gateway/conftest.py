@@ -127,10 +127,10 @@ class Socket:
 
 
 @asynccontextmanager
-async def gateway_on(nats: NatsServer, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
-    more = {name: gateway.pop(name) for name in ("models",) if name in gateway}
+async def gateway_on(server: NatsServer, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
+    more = {name: gateway.pop(name) for name in ("models", "nats") if name in gateway}
+    more.setdefault("nats", NatsSettings(url=server.url, connect_timeout_s=10))
     settings = GatewayServiceSettings(
-        nats=NatsSettings(url=nats.url, connect_timeout_s=10),
         approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),
         gateway=GatewaySettings(
             port=0, **{"keyless_tenant": tenant, "default_model": "demo:demo", **gateway}

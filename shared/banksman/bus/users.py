@@ -91,6 +91,8 @@ def gateway() -> User:
             all_of("workflows"),
             all_of("dead"),
             *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
+            # An upload may come before the first call: then the gateway places the workspace.
+            *_writes(names.OWNERS),
             *_inspects(),
             *_reads(names.EVENTS),
             *_reads(names.APPROVALS),

@@ -32,11 +32,14 @@ def resolve(
     timeout_s = next((layer.run_timeout_s for layer in layers if layer.run_timeout_s), None)
     wanted = next((layer.tool_protocol for layer in layers if layer.tool_protocol), None)
     tools, limits = assistant.tools, assistant.limits
+    model = model_name(overrides.model or conversation.model or assistant.model or default_model)
+    fallbacks = (model_name(name) for name in assistant.fallback_models)
     return RunSettings(
         assistant_id=assistant.id,
         assistant_revision=assistant.revision,
         service=assistant.service,
-        model=model_name(overrides.model or conversation.model or assistant.model or default_model),
+        model=model,
+        fallback_models=tuple(name for name in fallbacks if name != model),
         system_prompt_id=conversation.system_prompt_id or assistant.system_prompt_id,
         system_prompt=assistant.system_prompt,
         options=assistant.options,

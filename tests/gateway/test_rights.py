@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple
+
+import pytest
+from tests.gateway.conftest import Agent, Served, gateway_on
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.kv import Bucket
+from banksman.bus.names import OUTPUTS, OWNERS, RUNNERS
+from banksman.bus.objects import Objects
+from banksman.bus.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES
+from banksman.contracts.calls import RunnerLease, WorkspaceOwner
+from banksman.contracts.events import ToolCallCompleted
+from banksman.contracts.tools import ToolResult
+from banksman.testing.fixtures import SecuredNats
+
+
+class Deployment(NamedTuple):
+    """A gateway with no more rights than a deployment gives it, and the operator to play the others."""
+
+    gateway: Served
+    operator: Bus
+    files: Bus
+
+
+@pytest.fixture
+async def deployment(secured_nats: SecuredNats, tenant: str) -> AsyncGenerator[Deployment]:
+    def as_user(user: str) -> NatsSettings:
+        return NatsSettings(url=secured_nats.server.url, nkey_seed_file=secured_nats.seed_file(user))
+
+    async with (
+        await secured_nats.connect(OPERATOR) as operator,
+        await secured_nats.connect(OPERATOR_FILES) as files,
+        gateway_on(
+            secured_nats.server, operator, tenant, nats=as_user(GATEWAY), outputs=as_user(GATEWAY_FILES)
+        ) as gateway,
+    ):
+        yield Deployment(gateway, operator, files)
+
+
+async def test_the_gateways_rights_suffice_for_all_it_does(
+    deployment: Deployment, secured_nats: SecuredNats, tenant: str
+) -> None:
+    gateway, operator, files = deployment
+    agent = Agent(operator, tenant)
+    async with gateway.http as http, gateway.socket() as socket:
+        await http.post("/v1/system-prompts", json={"id": "mine", "content": "x"})
+        conversation = await socket.create(system_prompt_id="mine", detail="full")
+        sent = await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        queued = (await http.get(f"/context/runs/{sent['run_id']}")).json()
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        request = await agent.ask(start)
+        await socket.until_type("approval.requested")
+        decided = await socket.ask("approval.reply", approval_id=request.approval_id, all="approve")
+        call = request.items[0].tool_call_id
+        await Objects(files, OUTPUTS).put("whole", b"all of it")
+        result = ToolResult(tool_call_id=call, content={"success": True}, truncated=True, output_ref="whole")
+        await agent.commit(conversation, start.run_id, ToolCallCompleted(result=result))
+        output = await http.get(f"/context/runs/{start.run_id}/tool-calls/{call}/output")
+        listed = (await http.get("/context/conversations")).json()["items"]
+        ticket = await http.post("/v1/ws-ticket")
+        cancelled = await socket.ask("run.cancel", run_id=start.run_id)
+        renamed = await http.patch(f"/context/conversations/{conversation}", json={"title": "t"})
+        deleted = await http.delete(f"/context/conversations/{conversation}")
+    assert (queued["status"], decided["outcome"], output.content) == ("queued", "approved", b"all of it")
+    assert [item["status"] for item in listed] == ["awaiting_approval"]
+    assert (ticket.status_code, cancelled["type"]) == (201, "ack")
+    assert (renamed.status_code, deleted.status_code) == (200, 204)
+    assert "Permissions Violation" not in secured_nats.server.log()
+
+
+async def test_the_gateway_may_place_a_workspace(deployment: Deployment, tenant: str) -> None:
+    gateway, operator, _ = deployment
+    lease = RunnerLease(runner="r1", runner_epoch=1, workspaces=True)
+    await Bucket(operator, RUNNERS, RunnerLease).put("r1", lease)
+    async with gateway.http as http:
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        listed = await http.get(f"/context/conversations/{conversation}/files")
+    placed = await Bucket(operator, OWNERS, WorkspaceOwner).get(f"{tenant}.{conversation}")
+    assert placed is not None and placed.value.runner == "r1"
+    assert listed.status_code == 503
