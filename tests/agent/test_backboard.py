@@ -240,6 +240,19 @@ async def test_another_models_words_in_between_begin_a_new_thread_that_is_told_o
     assert len(server.assistants) == 1
 
 
+async def test_a_compacted_history_begins_a_new_thread_that_is_told_the_summary(
+    server: BackboardServer, provider: Provider
+) -> None:
+    server.play(Reply(text="Hi."), Reply(text="ok"))
+    first = await complete(provider, ask(HELLO))
+    summary = UserMessage(message_id="s1", content="They greeted each other.")
+
+    await complete(provider, ask(summary, said(first), UserMessage(message_id="m2", content="and now?")))
+
+    assert server.paths()[3:] == OPENING[1:]
+    assert "They greeted each other." in bodies(server, "/messages")[1]["content"]
+
+
 async def test_a_message_beside_outputs_begins_a_new_thread(
     server: BackboardServer, provider: Provider
 ) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.wire import JsonObject, Stored, Text, Token
@@ -31,6 +31,17 @@ class ApprovalRule(Stored):
     arguments: dict[str, str] = Field(default_factory=dict)
     """Argument name to glob over its text; all must match."""
     action: Decision
+
+
+FallbackModels = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=5)
+]
+"""`provider:model` of each model that is asked, in this order, when the one before it cannot answer.
+
+That is when its provider is limited, fails or is silent beyond all retries, never when it refuses the request
+itself. A model with successors gets half of the time that the run has left. Each request of a run begins
+with the first choice again.
+"""
 
 
 class ModelOptions(Stored):
@@ -82,6 +93,7 @@ class Assistant(Stored):
     """Echoed as `service` in the outcome of a run."""
     model: str | None = Field(default=None, max_length=200)
     """`provider:model`; None for the deployment's default model."""
+    fallback_models: FallbackModels = ()
     system_prompt_id: Token | None = None
     system_prompt: Text | None = None
     """Used when no id is given; None for the built-in prompt."""
@@ -102,6 +114,7 @@ class RunSettings(Stored):
     service: str = "banksman"
     model: str
     """`provider:model`, never None here."""
+    fallback_models: FallbackModels = ()
     system_prompt_id: Token | None = None
     system_prompt: Text | None = None
     options: ModelOptions = ModelOptions()

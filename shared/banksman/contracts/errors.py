@@ -14,7 +14,7 @@ BanksmanError
 └── Fault                         ours or a peer's
     ├── Poison                    a stored message that cannot be read: goes to the dead letters
     ├── WeakDurability            a stream or the server is set weaker than promised
-    └── ProviderFailed            a model's API failed for good: provider, status, code
+    └── ProviderFailed            a model's API failed for good: provider, status, unavailable
 
 Signal (not errors: they steer control flow inside `banksman.runs`)
 └── Fenced                        a higher claim owns the run: stop, neither ack nor nak
@@ -174,9 +174,13 @@ class ProviderFailed(Fault):
 
     code = ErrorCode.PROVIDER_ERROR
 
-    def __init__(self, provider: str, message: str, *, status: int | None = None) -> None:
+    def __init__(
+        self, provider: str, message: str, *, status: int | None = None, unavailable: bool = False
+    ) -> None:
         self.provider = provider
         self.status = status
+        self.unavailable = unavailable
+        """True when nothing is wrong with the request: another provider may answer it."""
         super().__init__(
             f"{provider}: {message}" if status is None else f"{provider} answered {status}: {message}"
         )

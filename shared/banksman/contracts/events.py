@@ -77,6 +77,8 @@ class MessageCompleted(Stored):
     role: Literal["user", "assistant"]
     content: Content | None
     finish_reason: FinishReason | None = None
+    model: str = ""
+    """`provider:model` that wrote it; empty for a user's message."""
     protocol: ToolProtocol = "native"
     provider: str = ""
     provider_state: JsonObject | None = None
@@ -96,6 +98,10 @@ class ProtocolRetry(Stored):
     """What the model wrote."""
     correction: Text
     """What it was told."""
+    model: str = ""
+    """`provider:model` that wrote it."""
+    provider: str = ""
+    provider_state: JsonObject | None = None
     usage: Usage = Usage()
 
 
@@ -251,6 +257,7 @@ class RunFinished(Stored):
     content: str
     service: str
     model: str
+    """The model that answered last; the first choice when none did."""
     iterations: int
     tool_calls: tuple[TrackedCall, ...] = ()
     max_iterations_reached: bool = False

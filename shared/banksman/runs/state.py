@@ -107,6 +107,8 @@ class Run:
     malformed: int = 0
     """Unreadable replies in a row."""
     malformed_before: int = 0
+    answered_by: str = ""
+    """`provider:model` of the last reply; empty before the first."""
     calls: tuple[OpenCall, ...] = ()
     """The calls of the current iteration, answered or not."""
     approval: OpenApproval | None = None
@@ -389,6 +391,7 @@ def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversat
         final=text or "",
         malformed=0,
         malformed_before=run.malformed,
+        answered_by=data.model,
         usage=run.usage + data.usage,
     )
     counted = data.usage.input_tokens
@@ -397,9 +400,15 @@ def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversat
 
 
 def _retry(state: Conversation, run: Run, data: ProtocolRetry) -> Conversation:
-    said = AssistantMessage(message_id=data.message_id, content=data.reply, protocol="json_text")
+    said = AssistantMessage(
+        message_id=data.message_id,
+        content=data.reply,
+        protocol="json_text",
+        provider=data.provider,
+        provider_state=data.provider_state,
+    )
     told = UserMessage(message_id=data.message_id, content=data.correction)
-    run = replace(run, malformed=data.attempt, usage=run.usage + data.usage)
+    run = replace(run, malformed=data.attempt, answered_by=data.model, usage=run.usage + data.usage)
     return replace(state, run=run, history=(*state.history, said, told))
 
 

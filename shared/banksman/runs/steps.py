@@ -248,7 +248,7 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
         status=status,
         content=content,
         service=run.settings.service,
-        model=run.settings.model,
+        model=run.answered_by or run.settings.model,
         iterations=run.iteration,
         tool_calls=run.tracked,
         max_iterations_reached=status == "max_iterations",

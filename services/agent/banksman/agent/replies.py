@@ -43,6 +43,8 @@ class Reply:
     call_ids: tuple[str, ...]
     """One for each call."""
     usage: Usage
+    model: str
+    """`provider:model` that wrote it."""
     provider: str
     provider_state: JsonObject | None
     tools: Mapping[str, ToolDefinition]
@@ -82,6 +84,7 @@ def _message(run: Run, reply: Reply, text: str | None) -> MessageCompleted:
         role="assistant",
         content=text,
         finish_reason="tool_calls",
+        model=reply.model,
         protocol=run.settings.tool_protocol,
         provider=reply.provider,
         provider_state=reply.provider_state,
@@ -97,6 +100,9 @@ def _retry(run: Run, reply: Reply, malformed: Malformed) -> ProtocolRetry:
         message_id=reply.message_id,
         reply=reply.text,
         correction=malformed.correction,
+        model=reply.model,
+        provider=reply.provider,
+        provider_state=reply.provider_state,
         usage=reply.usage,
     )
 

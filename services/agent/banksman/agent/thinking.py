@@ -10,13 +10,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from banksman.agent.catalog import ToolCatalog
+from banksman.agent.fallback import Answered, first_answer
 from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Calls,
     DeltaFilter,
     Final,
-    ModelReply,
     ModelRequest,
     Protocol,
     kept_text,
@@ -87,35 +87,42 @@ class Thinker:
         run = owned.run
         logger.info("asking the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         protocol = protocol_for(run.settings.tool_protocol)
-        provider, model = self.providers.choose(run.settings.model)
-        request, tools = await self._request(owned.state, run, protocol, model)
+        request, tools = await self._request(owned.state, run, protocol)
         message_id = owned.ports.clock.new_id("m")
         deltas = _Deltas(self.bus, owned.state, run, message_id, protocol)
         left_s = (deadline_of(run) - owned.ports.clock.now()).total_seconds()
-        asked = provider.complete(request, deltas=deltas, deadline_s=max(0.1, left_s))
+        asked = first_answer(
+            self.providers,
+            (run.settings.model, *run.settings.fallback_models),
+            request,
+            deltas=deltas,
+            deadline_s=left_s,
+        )
         answered = await unless_cancelled(owned, asked)
         if answered is None:
             return None
-        reading = protocol.read(answered, attempt=run.malformed + 1)
+        written = answered.reply
+        reading = protocol.read(written, attempt=run.malformed + 1)
         if isinstance(reading, Final):
             await deltas.flush()
         calls = reading.calls if isinstance(reading, Calls) else ()
         return Reply(
             reading=reading,
-            text=kept_text(answered.text or ""),
+            text=kept_text(written.text or ""),
             message_id=message_id,
             approval_id=owned.ports.clock.new_id("a"),
             expires_at=owned.ports.clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
             call_ids=tuple(owned.ports.clock.new_id("k") for _ in calls),
-            usage=answered.usage.model_copy(update={"cost_usd": self._cost(run, answered)}),
-            provider=provider.name,
-            provider_state=answered.provider_state,
+            usage=written.usage.model_copy(update={"cost_usd": self._cost(answered)}),
+            model=answered.model,
+            provider=answered.provider,
+            provider_state=written.provider_state,
             tools={tool.name: tool for tool in tools},
             old_contents=await self._old_contents(owned.state, reading),
         )
 
     async def _request(
-        self, state: Conversation, run: Run, protocol: Protocol, model: str
+        self, state: Conversation, run: Run, protocol: Protocol
     ) -> tuple[ModelRequest, tuple[ToolDefinition, ...]]:
         settings = run.settings
         tools = self.catalog.offered(state.tenant, settings.tools)
@@ -129,7 +136,14 @@ class Thinker:
             logger.warning(
                 "tools left out of the prompt", extra={"run_id": run.run_id, "tools": prompt.dropped}
             )
-        request = ModelRequest(model, prompt.text, state.history, prompt.tools, settings.options)
+        request = ModelRequest(
+            settings.model,
+            prompt.text,
+            state.history,
+            prompt.tools,
+            settings.options,
+            state.conversation_id,
+        )
         return protocol.prepare(request), prompt.tools
 
     async def _base_prompt(self, tenant: str, run: Run) -> str:
@@ -141,8 +155,8 @@ class Thinker:
             raise NotFound("system prompt", prompt_id)
         return entry.value.content
 
-    def _cost(self, run: Run, reply: ModelReply) -> float | None:
-        return cost(run.settings.model, reply.usage, self.settings.prices)
+    def _cost(self, answered: Answered) -> float | None:
+        return cost(answered.model, answered.reply.usage, self.settings.prices)
 
     async def _old_contents(self, state: Conversation, reading: object) -> dict[str, str]:
         """What the files hold that would be written, as far as they can be read: for a person to compare."""

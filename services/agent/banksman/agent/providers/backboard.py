@@ -19,6 +19,7 @@ from banksman.agent.providers.backboard_request import (
     ThreadState,
     begin,
     configuration,
+    history_digest,
     known_assistant,
     plan,
     tools,
@@ -161,5 +162,6 @@ class _Attempts:
             thread_id=thread_id,
             run_id=reader.run_id,
             model=self._request.model,
+            history=history_digest(self._request.messages),
         )
         return replace(reader.reply(), provider_state=state.model_dump())

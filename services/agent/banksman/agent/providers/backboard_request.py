@@ -19,7 +19,7 @@ from banksman.agent.protocols.flatten import flatten, prose_call
 from banksman.agent.providers.history import Exchange, exchanges
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE, tool_param
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
-from banksman.contracts.messages import AssistantMessage, Message, UserMessage
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.wire import JsonObject
 from banksman.runs.rendering import result_json
 
@@ -41,6 +41,8 @@ class ThreadState(BaseModel):
     """The run that waits for the outputs of this reply's calls."""
     model: str
     """The model that the run goes on with."""
+    history: str
+    """The digest of the history that the reply answered, which a compaction changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +78,19 @@ Plan = Begin | Continue | Submit
 def plan(request: ModelRequest, provider: str) -> Plan:
     """How the vendor is given what it does not hold yet.
 
-    Only a thread whose last reply is the last of the history goes on: any other model's words in between, a
-    message beside outputs (a run that waits takes nothing else), or another model make it a new one.
+    Only a thread whose last reply is the last of the history goes on: another model's words in between, a
+    compaction, a message beside outputs (a run that waits takes nothing else), or another model make it a
+    new one.
     """
     items = exchanges(request.messages)
     place = max((at for at, item in enumerate(items) if isinstance(item, Exchange)), default=None)
     last = items[place] if place is not None else None
     tail = [item for item in items[(place or 0) + 1 :] if isinstance(item, UserMessage)]
-    held = thread_state(last.said, provider) if isinstance(last, Exchange) else None
-    match last, held:
-        case Exchange(calls=(_, *_)), ThreadState(run_id=str(run_id)) if not tail:
+    match last, _held(request, provider):
+        case Exchange(calls=(_, *_)), ThreadState(run_id=str(run_id)) as held if not tail:
             if held.model == request.model:
                 return Submit(held.thread_id, run_id, _outputs(last))
-        case Exchange(calls=()), ThreadState(run_id=None) if tail:
+        case Exchange(calls=()), ThreadState(run_id=None) as held if tail:
             return Continue(held.thread_id, _joined(tail), tuple(said.message_id for said in tail))
         case _:
             pass
@@ -131,6 +133,24 @@ def configuration(request: ModelRequest) -> str:
     """The digest of what the assistant must be set to for this request."""
     written = json.dumps([request.system, tools(request)], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(written.encode()).hexdigest()
+
+
+def history_digest(messages: Iterable[Message]) -> str:
+    """The digest of the messages' ids, which stay when calls are told as text."""
+    return hashlib.sha256(json.dumps([_id(message) for message in messages]).encode()).hexdigest()
+
+
+def _held(request: ModelRequest, provider: str) -> ThreadState | None:
+    """The state of the last reply, if its thread holds the history before it as it is now."""
+    messages = request.messages
+    at = max((at for at, m in enumerate(messages) if isinstance(m, AssistantMessage)), default=None)
+    said = messages[at] if at is not None else None
+    state = thread_state(said, provider) if isinstance(said, AssistantMessage) else None
+    return state if state is not None and state.history == history_digest(messages[:at]) else None
+
+
+def _id(message: Message) -> str:
+    return message.result.tool_call_id if isinstance(message, ToolMessage) else message.message_id
 
 
 def _outputs(exchange: Exchange) -> dict[str, str]:

@@ -86,7 +86,8 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
 
     def _refusal(self, error: APIStatusError) -> Exception:
         if error.code in _LASTING_CODES:
-            return ProviderFailed(self.name, error.message, status=error.status_code)
+            no_quota = error.status_code == 429
+            return ProviderFailed(self.name, error.message, status=error.status_code, unavailable=no_quota)
         return status_fault(self.name, error.status_code, error.message, error.response.headers)
 
     def _broken_off(self, error: APIError) -> Exception:

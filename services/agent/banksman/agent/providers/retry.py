@@ -79,7 +79,9 @@ async def with_retries(
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise ProviderFailed(provider, f"no complete reply within {deadline_s:g} s") from error
+        raise ProviderFailed(
+            provider, f"no complete reply within {deadline_s:g} s", unavailable=True
+        ) from error
 
 
 async def _repeat(
@@ -96,7 +98,9 @@ async def _repeat(
         except PassingFault as fault:
             delay_s = _delay_s(fault, number, settings)
             if number >= settings.max_attempts or not _fits(delay_s, scope):
-                raise ProviderFailed(provider, fault.message, status=fault.status) from fault
+                raise ProviderFailed(
+                    provider, fault.message, status=fault.status, unavailable=True
+                ) from fault
             _log.warning(
                 "model request is repeated",
                 provider=provider,

@@ -1,0 +1,132 @@
+"""Models that are asked in turn, over the vendors' real SDKs against the model server."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from banksman.agent.fallback import Answered, first_answer
+from banksman.agent.protocols.base import ModelRequest
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.contracts.errors import BadInput, ProviderFailed
+from banksman.contracts.messages import UserMessage
+from banksman.model_server import ConnectionCut, Gate, HttpError, ModelServer, Reply, Silence, StreamError
+from banksman.model_server.script import Fault
+from banksman.testing.deltas import Shown
+
+REQUEST = ModelRequest("", "Be brief.", (UserMessage(message_id="m1", content="hello"),))
+ANSWER = Reply(text="From the second.")
+
+
+@pytest.fixture
+async def twice(settings: ProviderSettings, providers: Providers) -> Providers:
+    """Providers that give up after two attempts; the SDKs are loaded."""
+    for vendor in ("anthropic", "openai"):
+        await providers.warm(f"{vendor}:any")
+    return Providers(settings.model_copy(update={"max_attempts": 2, "request_timeout_s": 0.3}))
+
+
+async def ask(
+    providers: Providers, *models: str, shown: Shown | None = None, within_s: float = 5
+) -> Answered:
+    try:
+        return await first_answer(providers, models, REQUEST, deltas=shown or Shown(), deadline_s=within_s)
+    finally:
+        await providers.close()
+
+
+def two(server: ModelServer, first: Reply) -> tuple[str, str]:
+    """A model that answers like this, and one of another vendor that answers well."""
+    return f"anthropic:{server.play('first', [first])}", f"openai:{server.play('second', [ANSWER])}"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        HttpError(status=429, retry_after_s=0.01),
+        HttpError(status=429, retry_after_s=600),
+        HttpError(status=500),
+        HttpError(status=529),
+        ConnectionCut(),
+        StreamError(after_events=4),
+        Silence(after_events=4),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.model_dump().get('retry_after_s')}",
+)
+async def test_the_next_model_answers_when_the_first_ones_provider_cannot(
+    server: ModelServer, twice: Providers, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    shown = Shown()
+    first, second = two(server, Reply(text="From the first.", fault=fault))
+
+    with caplog.at_level(logging.WARNING):
+        answered = await ask(twice, first, second, shown=shown)
+
+    assert (answered.model, answered.provider) == (second, "openai")
+    assert answered.reply.text == shown.message == "From the second."
+    warning = next(record for record in caplog.records if record.name == "banksman.agent.fallback")
+    assert "the next one is asked" in warning.getMessage()
+    assert vars(warning)["model"] == first
+
+
+async def test_the_first_model_that_answers_is_the_only_one_asked(
+    server: ModelServer, twice: Providers
+) -> None:
+    first, second = two(server, Reply(text="From the first."))
+
+    answered = await ask(twice, first, second)
+
+    assert (answered.model, answered.reply.text) == (first, "From the first.")
+    assert server.requests("second") == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
+async def test_a_refused_request_is_not_tried_elsewhere(
+    server: ModelServer, twice: Providers, status: int
+) -> None:
+    first, second = two(server, Reply(text="x", fault=HttpError(status=status)))
+
+    with pytest.raises(ProviderFailed, match=str(status)):
+        await ask(twice, first, second)
+
+    assert server.requests("second") == []
+
+
+async def test_an_exhausted_quota_is_a_reason_to_ask_another(server: ModelServer, twice: Providers) -> None:
+    broke = Reply(text="x", fault=HttpError(status=429, code="insufficient_quota"))
+    first = f"openai:{server.play('first', [broke])}"
+
+    answered = await ask(twice, first, f"anthropic:{server.play('second', [ANSWER])}")
+
+    assert answered.provider == "anthropic"
+    assert len(server.requests("first")) == 1
+
+
+async def test_a_model_that_never_answers_leaves_half_of_the_time_to_the_next(
+    server: ModelServer, settings: ProviderSettings, twice: Providers
+) -> None:
+    await twice.close()
+    first, second = two(server, Reply(text="x", gate=Gate(name="never")))
+
+    answered = await ask(Providers(settings), first, second, within_s=2)
+
+    assert answered.model == second
+
+
+async def test_when_none_answers_the_last_ones_failure_is_told(server: ModelServer, twice: Providers) -> None:
+    first, _ = two(server, Reply(text="x", fault=HttpError(status=500)))
+    last = server.play("last", [Reply(text="x", fault=HttpError(status=503, message="Down."))])
+
+    with pytest.raises(ProviderFailed, match="Down") as failure:
+        await ask(twice, first, f"openai:{last}")
+
+    assert (failure.value.provider, failure.value.status) == ("openai", 503)
+
+
+async def test_a_fallback_that_is_not_configured_is_named(server: ModelServer, twice: Providers) -> None:
+    first, _ = two(server, Reply(text="x", fault=HttpError(status=500)))
+
+    with pytest.raises(BadInput, match="nowhere:any"):
+        await ask(twice, first, "nowhere:any")
