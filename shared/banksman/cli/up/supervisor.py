@@ -75,7 +75,7 @@ class Supervisor:
         return child
 
     async def _all_ready(self, children: list[Child]) -> None:
-        """Wait until all are ready. When the time for it is over, say which are not, and wait for the needed."""
+        """Wait until all are ready; when that takes too long, say which are not, and wait for the needed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ready_timeout_s), asyncio.TaskGroup() as waiting:
                 for child in children:
