@@ -196,7 +196,7 @@ async def test_errors_say_what_is_wrong(
     [
         (b"{", "body"),
         (b'{"title": 5}', "title"),
-        (b'{"titel": "x"}', "titel"),
+        (b'{"colour": "x"}', "colour"),
         (b'{"title": "x", "title": "y"}', "body"),
         (b'{"assistant": "a b"}', "assistant"),
     ],

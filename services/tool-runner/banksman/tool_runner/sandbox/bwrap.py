@@ -100,14 +100,14 @@ class BwrapSandbox:
     def _spawn(
         self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
     ) -> BwrapCall:
-        with contextlib.ExitStack() as childs, contextlib.ExitStack() as ours:
-            options_read, options_write = _pipe(childs, childs)
-            status_read, status_write = _pipe(ours, childs)
-            out_read, out_write = _pipe(ours, childs)
-            err_read, err_write = _pipe(ours, childs)
+        with contextlib.ExitStack() as inner, contextlib.ExitStack() as ours:
+            options_read, options_write = _pipe(inner, inner)
+            status_read, status_write = _pipe(ours, inner)
+            out_read, out_write = _pipe(ours, inner)
+            err_read, err_write = _pipe(ours, inner)
             self._identity.own(out_write)
             self._identity.own(err_write)
-            seccomp_fd = _reopen(self._seccomp_fd, childs)
+            seccomp_fd = _reopen(self._seccomp_fd, inner)
             process = self._popen(
                 ["--args", str(options_read), "--", *inner_command(command, self._limits)],
                 stdout=out_write,
