@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from banksman.agent.catalog import ToolCatalog
+from banksman.agent.compactor import Compactor
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentServiceSettings
 from banksman.agent.thinking import Thinker
@@ -65,7 +66,9 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         worker = Worker(
             ports=ports_of(bus, log, placements, watch, key),
             watch=watch,
-            thinker=Thinker(bus, providers, catalog, placements, settings.agent),
+            thinker=Thinker(
+                bus, providers, catalog, placements, Compactor(providers, settings.agent), settings.agent
+            ),
         )
         await stack.enter_async_context(control_plane(bus, worker))
         life.health.checks["nats"] = bus.problem

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from banksman.agent.pricing import Price
@@ -26,6 +28,15 @@ class AgentSettings(HealthSettings):
     """Seconds that driven runs get at the end of the process before others take them over."""
     default_model: str | None = None
     """Warmed after start; the gateway chooses it where an assistant names none."""
+    context_tokens: dict[str, Annotated[int, Field(ge=1_000)]] = Field(default_factory=dict[str, int])
+    """Tokens that a model can read in one request, by the beginning of `provider:model`; goes before the
+    built-in table. An assistant's `limits.context_tokens` goes before both."""
+    compact_at: float = Field(default=0.75, gt=0, lt=1)
+    """Share of those tokens; a request that would have more is preceded by a compaction."""
+    kept_iterations: int = Field(default=4, ge=0, le=100)
+    """Replies of the model that a compaction keeps word for word, with their results, as far as they fit."""
+    compaction_model: str | None = None
+    """`provider:model` that writes summaries; None for the model of the run."""
     prices: dict[str, Price] = Field(default_factory=dict[str, Price])
     """USD per million tokens by `provider:model`; replaces and extends the built-in table."""
 

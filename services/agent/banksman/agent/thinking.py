@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
 
 from banksman.agent.catalog import ToolCatalog
+from banksman.agent.compactor import Compactor
 from banksman.agent.fallback import Answered, first_answer
 from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
@@ -25,12 +23,13 @@ from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.replies import Reply, failure, recorded
 from banksman.agent.settings import AgentSettings
+from banksman.agent.waiting import unless_cancelled
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta, FileRead
-from banksman.contracts.errors import BanksmanError, NotFound
+from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed
 from banksman.contracts.events import EventBody
 from banksman.contracts.messages import text_of
 from banksman.contracts.registry import SystemPrompt
@@ -48,7 +47,15 @@ logger = logging.getLogger(__name__)
 MAX_DIFF_BYTES = 100_000
 """Bytes of an existing file that are read to show what a write would change."""
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request that can be sent."""
+
+    protocol: Protocol
+    request: ModelRequest
+    tools: tuple[ToolDefinition, ...]
+    """Those offered, also where the protocol tells of them in the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Thinker:
     providers: Providers
     catalog: ToolCatalog
     placements: Placements
+    compactor: Compactor
     settings: AgentSettings
 
     async def think(self, owned: Ownership) -> Build:
@@ -68,33 +76,39 @@ class Thinker:
             Fenced: a higher claim owns the run.
         """
         try:
-            reply = await self._reply(owned)
+            prepared = await self._prepared(owned.state, owned.run)
+            room = await self.compactor.before(owned, prepared.request)
+            return room or await self._outcome(owned, prepared)
         except BanksmanError as error:
             logger.warning("the model could not be asked: %s", error, extra={"run_id": owned.run.run_id})
             return _failed(owned, error)
-        if reply is None:
-            return _nothing
-        return lambda state: recorded(state, reply)
 
-    async def _reply(self, owned: Ownership) -> Reply | None:
+    async def _outcome(self, owned: Ownership, prepared: _Prepared) -> Build:
+        try:
+            reply = await self._reply(owned, prepared)
+        except ProviderFailed as refusal:
+            room = await self.compactor.after_refusal(owned, prepared.request, refusal)
+            if room is None:
+                raise
+            return room
+        return _nothing if reply is None else lambda state: recorded(state, reply)
+
+    async def _reply(self, owned: Ownership, prepared: _Prepared) -> Reply | None:
         """The reply; None when the run was cancelled meanwhile.
 
         Raises:
             ProviderFailed: the model's API failed for good, or the run's time is over.
-            BadInput: the model or a variable of the prompt is not known.
-            NotFound: the system prompt is gone.
+            BadInput: a model is not known.
         """
-        run = owned.run
+        run, protocol = owned.run, prepared.protocol
         logger.info("asking the model", extra={"run_id": run.run_id, "iteration": run.iteration})
-        protocol = protocol_for(run.settings.tool_protocol)
-        request, tools = await self._request(owned.state, run, protocol)
         message_id = owned.ports.clock.new_id("m")
         deltas = _Deltas(self.bus, owned.state, run, message_id, protocol)
         left_s = (deadline_of(run) - owned.ports.clock.now()).total_seconds()
         asked = first_answer(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
-            request,
+            prepared.request,
             deltas=deltas,
             deadline_s=left_s,
         )
@@ -117,13 +131,17 @@ class Thinker:
             model=answered.model,
             provider=answered.provider,
             provider_state=written.provider_state,
-            tools={tool.name: tool for tool in tools},
+            tools={tool.name: tool for tool in prepared.tools},
             old_contents=await self._old_contents(owned.state, reading),
         )
 
-    async def _request(
-        self, state: Conversation, run: Run, protocol: Protocol
-    ) -> tuple[ModelRequest, tuple[ToolDefinition, ...]]:
+    async def _prepared(self, state: Conversation, run: Run) -> _Prepared:
+        """The request, before it is sent.
+
+        Raises:
+            BadInput: a variable of the prompt is not known.
+            NotFound: the system prompt is gone.
+        """
         settings = run.settings
         tools = self.catalog.offered(state.tenant, settings.tools)
         variables = run_variables(
@@ -144,7 +162,8 @@ class Thinker:
             settings.options,
             state.conversation_id,
         )
-        return protocol.prepare(request), prompt.tools
+        protocol = protocol_for(settings.tool_protocol)
+        return _Prepared(protocol, protocol.prepare(request), prompt.tools)
 
     async def _base_prompt(self, tenant: str, run: Run) -> str:
         prompt_id = run.settings.system_prompt_id
@@ -188,36 +207,6 @@ def _failed(owned: Ownership, error: BanksmanError) -> Build:
         return () if over else failure(state, error)
 
     return build
-
-
-async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T | None:
-    """Wait for `work`, and for word that the run was cancelled; None when that came first.
-
-    Raises:
-        Fenced: a higher claim owns the run.
-    """
-    task = asyncio.create_task(work)
-    try:
-        while not task.done():
-            await _done_or_news(owned, task)
-            if not task.done():
-                await owned.refresh()
-                if owned.state.run is None or owned.state.run.cancel is not None or owned.state.deleted:
-                    return None
-        return task.result()
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
-async def _done_or_news(owned: Ownership, task: asyncio.Task[Any]) -> None:
-    state, until = owned.state, deadline_of(owned.run) + timedelta(seconds=5)
-    attention = owned.ports.attention
-    news = asyncio.create_task(attention.wait(state.tenant, state.conversation_id, until))
-    try:
-        await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        news.cancel()
 
 
 class _Deltas:

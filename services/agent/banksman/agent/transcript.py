@@ -1,0 +1,48 @@
+"""The older part of a history as one text, for the model that summarises it. Pure."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from banksman.agent.protocols.flatten import flatten, prose_call, result_text
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, text_of
+
+PIECE_CHARS = (4_000, 1_000, 250)
+"""Characters that are left of one message; the next smaller number is taken while the whole is too long."""
+_GAP = "\n\n"
+
+
+def transcript(messages: tuple[Message, ...], max_chars: int) -> str:
+    """Who said what, in at most `max_chars` characters; long messages lose their middle first."""
+    told = [
+        ("User" if isinstance(message, UserMessage) else "Assistant", _text(message))
+        for message in flatten(messages, prose_call, lambda _: True)
+    ]
+    text = ""
+    for piece in PIECE_CHARS:
+        text = _GAP.join(f"{who}: {shortened(said, piece)}" for who, said in told if said)
+        if len(text) <= max_chars:
+            return text
+    return shortened(text, max_chars)
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """A text without its middle, and a note that says so."""
+    if len(text) <= max_chars:
+        return text
+    note = f" [… {len(text)} characters in all …] "
+    room = max(0, max_chars - len(note))
+    tail = room // 3
+    return (text[: room - tail] + note + (text[-tail:] if tail else ""))[:max_chars]
+
+
+def _text(message: Message) -> str:
+    match message:
+        case UserMessage(content=content):
+            return text_of(content)
+        case AssistantMessage(content=content):
+            return (content or "").strip()
+        case ToolMessage():
+            return result_text(message)
+        case _:
+            assert_never(message)
