@@ -3,9 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements
+CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose requirements $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,10 +53,13 @@ check-tree:
 	$(BIN)/python tools/check_tree.py
 node-syntax:
 	tools/node_syntax.sh
+check-reference:
+	$(BIN)/python tools/reference.py --check
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
 
-requirements:  ## Write docs/requirements.md from the tests that cite requirements and their last results
+docs:  ## Write docs/reference.md from the wire models, and docs/requirements.md from the tests
+	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/requirements.py
 
 format:  ## Rewrite the sources in the house style

@@ -72,7 +72,7 @@ def _page(stated: dict[str, dict[str, str]], cited: dict[str, list[str]], result
     lines = [
         "# Requirements and their tests",
         "",
-        "Written by `make requirements` from what the tests cite; results are those of the last whole run.",
+        "Written by `make docs` from what the tests cite; results are those of the last whole run.",
         "",
         "| # | must hold | state | tests |",
         "|---|---|---|---|",
