@@ -36,8 +36,8 @@ def page() -> Iterator[str]:
     """The lines of the page."""
     yield "# Reference: events, frames, codes, subjects"
     yield ""
-    yield "Written by `make docs` from `banksman.contracts`. The gateway serves the JSON Schemas of all frames at"
-    yield "`/v1/schemas/ws.json`, and what travels over NATS at `/asyncapi`."
+    yield "Written by `make docs` from `banksman.contracts`. The gateway serves the JSON Schemas of all"
+    yield "frames at `/v1/schemas/ws.json`, and what travels over NATS at `/asyncapi`."
     yield from _section("Events", "What a conversation's log holds and clients see.", _event_models())
     yield from _section(
         "Frames of clients", "What a client sends.", get_args(get_args(frames.ClientFrame)[0])
