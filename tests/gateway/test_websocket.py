@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
+from banksman.contracts.events import MessageCompleted
 from banksman.contracts.ids import new_id
 
 
@@ -258,6 +259,14 @@ async def test_a_second_hello_closes_the_connection(gateway: Served) -> None:
         assert await _closed(socket.connection) == 4409
 
 
+async def test_who_does_not_say_hello_is_closed(start_gateway: GatewayFactory) -> None:
+    async with start_gateway(hello_timeout_s=0.1) as gateway, gateway.raw() as connection:
+        await connection.send('{"type": "subscribe", "id": "1", "conversation_id": "c"}')
+        refused = json.loads(await connection.recv())
+        assert (refused["type"], refused["reply_to"]) == ("error", "1")
+        assert await _closed(connection) == 4408
+
+
 async def test_only_unknown_subprotocols_are_refused(gateway: Served) -> None:
     async with gateway.raw(subprotocols=["banksman.v9"]) as connection:
         assert await _closed(connection) == 4426
@@ -277,6 +286,51 @@ async def test_a_flood_is_warned_and_then_cut_off(gateway: Served) -> None:
                 codes.add(frame.get("code", frame["type"]))
     assert codes == {"pong", "rate_limited"}
     assert closed.value.rcvd and closed.value.rcvd.code == 4429
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_resumes(gateway: Served, agent: Agent) -> None:
+    async with gateway.socket() as writer, gateway.raw(max_queue=1) as connection:
+        slow = Socket(connection)
+        await slow.ask("hello")
+        conversation = await writer.create()
+        await writer.ask("unsubscribe", conversation_id=conversation)
+        await slow.ask("subscribe", conversation_id=conversation)
+        for _ in range(80):
+            said = MessageCompleted(message_id=new_id("m"), role="assistant", content="x" * 250_000)
+            await agent.commit(conversation, f"{conversation}-0123456789ab", said)
+        with pytest.raises(ConnectionClosed) as closed:
+            await slow.until_type("nothing of that type")
+        assert closed.value.rcvd and closed.value.rcvd.code == 4508
+        last = slow.events[-1]["seq"]
+        await writer.ask("subscribe", conversation_id=conversation, after_seq=last)
+        await writer.until_type("replay.done")
+    assert 1 < last < 80
+    assert [frame["seq"] for frame in writer.events] == list(range(last + 1, 81))
+
+
+async def test_text_that_is_being_written_reaches_who_asked_for_it(
+    gateway: Served, agent: Agent, tenant: str
+) -> None:
+    async with gateway.socket() as final, gateway.socket() as full:
+        conversation = await final.create()
+        await full.ask("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+        await full.until_type("replay.done")
+        await final.ask("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        for piece in (
+            {"kind": "reasoning", "offset": 0, "text": "hm"},
+            {"kind": "message", "offset": 0, "text": "Hel"},
+            {"kind": "message", "offset": 3, "text": "lo."},
+        ):
+            delta = {"conversation_id": conversation, "run_id": start.run_id, "message_id": "m1", **piece}
+            await gateway.bus.publish(subjects.delta(tenant, conversation), json.dumps(delta).encode())
+        await full.until(lambda frame: frame.get("data", {}).get("text", "").endswith("lo."))
+        await final.until(lambda frame: frame.get("data", {}).get("text", "").endswith("lo."))
+    written = [frame for frame in full.frames if frame["type"].endswith(".delta")]
+    assert "".join(frame["data"]["text"] for frame in written) == "hmHello."
+    assert all("seq" not in frame and frame["run_id"] == start.run_id for frame in written)
+    assert {frame["type"] for frame in final.frames if "delta" in frame["type"]} == {"message.delta"}
 
 
 async def test_a_wrong_token_in_hello_closes_and_one_in_the_header_is_401(guarded: Served) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -104,6 +104,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             version=VERSION,
             notices=_notices(settings),
             frames_per_s=settings.gateway.frames_per_s,
+            hello_s=settings.gateway.hello_timeout_s,
         )
         control = ControlPlane(bus, title="Banksman", version=VERSION, description="The door over NATS.")
         Api(bus, service).serve_on(control)
@@ -112,7 +113,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         upstreams = await stack.enter_async_context(
             Upstreams(settings.upstreams, timeout_s=settings.gateway.upstream_timeout_s)
         )
-        app = application(gateway, sockets, upstreams, health, control.asyncapi())
+        app = application(gateway, sockets, upstreams, health, control.asyncapi)
         await stack.enter_async_context(health_server(health, settings.gateway))
         port = await stack.enter_async_context(listening(_http_config(app, settings)))
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
@@ -128,7 +129,7 @@ def application(
     sockets: Sockets,
     upstreams: Upstreams,
     health: Health,
-    asyncapi: Mapping[str, Any],
+    asyncapi: Callable[[], Mapping[str, Any]],
 ) -> ASGIApp:
     """The gateway's ASGI application."""
     app = FastAPI(title="Banksman", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
 from typing import Any, cast
@@ -29,7 +29,7 @@ b { display: inline-block; min-width: 4.5rem } h2 { margin-top: 2rem; text-trans
 PAGE_POLICY = "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 
-def pages_router(app: FastAPI, asyncapi: Mapping[str, Any]) -> APIRouter:
+def pages_router(app: FastAPI, asyncapi: Callable[[], Mapping[str, Any]]) -> APIRouter:
     """The routes of the documents."""
     router = APIRouter(include_in_schema=False)
 
@@ -43,11 +43,11 @@ def pages_router(app: FastAPI, asyncapi: Mapping[str, Any]) -> APIRouter:
 
     @router.get("/asyncapi.json")
     async def asyncapi_json() -> Response:
-        return json_response(asyncapi)
+        return json_response(asyncapi())
 
     @router.get("/asyncapi")
     async def asyncapi_page() -> Response:
-        return _page("NATS API", "asyncapi.json", _channel_sections(asyncapi))
+        return _page("NATS API", "asyncapi.json", _channel_sections(asyncapi()))
 
     @router.get("/docs.css")
     async def style() -> Response:

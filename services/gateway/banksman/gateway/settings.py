@@ -122,6 +122,8 @@ class GatewaySettings(HealthSettings):
     """The runners' account, where whole outputs are kept; None when it is the gateway's own."""
     notices: tuple[str, ...] = ()
     """Sentences that every page shows."""
+    hello_timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds until a websocket must have said hello; then it is closed."""
     frames_per_s: int = Field(default=30, ge=1)
     """Frames a websocket may send, over a burst of twice as many; further ones are refused."""
     requests_per_s: float | None = Field(default=None, gt=0)

@@ -8,9 +8,9 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import answer
+from banksman.bus.envelope import RemoteError, answer
 from banksman.contracts import subjects
-from banksman.contracts.errors import Unavailable
+from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.registry import (
     CheckWorkflow,
@@ -55,10 +55,18 @@ class Workflows:
         """Whether a start fits the workflow's form.
 
         Raises:
-            RemoteError: none has that name, or a parameter does not fit.
+            BadInput: naming the parameter that does not fit.
+            RemoteError: `not_found`: none has that name.
         """
         asked = CheckWorkflow(workflow=request.workflow, parameters=request.parameters)
-        return await self._ask("start", asked, WorkflowChecked)
+        try:
+            return await self._ask("start", asked, WorkflowChecked)
+        except RemoteError as error:
+            details = error.frame.details or {}
+            if "field" in details:
+                field = f"parameters.{details['field']}"
+                raise BadInput(field, None, str(details.get("expected"))) from error
+            raise
 
     async def _ask(self, action: str, request: BaseModel | None, reply: type[M]) -> M:
         payload = request.model_dump_json().encode() if request else b"{}"

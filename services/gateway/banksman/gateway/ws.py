@@ -51,7 +51,6 @@ from banksman.gateway.service import Service
 logger = logging.getLogger(__name__)
 
 FRAME_BYTES = 256 * 1024
-HELLO_S = 10.0
 INFLIGHT = 64
 WARNINGS = 100
 """Refused frames that a client may cause at once before it is cut off; one a second is forgiven."""
@@ -77,9 +76,9 @@ class Sockets:
     keys: Keys
     tickets: Tickets
     version: str
-    notices: tuple[str, ...] = ()
-    frames_per_s: int = 30
-    hello_s: float = HELLO_S
+    notices: tuple[str, ...]
+    frames_per_s: int
+    hello_s: float
     open: set[Connection] = field(default_factory=lambda: set[Connection]())
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 

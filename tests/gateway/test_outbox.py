@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from banksman.gateway.outbox import Outbox
+
+
+def _delta(offset: int, text: str, message: str = "m1") -> tuple[tuple[str, ...], dict[str, Any]]:
+    return (message,), {
+        "type": "message.delta",
+        "data": {"message_id": message, "offset": offset, "text": text},
+    }
+
+
+async def _all(outbox: Outbox) -> list[Any]:
+    found: list[Any] = []
+    while not outbox.empty:
+        found.append(json.loads(await outbox.next()))
+    return found
+
+
+async def test_deltas_that_wait_are_merged_without_a_gap() -> None:
+    outbox = Outbox()
+    outbox.put_delta(*_delta(0, "Hel"))
+    outbox.put_delta(*_delta(0, "other", "m2"))
+    outbox.put_delta(*_delta(3, "lo"))
+    outbox.put_delta(*_delta(9, "after a gap"))
+    texts = [(frame["data"]["message_id"], frame["data"]["text"]) for frame in await _all(outbox)]
+    assert texts == [("m1", "Hello"), ("m2", "other"), ("m1", "after a gap")]
+
+
+async def test_any_number_of_deltas_takes_one_place() -> None:
+    outbox = Outbox(max_frames=2)
+    for offset in range(1000):
+        outbox.put_delta(*_delta(offset, "x"))
+    assert not outbox.overflowed.is_set()
+    assert (await _all(outbox))[0]["data"]["text"] == "x" * 1000
+
+
+async def test_it_overflows_by_frames_and_by_bytes() -> None:
+    frames, size = Outbox(max_frames=2), Outbox(max_bytes=10)
+    for _ in range(3):
+        frames.put("{}")
+    size.put("x" * 11)
+    assert frames.overflowed.is_set() and size.overflowed.is_set()
