@@ -43,8 +43,12 @@ def vendor(request: pytest.FixtureRequest) -> Vendor:
 
 
 @pytest.fixture
-def provider(providers: Providers, vendor: Vendor) -> Provider:
-    """Each vendor's adapter in turn, over the vendor's real SDK, against the model server."""
+async def provider(providers: Providers, vendor: Vendor) -> Provider:
+    """Each vendor's adapter in turn, over the vendor's real SDK, against the model server.
+
+    The SDK is imported before, so that no deadline of a test counts it.
+    """
+    await providers.warm(f"{vendor}:any")
     return providers.choose(f"{vendor}:any")[0]
 
 

@@ -160,6 +160,33 @@ async def test_reasoning_is_shown_apart_and_goes_back_to_the_same_provider_only(
     assert server.violations == []
 
 
+async def test_the_thinking_before_a_call_goes_back_with_its_results(
+    server: ModelServer, provider: Provider, vendor: str
+) -> None:
+    """Anthropic refuses results without it; the model server does as well."""
+    scripted = ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_a")
+    thoughtful = Reply(reasoning="Let me look.", tool_calls=(scripted,))
+    model = server.play("think", [thoughtful, Reply(text="One file.")])
+    asked = await complete(provider, ask(model, tools=(BASH,)))
+    call = ToolCall(id="k1", name="bash", arguments={"command": "ls"}, provider_call_id="call_a")
+    history = (
+        HELLO,
+        AssistantMessage(
+            message_id="m2",
+            content=None,
+            calls=(call,),
+            provider=vendor,
+            provider_state=asked.provider_state,
+        ),
+        ToolMessage(name="bash", result=ToolResult(tool_call_id="k1", content={"success": True})),
+    )
+
+    reply = await complete(provider, ask(model, *history, tools=(BASH,)))
+
+    assert reply.text == "One file."
+    assert server.violations == []
+
+
 async def test_options_and_tools_reach_the_model(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
@@ -428,7 +455,7 @@ async def test_the_demo_model_answers_through_the_same_adapter(providers: Provid
 
 @pytest.mark.parametrize("model", ["gpt-5", "openai:", ":gpt-5", "mistral:large", ""])
 async def test_a_model_without_a_known_provider_is_refused_by_name(providers: Providers, model: str) -> None:
-    with pytest.raises(BadInput, match="anthropic, openai, demo"):
+    with pytest.raises(BadInput, match="anthropic, openai, backboard, demo"):
         providers.choose(model)
 
 
@@ -468,7 +495,8 @@ def test_the_sdks_are_imported_on_first_use_only() -> None:
     """They take seconds to import, and an agent that waits for work needs neither."""
     program = (
         "import sys, banksman.agent.providers.catalog, banksman.agent.protocols\n"
-        "print([name for name in ('openai', 'anthropic', 'httpx2', 'aiohttp') if name in sys.modules])"
+        "sdks = ('openai', 'anthropic', 'backboard', 'httpx2', 'aiohttp')\n"
+        "print([name for name in sdks if name in sys.modules])"
     )
 
     found = subprocess.run(

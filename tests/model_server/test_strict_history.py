@@ -8,7 +8,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from banksman.model_server import ModelServer, Reply
+from banksman.model_server import ModelServer, Reply, ToolCall
+from banksman.model_server.thinking import signature_of
 
 
 def user(content: Any = "hello") -> Any:
@@ -227,7 +228,7 @@ async def test_anthropic_refuses_wrong_options(
 async def test_anthropic_accepts_what_its_vendor_accepts(
     server: ModelServer, anthropic: AsyncAnthropic, model: str
 ):
-    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    thinking = {"type": "thinking", "thinking": "hm", "signature": signature_of("hm")}
     calls = anthropic_calls("a", "b")
     messages = [
         user(),
@@ -242,3 +243,33 @@ async def test_anthropic_accepts_what_its_vendor_accepts(
     )
     assert message.stop_reason == "end_turn"
     assert server.violations == []
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        ([{"type": "thinking", "thinking": "hm!", "signature": signature_of("hm")}], "Invalid `signature`"),
+        ([{"type": "thinking", "thinking": "other", "signature": signature_of("other")}], "must hold the"),
+        ([], "must hold the thinking block"),
+    ],
+)
+async def test_anthropic_demands_the_thinking_of_a_call_back_unchanged(
+    server: ModelServer, anthropic: AsyncAnthropic, returned: list[Any], reason: str
+):
+    call = ToolCall(name="a", id="toolu_1")
+    model = server.play("thinker", [Reply(reasoning="hm", tool_calls=(call,)), Reply(text="ok")])
+    first = await anthropic.messages.create(model=model, messages=[user()], max_tokens=9)
+    calls = [block.model_dump() for block in first.content if block.type == "tool_use"]
+    messages = [
+        user(),
+        {"role": "assistant", "content": [*returned, *calls]},
+        user([result_block("toolu_1")]),
+    ]
+
+    with pytest.raises(anthropic_sdk.BadRequestError) as caught:
+        await anthropic.messages.create(model=model, messages=messages, max_tokens=9)
+
+    assert reason in str(caught.value)
+    messages[1]["content"] = [block.model_dump() for block in first.content]
+    accepted = await anthropic.messages.create(model=model, messages=messages, max_tokens=9)
+    assert accepted.stop_reason == "end_turn"

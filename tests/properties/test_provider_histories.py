@@ -25,9 +25,10 @@ from banksman.contracts.messages import (
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.openai_request import parse_chat_completion
+from banksman.model_server.thinking import signature_of
 
 BASH = ToolDefinition(name="bash", description="Runs a command.")
-THINKING = {"thinking": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}
+THINKING = {"thinking": [{"type": "thinking", "thinking": "hm", "signature": signature_of("hm")}]}
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["", " \n", "{}"])
 parts = st.one_of(

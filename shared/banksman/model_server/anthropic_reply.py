@@ -6,6 +6,7 @@ from banksman.model_server.answer import Answer, EventStream, argument_fragments
 from banksman.model_server.chat import Call, ChatRequest
 from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.script import Usage
+from banksman.model_server.thinking import signature_of
 
 _STOP_REASONS = {
     "stop": "end_turn",
@@ -23,7 +24,6 @@ _ERROR_TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-_SIGNATURE = "c2NyaXB0ZWQ="
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
@@ -31,7 +31,9 @@ def message(answer: Answer, chat: ChatRequest) -> bytes:
     """The body of a response that is not streamed."""
     content: list[Json] = []
     if answer.reasoning:
-        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": _SIGNATURE})
+        content.append(
+            {"type": "thinking", "thinking": answer.reasoning, "signature": signature_of(answer.reasoning)}
+        )
     if answer.text:
         content.append({"type": "text", "text": answer.text})
     content += [_tool_use(call, _input(call)) for call in answer.calls]
@@ -125,7 +127,7 @@ def _blocks(answer: Answer) -> list[tuple[Json, list[Json]]]:
         thinking: list[Json] = [
             {"type": "thinking_delta", "thinking": chunk} for chunk in answer.reasoning_chunks
         ]
-        signature: Json = {"type": "signature_delta", "signature": _SIGNATURE}
+        signature: Json = {"type": "signature_delta", "signature": signature_of(answer.reasoning)}
         blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [*thinking, signature]))
     if answer.text_chunks:
         text: list[Json] = [{"type": "text_delta", "text": chunk} for chunk in answer.text_chunks]

@@ -6,6 +6,7 @@ from typing import Any
 from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
 from banksman.model_server.errors import RequestRefused
 from banksman.model_server.json_values import Json, as_list, as_object, dumps
+from banksman.model_server.thinking import signed_thinking
 from banksman.model_server.tool_schema import TOOL_NAME, schema_fault
 
 _USER_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result"})
@@ -182,6 +183,7 @@ def _user_items(where: str, blocks: list[Any]) -> list[Item]:
 def _assistant_items(where: str, blocks: list[Any]) -> list[Item]:
     texts: list[str] = []
     calls: list[Call] = []
+    thinking: list[str] = []
     for index, value in enumerate(blocks):
         block, at = as_object(value) or {}, f"{where}.content.{index}"
         match _kind(at, block, _ASSISTANT_BLOCKS):
@@ -189,9 +191,11 @@ def _assistant_items(where: str, blocks: list[Any]) -> list[Item]:
                 texts.append(_text(at, block))
             case "tool_use":
                 calls.append(_call(at, block))
+            case "thinking":
+                thinking.append(signed_thinking(at, block))
             case _:
                 pass
-    return [AssistantTurn("".join(texts), tuple(calls))]
+    return [AssistantTurn("".join(texts), tuple(calls), tuple(thinking))]
 
 
 def _kind(where: str, block: Json, allowed: frozenset[str]) -> str:

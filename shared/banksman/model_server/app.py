@@ -16,6 +16,7 @@ from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.models import Models
 from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, Violation, Violations
 from banksman.model_server.script import RawReply
+from banksman.model_server.thinking import Thoughts
 from banksman.model_server.wire import AnthropicWire, OpenAIWire, Wire
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -29,6 +30,7 @@ class ModelService:
     recorder: Recorder | None
     violations: Violations = field(default_factory=Violations)
     gates: Gates = field(default_factory=Gates)
+    thoughts: Thoughts = field(default_factory=Thoughts)
 
     def application(self) -> web.Application:
         """The server's routes; those of tests only when requests are recorded."""
@@ -56,6 +58,7 @@ class ModelService:
         outcome: Outcome = "disconnected"
         try:
             chat = wire.parse(request.headers, await self._body(request, recorded))
+            self.thoughts.check(chat)
             response, outcome = await self._deliver(chat, Delivery(request, wire, request_id, self.gates))
             return response
         except RequestRefused as refused:
@@ -72,6 +75,7 @@ class ModelService:
         if isinstance(chosen.reply, RawReply):
             return await delivery.send_raw(chosen.reply), "completed"
         answer = answer_of(chosen.reply, chat, derived_ids_of=chosen.derived_ids_of)
+        self.thoughts.sent(chat, answer)
         response = await delivery.send(chosen.reply, answer, chat)
         return response, "completed" if chosen.reply.fault is None else "faulted"
 

@@ -36,6 +36,8 @@ class AssistantTurn:
 
     text: str
     calls: tuple[Call, ...] = ()
+    thinking: tuple[str, ...] = ()
+    """The signed thinking that came back with it."""
 
 
 @dataclass(frozen=True, slots=True)

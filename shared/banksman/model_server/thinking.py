@@ -1,0 +1,81 @@
+"""Thinking goes back as it came, as Anthropic demands of conversations with tools.
+
+https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import OrderedDict
+
+from banksman.model_server.answer import Answer
+from banksman.model_server.chat import AssistantTurn, ChatRequest, ToolOutput
+from banksman.model_server.errors import RequestRefused
+from banksman.model_server.json_values import Json
+
+_KEPT_CALLS = 5_000
+
+
+def signature_of(thinking: str) -> str:
+    """What a thinking block of this text is signed with; the vendor's real signatures are secret."""
+    return base64.b64encode(hashlib.sha256(b"scripted:" + thinking.encode()).digest()).decode()
+
+
+def signed_thinking(where: str, block: Json) -> str:
+    """The text of a thinking block.
+
+    Raises:
+        RequestRefused: It is not what was signed.
+    """
+    thinking = block.get("thinking")
+    if not isinstance(thinking, str):
+        raise RequestRefused(f"{where}.thinking.thinking: Field required", param="messages")
+    if block.get("signature") != signature_of(thinking):
+        raise RequestRefused(f"{where}: Invalid `signature` in `thinking` block", param="messages")
+    return thinking
+
+
+class Thoughts:
+    """Remembers with which thinking calls were sent, of the last 5,000 calls."""
+
+    def __init__(self) -> None:
+        self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def sent(self, chat: ChatRequest, answer: Answer) -> None:
+        """A reply goes out."""
+        if chat.dialect != "anthropic":
+            return
+        for call in answer.calls:
+            self._by_call[(chat.model, call.id)] = answer.reasoning
+            if len(self._by_call) > _KEPT_CALLS:
+                self._by_call.popitem(last=False)
+
+    def check(self, chat: ChatRequest) -> None:
+        """Demand the thinking of the calls whose results the request brings.
+
+        Raises:
+            RequestRefused: It is missing or another one.
+        """
+        asked = _asked(chat) if chat.dialect == "anthropic" else None
+        for call in asked.calls if asked else ():
+            thinking = self._by_call.get((chat.model, call.id))
+            if thinking and asked and asked.thinking != (thinking,):
+                raise RequestRefused(
+                    "messages: the assistant message with tool_use must hold the thinking block that it came "
+                    f"with, unchanged; the one of {call.id} is missing",
+                    param="messages",
+                )
+
+
+def _asked(chat: ChatRequest) -> AssistantTurn | None:
+    """The turn whose calls the last results answer; None where the history does not end with results."""
+    for item in reversed(chat.items):
+        match item:
+            case ToolOutput():
+                continue
+            case AssistantTurn():
+                return item
+            case _:
+                return None
+    return None
