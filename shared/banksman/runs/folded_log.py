@@ -15,7 +15,7 @@ from banksman.bus.objects import Objects
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Commit, Snapshot
 from banksman.contracts.ids import new_id
-from banksman.runs import snapshots
+from banksman.runs import journal, snapshots
 from banksman.runs.snapshots import UnreadableSnapshot
 from banksman.runs.state import Conversation, apply_commit
 
@@ -88,6 +88,7 @@ class FoldedLog:
         )
         if isinstance(stored, Conflict):
             return None
+        journal.tell(commit)
         return self._remember(apply_commit(state, stored, commit))
 
     async def _snapshot(self, state: Conversation) -> Conversation | None:
