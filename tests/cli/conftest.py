@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
@@ -115,6 +116,15 @@ class Up:
                 self.events.append(json.loads(line) if line.startswith("{") else {"event": line.strip()})
                 self._arrived.notify_all()
         self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def reachable_dir() -> Generator[Path]:
+    """A directory that the sandbox's user can get to: with root's own ones workspaces go elsewhere."""
+    with tempfile.TemporaryDirectory(prefix="banksman-") as name:
+        directory = Path(name)
+        directory.chmod(0o711)
+        yield directory
 
 
 Start = Callable[..., Up]

@@ -35,13 +35,15 @@ class Cli:
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cli]:
+def cli(reachable_dir: Path) -> Generator[Cli]:
     """The whole system, without a sandbox where the machine has none."""
-    data_dir = tmp_path_factory.mktemp("system")
+    data_dir = reachable_dir / "state"
     begun = banksman("up", "--detach", "--port", "0", "--data-dir", str(data_dir))
     assert begun.returncode == 0, begun.stderr
     yield Cli(data_dir)
     assert banksman("down", "--data-dir", str(data_dir)).returncode == 0
+    assert banksman("reset", "--force", "--data-dir", str(data_dir)).returncode == 0
+    assert not data_dir.exists()
 
 
 @pytest.fixture
@@ -152,7 +154,7 @@ def test_text_is_written_once_though_pieces_repeat_and_the_whole_follows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     view = TextView()
-    pieces = [(0, "Hel"), (3, "lo "), (0, "Hello "), (6, "wor")]
+    pieces = [(0, "He"), (2, "llo "), (0, "Hello "), (6, "wor")]
 
     for offset, text in pieces:
         view.show({"type": "message.delta", "data": {"message_id": "m", "offset": offset, "text": text}})

@@ -99,12 +99,12 @@ def test_config_show_masks_secrets_and_names_where_each_value_came_from(tmp_path
 
 def test_config_validate_names_every_wrong_setting_at_once(tmp_path: Path) -> None:
     file = tmp_path / "banksman.toml"
-    file.write_text("[gatway]\nport = 9000\n[agent]\nslots = 0\n[tool_runner]\nrunners = 3\n")
+    file.write_text("[gatehouse]\nport = 9000\n[agent]\nslots = 0\n[tool_runner]\nrunners = 3\n")
 
     done = banksman("config", "validate", BANKSMAN_CONFIG=str(file))
 
     assert done.returncode == 2
-    assert "gatway: a known section" in done.stderr
+    assert "gatehouse: a known section" in done.stderr
     assert "BANKSMAN_AGENT__SLOTS: Input should be greater than or equal to 1" in done.stderr
     assert "BANKSMAN_TOOL_RUNNER__RUNNERS: Extra inputs are not permitted" in done.stderr
 

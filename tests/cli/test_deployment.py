@@ -63,9 +63,9 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
+def deployment(reachable_dir: Path) -> Generator[Deployment]:
     """Keys are made, nats-server runs, streams are provisioned: what the services depend on."""
-    deployment = Deployment(tmp_path_factory.mktemp("deployment"))
+    deployment = Deployment(reachable_dir)
     (deployment.directory / "workspaces").mkdir()
     deployment.nats_config()
     assert banksman(*deployment.command("keys")).returncode == 0
