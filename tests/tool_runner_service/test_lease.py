@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from banksman.bus.users import TOOL_RUNNER
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
-from banksman.tool_runner.lease import Lease, LeaseLost
-from banksman.tool_runner.runner_identity import RunnerIdentity
+from banksman.runs.lease import Lease, LeaseLost
 from tests.tool_runner_service.owner import Owner, owning
 from tests.tool_runner_service.processes import (
     WAIT_S,
@@ -80,9 +80,9 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
 
 async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: RunnersNats) -> None:
     """Nobody renews here, as in a frozen process: then it does not hold, whatever the broker knows."""
-    identity = RunnerIdentity(new_id("r"), 1, lock_fd=-1)
+    held = RunnerLease(runner=new_id("r"), runner_epoch=1)
     async with await runners_nats.connect(TOOL_RUNNER) as bus:
-        lease = Lease(bus, identity, load=lambda: 0)
+        lease = Lease(bus, held, load=lambda: 0)
         assert not lease.holds
         await lease.take()
         assert lease.holds

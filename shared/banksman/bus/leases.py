@@ -18,9 +18,10 @@ STOP_AFTER_S = 2.0
 _TRIES = 10
 
 
-async def take_lease(bus: Bus, lease: RunnerLease) -> int:
+async def take_lease(bus: Bus, lease: RunnerLease, *, key: str | None = None) -> int:
     """Begin a lease in the place of whatever this runner held before; returns its revision.
 
+    The key is the runner's id unless another is given: each process of a tool server has one of its own.
     Called once by each process of a runner, with an epoch above all earlier ones: whoever held the old
     revision cannot renew.
 
@@ -31,13 +32,13 @@ async def take_lease(bus: Bus, lease: RunnerLease) -> int:
     revision = 0
     for _ in range(_TRIES):
         try:
-            return await _write(bus, lease, revision, budget_s=10.0)
+            return await _write(bus, key or lease.runner, lease, revision, budget_s=10.0)
         except WrongLastSequence as refused:
             revision = refused.found
     raise Unavailable(f"the lease of {lease.runner} is contended")
 
 
-async def renew_lease(bus: Bus, lease: RunnerLease, revision: int) -> int:
+async def renew_lease(bus: Bus, lease: RunnerLease, revision: int, *, key: str | None = None) -> int:
     """Renew; returns the new revision.
 
     Raises:
@@ -46,13 +47,13 @@ async def renew_lease(bus: Bus, lease: RunnerLease, revision: int) -> int:
         Unavailable: not stored within a second; try again until `STOP_AFTER_S` is over.
         Forbidden: this user may not write that key.
     """
-    return await _write(bus, lease, revision, budget_s=RENEW_EVERY_S)
+    return await _write(bus, key or lease.runner, lease, revision, budget_s=RENEW_EVERY_S)
 
 
-async def _write(bus: Bus, lease: RunnerLease, revision: int, *, budget_s: float) -> int:
+async def _write(bus: Bus, key: str, lease: RunnerLease, revision: int, *, budget_s: float) -> int:
     ack = await durable(
         bus,
-        kv_subject(RUNNERS, lease.runner),
+        kv_subject(RUNNERS, key),
         lease.model_dump_json().encode(),
         msg_id=new_id("lease-"),
         expect_last_subject_seq=revision,

@@ -19,9 +19,11 @@ from banksman.bus.objects import Objects
 from banksman.bus.slots import CallSlots
 from banksman.bus.users import TOOL_RUNNER, tool_runner
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, FileAnswer, FileRequest
+from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, FileAnswer, FileRequest, RunnerLease
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.subjects import ANY
+from banksman.runs.lease import Lease
+from banksman.runs.records import CallRecords
 from banksman.runs.runner import CallDesk
 from banksman.runtime import service
 from banksman.runtime.health import health_server
@@ -30,9 +32,7 @@ from banksman.tool_runner.egress import HostRules
 from banksman.tool_runner.execution import Execution
 from banksman.tool_runner.files_api import FilesApi
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
-from banksman.tool_runner.lease import Lease
 from banksman.tool_runner.private_exits import EgressWithPrivate
-from banksman.tool_runner.records import CallRecords
 from banksman.tool_runner.runner_identity import RunnerIdentity, claim
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
 from banksman.tool_runner.selftest import self_test
@@ -155,7 +155,12 @@ async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity
 
 def _worker(bus: Bus, own: ToolRunnerSettings, premises: _Premises, tasks: asyncio.TaskGroup) -> Worker:
     identity = premises.identity
-    lease = Lease(bus, identity, load=lambda: len(desk.active), problem=premises.problem)
+    lease = Lease(
+        bus,
+        RunnerLease(runner=identity.runner, runner_epoch=identity.epoch),
+        load=lambda: len(desk.active),
+        problem=premises.problem,
+    )
     desk = CallDesk(
         runner=identity.runner,
         runner_epoch=identity.epoch,

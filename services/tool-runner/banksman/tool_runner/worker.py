@@ -12,9 +12,9 @@ from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import parse
+from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import CallDesk
 from banksman.tool_runner.execution import Execution
-from banksman.tool_runner.lease import Lease, LeaseLost
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.turns import Turns
 

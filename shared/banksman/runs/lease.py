@@ -15,7 +15,6 @@ from banksman.bus.leases import RENEW_EVERY_S, STOP_AFTER_S, renew_lease, take_l
 from banksman.bus.names import RUNNERS
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import BanksmanError, Unavailable
-from banksman.tool_runner.runner_identity import RunnerIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +34,26 @@ class Lease:
     """
 
     def __init__(
-        self, bus: Bus, identity: RunnerIdentity, *, load: Callable[[], int], problem: str | None = None
+        self,
+        bus: Bus,
+        lease: RunnerLease,
+        *,
+        key: str | None = None,
+        load: Callable[[], int],
+        problem: str | None = None,
     ) -> None:
+        """Describe it; `take` begins it.
+
+        Args:
+            bus: The connection.
+            lease: Who holds it.
+            key: Its key in KV `runners`; None for the runner's own id.
+            load: Calls running or waiting.
+            problem: Why nothing must be placed here; None when nothing is wrong.
+        """
         self._bus = bus
-        self._identity = identity
+        self._lease = lease
+        self._key = key or lease.runner
         self._load = load
         self._problem = problem
         self._revision = 0
@@ -58,7 +73,7 @@ class Lease:
             Forbidden: this user may not write it.
         """
         sent = asyncio.get_running_loop().time()
-        self._revision = await take_lease(self._bus, self._value())
+        self._revision = await take_lease(self._bus, self._value(), key=self._key)
         self._renewed_at = sent
 
     async def keep(self) -> NoReturn:
@@ -86,7 +101,7 @@ class Lease:
         leases = Bucket(self._bus, RUNNERS, RunnerLease)
         with contextlib.suppress(BanksmanError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S):
-                await leases.delete(self._identity.runner, revision=self._revision)
+                await leases.delete(self._key, revision=self._revision)
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
@@ -95,7 +110,9 @@ class Lease:
                 while True:
                     sent = loop.time()
                     try:
-                        self._revision = await renew_lease(self._bus, self._value(), self._revision)
+                        self._revision = await renew_lease(
+                            self._bus, self._value(), self._revision, key=self._key
+                        )
                     except Unavailable as error:
                         logger.warning("the lease is not renewed: %s", error)
                         await asyncio.sleep(_TRY_AGAIN_S)
@@ -109,10 +126,5 @@ class Lease:
             raise LeaseLost("the lease ended, or another process of this runner holds it") from error
 
     def _value(self) -> RunnerLease:
-        return RunnerLease(
-            runner=self._identity.runner,
-            runner_epoch=self._identity.epoch,
-            load=self._load(),
-            serving=self._problem is None,
-            problem=self._problem,
-        )
+        told = {"load": self._load(), "serving": self._problem is None, "problem": self._problem}
+        return self._lease.model_copy(update=told)
