@@ -61,7 +61,7 @@ class Broker:
         self.logs.setdefault(before.conversation_id, []).append((seq, commit))
         after = self.folds[before.conversation_id] = apply_commit(before, seq, commit)
         self.on_commit(before, commit, after)
-        return apply_commit(expected, seq, commit)
+        return after
 
     def purge(self, conversation_id: str) -> None:
         """What the janitor does once `on_delete` says so: only the last commit stays."""

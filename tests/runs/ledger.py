@@ -100,7 +100,9 @@ class Ledger:
     def _resolved(self, resolved: ApprovalResolved) -> None:
         assert resolved.approval_id not in self.resolved, f"{resolved.approval_id} is decided twice"
         stored = self.world.broker.answers[resolved.approval_id]
-        assert (stored.outcome, stored.decisions) == (resolved.outcome, resolved.decisions), "not what is stored"
+        assert (stored.outcome, stored.decisions) == (resolved.outcome, resolved.decisions), (
+            "not what is stored"
+        )
         request = self.world.broker.requests.get(resolved.approval_id)
         reason = problem(stored, request, self.world.key)
         assert reason is None, f"{resolved.approval_id}: {reason}"
@@ -118,7 +120,7 @@ class Ledger:
         assert missing == still_open, f"the history lacks {missing}, open are {still_open}"
 
     def _rests(self, state: Conversation) -> None:
-        """A run that nobody owns waits for a person, or has just been answered; it can always be driven on."""
+        """A run that nobody owns waits for a person, or was just answered; it can always be driven on."""
         step = next_step(state, self.world.now)
         if state.owner is not None:
             assert not isinstance(step, Idle | Park), f"owned, and there is nothing to do but {step}"
@@ -143,7 +145,9 @@ class Ledger:
             assert self.calls[call.id].digest == call.digest, f"{call.id} is not what the model asked for"
         result = self.results.get(call.id)
         kind = None if result is None else result.error_kind
-        assert call.idempotent or result is None or kind == "unknown_outcome", f"{call.id} runs after {result}"
+        assert call.idempotent or result is None or kind == "unknown_outcome", (
+            f"{call.id} runs after {result}"
+        )
 
     def forget(self, attempts: tuple[str, ...], processes: Iterable[Process]) -> None:
         """Slots are deleted: whoever still holds a request for one of them could start it again."""
@@ -196,4 +200,6 @@ class Ledger:
         elif not call.idempotent and kind in NEVER_STARTED | MAY_HAVE_STARTED - {"unknown_outcome"}:
             assert not executed, f"{call.id} was executed, and its result says {kind}"
         elif kind == "unknown_outcome":
-            assert any(attempt.rpartition("-")[0] == call.id for attempt in self.starts), f"{call.id} never began"
+            assert any(attempt.rpartition("-")[0] == call.id for attempt in self.starts), (
+                f"{call.id} never began"
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
@@ -19,6 +20,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage
 from banksman.contracts.tools import ToolCall
+from banksman.contracts.wire import JsonObject
 from banksman.runs.owner import Build
 from banksman.runs.ports import Clock
 from banksman.runs.state import Conversation, Run
@@ -35,7 +37,7 @@ class CallPlan:
     """A person has to approve it."""
     terminate: bool = False
     hangs: bool = False
-    """It does not end by itself."""
+    """It does not end within its time-out."""
     lasts_s: float = 0.0
     unreadable: bool = False
     """Its arguments cannot be read."""
@@ -133,9 +135,9 @@ def _unless_cancelled(state: Conversation, bodies: tuple[EventBody, ...]) -> tup
     return () if state.run is None or state.run.cancel is not None else bodies
 
 
-def _call(clock: Clock, planned: CallPlan) -> dict[str, object]:
+def _call(clock: Clock, planned: CallPlan) -> dict[str, Any]:
     number = clock.new_id("k")
-    arguments: dict[str, object] = {"n": number, "hangs": planned.hangs, "lasts_s": planned.lasts_s}
+    arguments: JsonObject = {"n": number, "hangs": planned.hangs, "lasts_s": planned.lasts_s}
     return {
         "id": number,
         "name": planned.name,

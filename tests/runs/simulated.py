@@ -135,7 +135,9 @@ class SimulatedApprovals:
 
         await Op("discard", discard)
 
-    async def read(self, tenant: str, approval_id: str) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+    async def read(
+        self, tenant: str, approval_id: str
+    ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
         broker = self.world.broker
         return await Op(
             "read approval", lambda: (broker.requests.get(approval_id), broker.answers.get(approval_id))

@@ -55,8 +55,8 @@ PEOPLE = {
 ALWAYS = {"go on": 0.6, "deliver": 0.15, "short time": 0.05, "recover": 0.08}
 
 TARGETS = (
-    "ack", "append", "ask", "call", "declare", "discard", "effect", "effect ends", "finish", "forget", "model",
-    "publish work", "queued", "read log", "settle approval", "start", "void",
+    "ack", "append", "ask", "call", "declare", "discard", "effect", "effect ends", "finish", "forget",
+    "model", "publish work", "queued", "read log", "settle approval", "start", "void",
 )  # fmt: skip
 """Awaits that a storm may aim at: whenever somebody stands there, it may be struck."""
 
@@ -70,17 +70,30 @@ class Mood:
     asks: float = 0.3
     hangs: float = 0.06
     feedback: float = 0.5
+    calm: bool = False
+    """Only the faults that are named here."""
 
 
 MOODS = (
     Mood(),
     Mood(),
-    Mood({"cut off": 0.1, "loss": 0.2, "crash": 0.03, "redelivery": 0.05}, ("start", "queued", "call"), asks=0.1),
+    Mood(
+        {"cut off": 0.1, "loss": 0.2, "crash": 0.03, "redelivery": 0.05},
+        ("start", "queued", "call"),
+        asks=0.1,
+    ),
     Mood({"cut off": 0.05, "crash": 0.05, "long time": 0.06}, ("queued", "start", "effect"), asks=0.1),
     Mood({"crash": 0.05}, ("model", "read slots", "alive"), asks=0.2),
     Mood({"decide": 0.2, "crash": 0.03}, ("ask", "publish work", "settle approval", "append"), asks=0.7),
     Mood({"decide": 0.2, "steer": 0.05, "cancel": 0.05}, ("publish work", "model"), asks=0.5, feedback=0.9),
-    Mood({"cancel": 0.1, "short time": 0.15}, ("void", "declare", "cancel call", "start"), asks=0.1, hangs=0.4),
+    Mood({"decide": 0.25, "deliver": 0.3}, ("", "publish work"), asks=0.8, calm=True),
+    Mood({"decide": 0.25, "steer": 0.1, "cancel": 0.1}, ("publish work",), asks=0.8, calm=True),
+    Mood({"crash": 0.02, "loss": 0.1}, ("start",), asks=0.0, calm=True),
+    Mood({"cut off": 0.06, "crash": 0.06}, ("call", "effect ends"), asks=0.0, calm=True),
+    Mood({"crash": 0.1, "recover": 0.01, "long time": 0.1, "start": 0.1}, ("place",), asks=0.1, calm=True),
+    Mood(
+        {"cancel": 0.1, "short time": 0.15}, ("void", "declare", "cancel call", "start"), asks=0.1, hangs=0.4
+    ),
 )
 
 
@@ -98,12 +111,16 @@ class Storm:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        faults = {name: rate for name, rate in FAULTS.items() if self.chance.random() < 0.45}
+        self.mood = self.chance.choice(MOODS)
+        often = 0.0 if self.mood.calm else 0.45
+        faults = {name: rate for name, rate in FAULTS.items() if self.chance.random() < often}
         people = {name: rate for name, rate in PEOPLE.items() if self.chance.random() < 0.6}
         if self.chance.random() < 0.7:
             people.pop("delete", None)
-        self.mood = self.chance.choice(MOODS)
-        self.rates = {**ALWAYS, **{name: rate * self.chance.choice((1, 1, 3)) for name, rate in faults.items()}}
+        self.rates = {
+            **ALWAYS,
+            **{name: rate * self.chance.choice((1, 1, 3)) for name, rate in faults.items()},
+        }
         self.rates |= {"start": PEOPLE["start"], **people, **self.mood.rates}
         self.target = self.chance.choice((*self.mood.targets, ""))
         self.strikes = self.chance.choice((0.05, 0.3, 0.8))
@@ -175,8 +192,11 @@ class Storm:
         match self.chance.randrange(4):
             case 0 if task.op.may_fail:
                 self.world.fail(task, done=done)
-            case 1 if task.process in self.world.runners.values():
-                self.world.cut_off(task.process)
+            case 1:
+                self._cut_off(task.process)
+                for agent in self.world.agents:
+                    if agent.up and self.chance.random() < 0.4:
+                        self.world.crash(agent)
             case 2:
                 self._pause(task.process)
             case _:
@@ -227,8 +247,9 @@ class Storm:
     def _duplicate(self) -> None:
         self.world.broker.duplicate(self.chance.choice(("work", "signals")), self.chance.randrange(64))
 
-    def _cut_off(self) -> None:
-        runner = self.chance.choice(list(self.world.runners.values()))
+    def _cut_off(self, process: Process | None = None) -> None:
+        runners = list(self.world.runners.values())
+        runner = process if process in runners else self.chance.choice(runners)
         if runner.up and len(self.world.zombies) < 6:
             self.world.cut_off(runner)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from banksman.contracts.calls import CallAnswer, CallRequest
+from banksman.contracts.calls import CallRequest
 from banksman.contracts.events import ProtocolRetry, RunFinished
 from banksman.contracts.messages import ToolMessage
 from tests.runs.plans import CallPlan, Plan, Reply, calls
@@ -12,7 +12,6 @@ from tests.runs.processes import Process, Task
 from tests.runs.scene import Scene
 
 EFFECT = Plan((calls("effect"),))
-REFUSED = CallAnswer(answer="refused", reason="no sandbox")
 HANGS = Plan((calls(CallPlan(hangs=True)),))
 
 
@@ -164,9 +163,7 @@ def test_a_call_that_waited_long_for_a_busy_runner_is_still_offered_to_the_next(
 
 def test_a_runner_that_refuses_a_call_ends_it() -> None:
     scene, _ = scene_at("call")
-    for runner in scene.runners.values():
-        assert runner.desk is not None
-        runner.desk.admit = lambda request: (REFUSED, False)  # type: ignore[method-assign]  # a runner of this test
+    scene.unfit |= set(scene.runners)
     scene.run(seconds=3)
     assert scene.kinds() == ["unavailable"]
 

@@ -1,4 +1,4 @@
-"""The protocol under crashes, duplicates, reordering and delay at every await, found and shrunk by hypothesis.
+"""The protocol under crashes, duplicates, reordering and delay at every await, shrunk by hypothesis.
 
 Each step of the machine is one port call of one process, or one fault. The invariants are those of the
 storms; where a storm names a seed, this prints the shortest way there that it finds.
@@ -116,5 +116,5 @@ Protocol.TestCase.settings = settings(
 )
 
 
-class TestProtocol(Protocol.TestCase):  # type: ignore[name-defined,misc]  # hypothesis builds the class
+class TestProtocol(Protocol.TestCase):
     """No lost run, no double start, one terminal event, one result a call, whatever fails and when."""

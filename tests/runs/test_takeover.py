@@ -58,7 +58,7 @@ def test_a_delivery_that_finds_another_owner_is_acked_without_effect() -> None:
 
 
 def test_a_message_that_parked_its_run_never_claims_again() -> None:
-    """The ack of the one that parked it may still be on its way, and would leave a claim without a message."""
+    """The ack of the one that parked it may still come, and would leave a claim without a message."""
     scene = Scene()
     scene.start(ASKS)
     scene.run_to("ack")

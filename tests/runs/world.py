@@ -16,6 +16,7 @@ from banksman.contracts.calls import CallAnswer, CallRequest, CallStarted
 from banksman.contracts.errors import CallerMistake, Conflict, Fenced, NotReady
 from banksman.contracts.events import Commit
 from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import (
     ApprovalReply,
     ApprovalRequest,
@@ -57,6 +58,8 @@ RUNNER_GONE_S = 60.0
 """Seconds that a workspace waits for its runner before another one gets it."""
 DELETE_AGAIN_S = 1.0
 CAPACITY = 3
+HANGS_S = 150.0
+"""Seconds after which a runner itself ends what hangs: long after its owner would have."""
 
 
 class World:
@@ -83,6 +86,8 @@ class World:
         self.leases: dict[str, int] = {}
         self.lease_ends: dict[str, datetime] = {}
         self.homes: dict[str, str] = {}
+        self.unfit: set[str] = set()
+        """Runners whose sandbox does not hold."""
         self.asked: dict[str, set[str]] = {}
         """Runners that were asked for a call."""
         for runner in self.runners.values():
@@ -319,7 +324,7 @@ class World:
             self.spawn(self.gateway, "decide", self._decide(approval_id, verdict))
 
     async def _decide(self, approval_id: str, verdict: Verdict) -> None:
-        schemas = {"effect": {"type": "object"}, "pure": {"type": "object"}}
+        schemas: dict[str, JsonObject] = {"effect": {"type": "object"}, "pure": {"type": "object"}}
         try:
             stored, _ = await decide(
                 SimulatedApprovals(self), self.clock, KEY, TENANT, approval_id, verdict, schemas
@@ -379,18 +384,24 @@ class World:
         return -1.0 if ends is None else (self.now - ends).total_seconds()
 
     def alive(self, placement: Placement) -> bool:
-        return self.leases[placement.runner] == placement.runner_epoch and self._gone_for(placement.runner) < 0
+        return (
+            self.leases[placement.runner] == placement.runner_epoch and self._gone_for(placement.runner) < 0
+        )
 
     def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
         """A core request: it may get lost, and so may its answer."""
         runner = self.runners[placement.runner]
         if not runner.up or runner.desk is None or self.lossy():
             return None
+        if runner.name in self.unfit:
+            return CallAnswer(answer="refused", reason="The sandbox does not hold.")
         request = CallRequest.model_validate_json(request.model_dump_json())
         answer, perform = runner.desk.admit(request)
         self._count_answer(answer, perform, request, runner)
         if perform:
-            task = Task(runner, "perform", self._perform(runner, runner.desk, request), attempt=request.attempt)
+            task = Task(
+                runner, "perform", self._perform(runner, runner.desk, request), attempt=request.attempt
+            )
             runner.tasks.append(task)
             self._act(task, task.start)
         return None if self.lossy() else answer
@@ -424,15 +435,17 @@ class World:
 
         await Op("effect", effect, may_fail=False, about=attempt)
         hangs = bool(call.arguments.get("hangs"))
-        lasts_s = float(str(call.arguments.get("lasts_s") or 0))
-        ends = None if hangs else self.now + timedelta(seconds=lasts_s)
+        lasts_s = HANGS_S if hangs else float(str(call.arguments.get("lasts_s") or 0))
+        ends = self.now + timedelta(seconds=lasts_s)
 
         def over() -> bool:
-            return attempt in runner.told_to_end or (ends is not None and self.now >= ends)
+            return attempt in runner.told_to_end or self.now >= ends
 
         await Op("effect ends", lambda: None, over, ends, may_fail=False, about=attempt)
         if attempt in runner.told_to_end:
             return failed(call.id, "cancelled", "ended").model_copy(update={"runner": runner.name})
+        if hangs:
+            return failed(call.id, "tool_error", "hung").model_copy(update={"runner": runner.name})
         return ToolResult(tool_call_id=call.id, content={"success": True}, runner=runner.name)
 
     def start_attempt(self, runner: Process, started: CallStarted) -> bool:
@@ -458,13 +471,16 @@ class World:
         if self.lossy():
             return
         for process in (*self.runners.values(), *self.zombies):
-            if process.up and (process.name, process.generation) == (placement.runner, placement.runner_epoch):
+            if process.up and (process.name, process.generation) == (
+                placement.runner,
+                placement.runner_epoch,
+            ):
                 process.told_to_end.add(attempt)
 
     # -- running until all is quiet ------------------------------------------------------------------------
 
     def settle_down(self, *, people_answer: bool = True, most: int = 20_000) -> None:
-        """No more faults: everybody is up, silent holders lose their messages, people answer (or time does)."""
+        """No more faults: everybody is up, silent holders lose their messages, people (or time) answer."""
         self.lossy = lambda: False
         for process in self.processes:
             process.paused = False

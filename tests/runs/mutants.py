@@ -1,0 +1,367 @@
+"""Mutation testing of the protocol: each mutant breaks one promise, and some test here has to fail.
+
+    python -m tests.runs.mutants              # all of them, two at a time
+    python -m tests.runs.mutants clean        # those whose name holds the word
+
+Each mutant is a copy of the packages it touches, put before the real ones on the path. It is killed by the
+scenes and laws first, which take seconds, and else by the storms. Not part of the test suite: it takes some
+minutes, and is to be run after every change of `banksman.runs` or of these tests. Exit status 1 when a mutant
+survives, or when its text is no longer found in the sources.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RUNS = Path("shared/banksman/runs")
+LIMIT_S = 400
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one line, and the promise that it breaks."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+
+
+MUTANTS = (
+    Mutant(
+        "forget slots always",
+        "settle.py",
+        "return self.fresh and self.number == 1 and self.cancel_sent_at is None",
+        "return True",
+        "A runner that was cut off may start a call whose slots were deleted.",
+    ),
+    Mutant(
+        "nothing is inherited",
+        "settle.py",
+        "calls = owned.run.open_calls if owned.took_over else ()",
+        "calls = ()",
+        "A new owner trusts slots that an earlier one may have had filled.",
+    ),
+    Mutant(
+        "void does nothing",
+        "settle.py",
+        "        await ports.slots.put_started(state.tenant, void)\n",
+        "",
+        "A call that must not start is never prevented.",
+    ),
+    Mutant(
+        "void always moves on",
+        "settle.py",
+        "            moved=moved,",
+        "            moved=True,",
+        "A call that was ended is moved on by whoever reads its void.",
+    ),
+    Mutant(
+        "void never moves on",
+        "settle.py",
+        "    if void.moved:\n        return NextAttempt()\n",
+        "",
+        "A call that moved on is taken for one that was ended.",
+    ),
+    Mutant(
+        "a lost runner is waited for",
+        "settle.py",
+        "    if not runner_alive or started.runner is None:\n",
+        "    if started.runner is None:\n",
+        "A call that started on a lost runner has no outcome in time.",
+    ),
+    Mutant(
+        "unknown outcomes are repeated",
+        "settle.py",
+        '        return Declare(unknown(pursuit.call_id, "the machine that ran it went away"))\n',
+        "        return NextAttempt()\n",
+        "An effect is repeated after a crash.",
+    ),
+    Mutant(
+        "placement is not noted",
+        "settle.py",
+        "        pursuit.placement = placement\n",
+        "",
+        "A runner that went away with a request is not noticed.",
+    ),
+    Mutant(
+        "busy counts as gone",
+        "settle.py",
+        '(pursuit.nowhere_since or now) if kind == "wrong_epoch" else None',
+        "pursuit.nowhere_since or now",
+        "A call that waits for a busy runner is given up.",
+    ),
+    Mutant(
+        "an idempotent call is left running",
+        "settle.py",
+        "    if pursuit.placement is not None and pursuit.cancel_sent_at is None:\n"
+        "        return SendCancel(pursuit.placement)\n",
+        "",
+        "A cancelled call goes on.",
+    ),
+    Mutant(
+        "slots are never read again",
+        "settle.py",
+        "        if unseen and (not pursuit.fresh or _stale(pursuit, ports.clock.now())):",
+        "        if unseen and not pursuit.fresh:",
+        "An owner that missed a result waits for ever.",
+    ),
+    Mutant(
+        "no fence",
+        "owner.py",
+        "        if self.state.owner_epoch != self.owner.owner_epoch:\n",
+        "        if False:\n",
+        "Two owners drive one run.",
+    ),
+    Mutant(
+        "nobody asks again",
+        "owner.py",
+        "            case AskAgain():\n                await ask(ports, state)\n",
+        "            case AskAgain():\n",
+        "A question that a crash left out is lost.",
+    ),
+    Mutant(
+        "a takeover does not ask",
+        "owner.py",
+        "    if stored.run is not None and stored.run.waits:\n        await ask(ports, stored)\n",
+        "",
+        "A question that a crash left out is lost while other calls run.",
+    ),
+    Mutant(
+        "early cancels are forgotten",
+        "state.py",
+        'CancelRequested(by="user") if run_id in state.cancelled_early else None',
+        "None",
+        "A run that was cancelled before its start runs.",
+    ),
+    Mutant(
+        "a crash loop is forgotten",
+        "state.py",
+        "    if state.claims_in_row >= CRASH_LOOP_CLAIMS:\n        return state.claims_in_row\n",
+        "",
+        "A run in a crash loop goes on half wound down.",
+    ),
+    Mutant(
+        "waiting counts",
+        "state.py",
+        "waited_s=run.waited_s + waited",
+        "waited_s=run.waited_s",
+        "A run times out because a person took their time.",
+    ),
+    Mutant(
+        "results in the order they came",
+        "state.py",
+        "    results.sort(\n",
+        "    sorted(results,\n",
+        "A provider refuses the history.",
+    ),
+    Mutant(
+        "edited arguments are dropped",
+        "state.py",
+        'edited = call.call.model_copy(update={"arguments": decision.arguments})',
+        "edited = call.call",
+        "What is executed is not what was approved.",
+    ),
+    Mutant(
+        "rejection is feedback",
+        "steps.py",
+        'if run.settings.tools.on_reject == "abort" and any',
+        "if False and any",
+        "A rejected call does not end its run.",
+    ),
+    Mutant(
+        "an open question stops the clock",
+        "steps.py",
+        "if run.parked_at is None and now >= deadline_of(run)",
+        "if run.parked_at is None and not run.waits and now >= deadline_of(run)",
+        "A call that hangs beside a question keeps its owner for days.",
+    ),
+    Mutant(
+        "a spent start claims the queue",
+        "delivery.py",
+        "    if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:\n"
+        "        return Nothing()\n",
+        "",
+        "A run is claimed under a message that somebody else acks.",
+    ),
+    Mutant(
+        "any delivery takes over",
+        "delivery.py",
+        "if state.owner.work_seq == work_seq else Nothing()",
+        "if True else Nothing()",
+        "Two messages fight for one run.",
+    ),
+    Mutant(
+        "any resume starts the queue",
+        "delivery.py",
+        "if queued and queued[0] == work.run_id else Nothing()",
+        "if queued else Nothing()",
+        "A run is claimed under a message that was to be acked.",
+    ),
+    Mutant(
+        "the queue is not woken",
+        "handlers.py",
+        "    if state.run is None and state.queue:\n",
+        "    if False:\n",
+        "A queued run is never started.",
+    ),
+    Mutant(
+        "a decision does not resume",
+        "handlers.py",
+        "        if run is None or question is None:\n"
+        "            await _resume_if_parked(ports, state, reply.approval_id)\n",
+        "        if run is None or question is None:\n",
+        "An approved run never goes on.",
+    ),
+    Mutant(
+        "any stored answer counts",
+        "handlers.py",
+        "        if reason is not None:\n            await ports.approvals.discard",
+        "        if False:\n            await ports.approvals.discard",
+        "A forged approval is executed.",
+    ),
+    Mutant(
+        "whatever the slot holds closes a question",
+        "approvals.py",
+        "        reason = problem(stored, open_question(state), ports.signing_key)\n",
+        "        reason = None\n",
+        "A forged approval is recorded by a cancel or a steer.",
+    ),
+    Mutant(
+        "digests are not compared",
+        "approvals.py",
+        "    if reply.digests != tuple(item.digest for item in request.items):\n",
+        "    if False:\n",
+        "An answer to other calls is honoured.",
+    ),
+    Mutant(
+        "late answers count",
+        "approvals.py",
+        "    if reply.decided_at > request.expires_at:\n",
+        "    if False:\n",
+        "An answer after the expiry is honoured.",
+    ),
+    Mutant(
+        "a steer withdraws again",
+        "handlers.py",
+        "        if _was_heard(state, signal.message_id):\n",
+        "        if False and _was_heard(state, signal.message_id):\n",
+        "A message is heard twice, and the next question withdrawn.",
+    ),
+    Mutant(
+        "a door tells any answer",
+        "door.py",
+        "    if problem(stored, request, key) is not None:\n",
+        "    if False:\n",
+        "A client is told a decision that does not count.",
+    ),
+    Mutant(
+        "a new run for each request",
+        "door.py",
+        "    return stored.ids\n",
+        "    return ids\n",
+        "A repeated request is a second run.",
+    ),
+    Mutant(
+        "no start slot",
+        "runner.py",
+        "if request.call.idempotent or await self._start(request):",
+        "if await self._start(request) or True:",
+        "A call starts although its attempt is void.",
+    ),
+    Mutant(
+        "a runner without a lease starts",
+        "runner.py",
+        "            if not self.may_start():\n                return\n",
+        "",
+        "A call starts on a runner that lost its lease.",
+    ),
+    Mutant(
+        "ended attempts are forgotten",
+        "runner.py",
+        "            self._remember(request.attempt)\n",
+        "",
+        "A request that arrives late is run again.",
+    ),
+    Mutant(
+        "no epoch check",
+        "runner.py",
+        "        if request.runner_epoch != self.runner_epoch:\n",
+        "        if False:\n",
+        "A request to an earlier process is run by this one.",
+    ),
+    Mutant(
+        "a late start after deletion",
+        "handlers.py",
+        "if not state.deleted or (over and state.tombstone != state.last_seq):",
+        "if not state.deleted:",
+        "What is left after a purge does not say that the conversation was deleted.",
+    ),
+)
+
+
+def main() -> int:
+    """Run the mutants whose names hold the words given."""
+    words = sys.argv[1:]
+    chosen = [mutant for mutant in MUTANTS if all(word in mutant.name for word in words)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        outcomes = list(pool.map(killed, chosen))
+    return 0 if all(outcomes) else 1
+
+
+def killed(mutant: Mutant) -> bool:
+    """True when some test fails with the mutant in place."""
+    source = (ROOT / RUNS / mutant.file).read_text()
+    if source.count(mutant.old) != 1:
+        return _say(mutant, f"its text is in {mutant.file} {source.count(mutant.old)} times", alive=True)
+    with tempfile.TemporaryDirectory() as directory:
+        copied = Path(directory) / "banksman" / "runs"
+        shutil.copytree(ROOT / RUNS, copied)
+        (copied / mutant.file).write_text(source.replace(mutant.old, mutant.new))
+        quick = _failing(directory, "not storms")
+        test = quick or _failing(directory, "storms")
+    return _say(mutant, f"killed by {test}" if test else "SURVIVED", alive=not test)
+
+
+def _failing(directory: str, which: str) -> str:
+    """The first test that fails; empty when none does."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        which,
+        "tests/runs",
+    ]
+    environment = {**os.environ, "PYTHONPATH": directory, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "the time limit"
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].partition(" - ")[0].partition("::")[2] or failed[0] if failed else ""
+
+
+def _say(mutant: Mutant, outcome: str, *, alive: bool) -> bool:
+    sys.stdout.write(f"{mutant.name}: {outcome}\n")
+    sys.stdout.flush()
+    return not alive
+
+
+if __name__ == "__main__":
+    sys.exit(main())

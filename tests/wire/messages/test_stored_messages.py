@@ -1,0 +1,60 @@
+"""What is stored must be read for years: its form changes on purpose only, with the golden files."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from tests.wire.messages.samples import BODIES, GOLDEN, samples, written
+
+from banksman.contracts.events import EventBody
+from banksman.contracts.work import RunSignal, RunWork
+
+SAMPLES = dict(samples())
+each = pytest.mark.parametrize(("name", "sample"), SAMPLES.items(), ids=SAMPLES)
+versioned = {name: sample for name, sample in SAMPLES.items() if "v" in type(sample).model_fields}
+
+
+def members(union: object) -> set[type]:
+    """The models of an annotated union."""
+    return set(get_args(get_args(union)[0]))
+
+
+@each
+def test_a_message_is_written_as_it_always_was(name: str, sample: BaseModel) -> None:
+    assert written(sample) == (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+
+
+@each
+def test_a_stored_message_is_read_as_what_was_written(name: str, sample: BaseModel) -> None:
+    text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    assert type(sample).model_validate_json(text, strict=True) == sample
+
+
+@each
+def test_a_field_of_a_newer_writer_is_ignored(name: str, sample: BaseModel) -> None:
+    text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    newer = text.replace("{", '{"from_the_future": [],', 1)
+    assert type(sample).model_validate_json(newer) == sample
+
+
+@pytest.mark.parametrize(("name", "sample"), versioned.items(), ids=versioned)
+def test_a_higher_version_is_refused_by_name(name: str, sample: BaseModel) -> None:
+    text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    with pytest.raises(ValidationError) as refused:
+        type(sample).model_validate_json(text.replace('"v": 1', '"v": 2', 1))
+    assert refused.value.errors()[0]["loc"] == ("v",)
+
+
+@pytest.mark.parametrize("union", [RunWork, RunSignal], ids=["work", "signals"])
+def test_every_kind_of_work_has_a_sample(union: object) -> None:
+    assert members(union) <= {type(sample) for sample in SAMPLES.values()}
+
+
+def test_every_kind_of_event_has_a_sample() -> None:
+    assert members(EventBody) == {type(body) for body in BODIES}
+
+
+def test_every_golden_file_has_a_sample() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.json")} == set(SAMPLES)
