@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from tests.scenarios.gerrit import gerrit
 
+from banksman import sdk
 from banksman.model_server import RawReply, Reply
 from banksman.testing.client import Client
 from banksman.testing.system import ScriptedModel, System, scripted_model
 
 Play = Callable[..., str]
+
+PATIENCE_S = 10.0
+"""Seconds that a scenario waits for something that must come, on a machine that has more to do."""
+
+PRICED = "priced"
+"""The script whose model has a price: one dollar a token."""
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +35,24 @@ def model() -> Generator[ScriptedModel]:
 
 
 @pytest.fixture(scope="session")
-def system(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
+def json_api() -> Generator[str]:
+    """Address and port of a JSON API on this machine, which the system's runner may fetch from."""
+    with gerrit() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def system(
+    model: ScriptedModel, json_api: str, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[System]:
     """The system, started once. A test that kills parts of it starts one of its own."""
     data: Path = tmp_path_factory.mktemp("banksman")
-    running = System(data, model)
+    prices = {f"openai:scripted/{PRICED}": {"input": 1_000_000, "output": 1_000_000}}
+    environment = {
+        "BANKSMAN_AGENT__PRICES": json.dumps(prices),
+        "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps([json_api]),
+    }
+    running = System(data, model, environment)
     try:
         running.start()
         yield running
@@ -37,7 +63,21 @@ def system(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Ge
 @pytest.fixture
 async def client(system: System) -> AsyncGenerator[Client]:
     """A websocket client that has said hello."""
-    async with Client.connected(system.url) as connected:
+    async with Client.connected(system.url, patience_s=PATIENCE_S) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def http(system: System) -> AsyncGenerator[httpx.AsyncClient]:
+    """An HTTP client of the gateway."""
+    async with httpx.AsyncClient(base_url=system.url, timeout=PATIENCE_S) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def nats(system: System) -> AsyncGenerator[sdk.Client]:
+    """Another service on NATS; the only one in town may use the operator's key."""
+    async with sdk.connect(nats_url(system), "local", nkey_seed_file=operator_seed(system)) as connected:
         yield connected
 
 
@@ -51,3 +91,35 @@ def play(model: ScriptedModel, request: pytest.FixtureRequest) -> Play:
         return f"{vendor}:scripted/{name}"
 
     return load
+
+
+def asked(model: ScriptedModel, name: str) -> list[dict[str, Any]]:
+    """The bodies that a model was asked with, oldest first."""
+    return [request["body"] for request in model.requests(name.rpartition("/")[2])]
+
+
+async def logged(system: System, service: str, event: str, **fields: Any) -> dict[str, Any]:
+    """Wait for the line that a service logs under these words and with these fields."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            for line in _log_lines(system, service):
+                entry = json.loads(line)
+                if entry["event"].startswith(event) and all(entry.get(k) == v for k, v in fields.items()):
+                    return dict(entry)
+            await asyncio.sleep(0.02)
+
+
+def _log_lines(system: System, service: str) -> Iterator[str]:
+    for file in system.data_dir.glob(f"logs/{service}*.log"):
+        # The last line may be half written.
+        yield from (line for line in file.read_text().splitlines(keepends=True) if line.endswith("}\n"))
+
+
+def nats_url(system: System) -> str:
+    """Where the system's nats-server answers."""
+    return str(json.loads((system.data_dir / "run.json").read_text())["nats_url"])
+
+
+def operator_seed(system: System) -> Path:
+    """The operator's key."""
+    return system.data_dir / "keys" / "operator.nk"

@@ -1,0 +1,198 @@
+"""What the model is told: prompts, variables, tools by category, and the order of messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import Play, asked
+
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel
+
+OK = Reply(text="ok")
+
+
+async def made(http: httpx.AsyncClient, content: str) -> str:
+    """The id of a new system prompt."""
+    answer = await http.post("/v1/system-prompts", json={"name": "mine", "content": content})
+    assert answer.status_code == 201
+    return str(answer.json()["id"])
+
+
+def system_prompt(body: dict[str, Any]) -> str:
+    """The system prompt of a request to either vendor."""
+    if "system" in body:
+        return "".join(block["text"] for block in body["system"])
+    first = body["messages"][0]
+    assert first["role"] == "system"
+    return str(first["content"])
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_variables_are_filled_in_nested_ones_too(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """R78: the four names that every run has, and nested fields of what the request gives."""
+    prompt = await made(
+        http,
+        "Serve {{service}}. Intent: {{ intent }}. Known: {{rag_context}}. "
+        "They ask: {{user_message}} Plan: {{customer.plan.name}}, {{customer.seats}} seats.",
+    )
+    name = play(OK, vendor=vendor)
+    conversation = await client.create(name, system_prompt_id=prompt)
+    variables = {
+        "intent": "refund",
+        "rag_context": "page 3",
+        "customer": {"plan": {"name": "Pro"}, "seats": 5},
+    }
+
+    await client.run(conversation, "Where is it?", variables=variables)
+
+    told = system_prompt(asked(model, name)[0])
+    assert told.startswith(
+        "Serve banksman. Intent: refund. Known: page 3. They ask: Where is it? Plan: Pro, 5 seats."
+    )
+    assert "{{" not in told
+
+
+async def test_a_variable_that_is_missing_is_named_and_the_model_is_not_asked(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R78: an error that names the variable, never a prompt with braces in it."""
+    prompt = await made(http, "Serve {{customer.name}}.")
+    name = play(OK)
+    conversation = await client.create(name, system_prompt_id=prompt)
+
+    outcome = await client.run(conversation, "hi", variables={"customer": {}})
+
+    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "bad_request")
+    assert "variables.customer.name" in outcome["error"]["message"]
+    assert asked(model, name) == []
+
+
+async def test_braces_in_a_message_reach_no_variable(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R78: values are put in once; what a user writes cannot read another variable."""
+    prompt = await made(http, "They ask: {{user_message}}")
+    name = play(OK)
+    conversation = await client.create(name, system_prompt_id=prompt)
+
+    await client.run(conversation, "{{secret}}", variables={"secret": "hunter2"})
+
+    told = system_prompt(asked(model, name)[0])
+    assert told.startswith("They ask: {{secret}}") and "hunter2" not in told
+
+
+async def test_the_enhanced_prompt_is_what_the_model_gets(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R24, R25, R36: base, tools and diagrams can be read, and runs are asked with exactly them."""
+    prompt = await made(http, "Speak like {{who}}.")
+    name = play(OK)
+    conversation = await client.create(name, system_prompt_id=prompt, settings={"tool_protocol": "json_text"})
+    await client.run(conversation, "hi", variables={"who": "a pilot"})
+
+    read = await http.get(
+        f"/v1/system-prompts/{prompt}/enhanced",
+        params={"protocol": "json_text", "variables": json.dumps({"who": "a pilot"})},
+    )
+
+    enhanced = read.json()["content"]
+    assert system_prompt(asked(model, name)[0]) == enhanced
+    assert enhanced.startswith("Speak like a pilot.")
+    assert '"terminate"' in enhanced and "```mermaid" in enhanced
+
+
+async def test_tools_stand_in_the_prompt_by_category(http: httpx.AsyncClient) -> None:
+    """R27, R18: categories group the tools for the model, each with its parameters."""
+    prompt = await made(http, "Base.")
+
+    content = (await http.get(f"/v1/system-prompts/{prompt}/enhanced")).json()["content"]
+
+    web, workspace = content.index("### web"), content.index("### workspace")
+    assert web < content.index("**web_fetch**") < workspace < content.index("**bash**")
+    assert "- `path` (string, required)" in content
+
+
+async def test_a_prompt_that_grows_too_long_is_shortened_first_and_then_loses_tools(
+    http: httpx.AsyncClient,
+) -> None:
+    """R33, R17: descriptions are cut first; then the tools of the lowest priority go, and are named."""
+    prompt = await made(http, "The base is never cut. " * 20)
+    path = f"/v1/system-prompts/{prompt}/enhanced"
+
+    async def read(budget_tokens: int) -> dict[str, Any]:
+        return dict((await http.get(path, params={"budget_tokens": budget_tokens})).json())
+
+    whole = await read(8_000)
+    base_tokens = len(whole["base"]) // 4
+    shortened = await read(whole["estimated_tokens"] - base_tokens - 20)
+    smaller = await read(shortened["estimated_tokens"] - base_tokens - 20)
+
+    assert (whole["shortened"], whole["dropped_tools"]) == (False, [])
+    assert (shortened["shortened"], shortened["dropped_tools"]) == (True, [])
+    assert shortened["estimated_tokens"] < whole["estimated_tokens"]
+    assert (smaller["dropped_tools"], "web_fetch" in smaller["content"]) == (["web_fetch"], False)
+    assert smaller["content"].startswith(whole["base"].strip())
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_the_model_gets_the_system_prompt_the_history_and_the_message(
+    client: Client, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """R79: in this order, each with its role."""
+    name = play(Reply(text="First answer."), Reply(text="Second answer."), vendor=vendor)
+    conversation = await client.create(name)
+    await client.run(conversation, "First question")
+    await client.run(conversation, "Second question")
+
+    body = asked(model, name)[1]
+
+    said = [(message["role"], _text(message)) for message in body["messages"] if message["role"] != "system"]
+    assert system_prompt(body)
+    assert said == [("user", "First question"), ("assistant", "First answer."), ("user", "Second question")]
+
+
+async def test_a_prompt_can_be_changed_and_the_next_run_uses_it(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R25: prompts are the backend's; a frontend names one by its id, and no more."""
+    prompt = await made(http, "One.")
+    name = play(OK, OK)
+    conversation = await client.create(name, system_prompt_id=prompt)
+    await client.run(conversation, "hi")
+
+    changed = await http.put(f"/v1/system-prompts/{prompt}", json={"content": "Two."})
+    await client.run(conversation, "again")
+
+    first, second = (system_prompt(body).partition("\n")[0] for body in asked(model, name))
+    assert (first, second) == ("One.", "Two.")
+    assert changed.json()["revision"] > 1
+
+
+async def test_a_prompt_with_unreadable_braces_is_refused(http: httpx.AsyncClient) -> None:
+    """R78: what could never be filled in is refused when it is written."""
+    answer = await http.post("/v1/system-prompts", json={"content": "{{not a name}}"})
+
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "system_prompt")
+
+
+async def test_an_unknown_prompt_is_named(client: Client) -> None:
+    """R5: a conversation cannot begin with a prompt that does not exist."""
+    missing = new_id("p")
+
+    refused = await client.request("conversation.create", system_prompt_id=missing)
+
+    assert (refused["type"], refused["code"]) == ("error", "not_found")
+    assert missing in refused["message"]
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(block["text"] for block in content)
