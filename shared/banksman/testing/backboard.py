@@ -18,8 +18,8 @@ from typing import Any, Literal, Self
 
 from aiohttp import web
 
-from banksman.model_server import HttpError, Reply
-from banksman.testing.backboard_wire import Json, break_off, error, events, events_before, sse
+from banksman.model_server import HttpError, RawReply, Reply
+from banksman.testing.backboard_wire import Json, break_off, error, events, events_before, send_raw, sse
 
 Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 
@@ -67,7 +67,7 @@ class BackboardServer:
         """The answer to outputs that no run waits for, which the documentation does not tell."""
         self.assistants: dict[str, Json] = {}
         self.threads: dict[str, Thread] = {}
-        self._replies: deque[Reply] = deque()
+        self._replies: deque[Reply | RawReply] = deque()
         self._changed = asyncio.Event()
         self._made = 0
 
@@ -100,7 +100,7 @@ class BackboardServer:
         app.router.add_post(submit, self._handled(self._submit))
         return app
 
-    def play(self, *replies: Reply) -> None:
+    def play(self, *replies: Reply | RawReply) -> None:
         """Add replies."""
         self._replies.extend(replies)
 
@@ -173,6 +173,8 @@ class BackboardServer:
         if not body.get("content"):
             raise Refused(400, "content: must not be empty")
         reply = self._next()
+        if isinstance(reply, RawReply):
+            return await send_raw(request, reply)
         if isinstance(reply.fault, HttpError):
             return error(reply.fault)
         self._add(thread, "user", str(body["content"]), body.get("metadata"))
@@ -190,6 +192,8 @@ class BackboardServer:
         if not all(isinstance(output.get("output"), str) for output in outputs):
             raise Refused(400, "tool_outputs: each output is a string")
         reply = self._next()
+        if isinstance(reply, RawReply):
+            return await send_raw(request, reply)
         if isinstance(reply.fault, HttpError):
             return error(reply.fault)
         thread.waiting = None
@@ -216,7 +220,7 @@ class BackboardServer:
         await response.write_eof()
         return response
 
-    def _next(self) -> Reply:
+    def _next(self) -> Reply | RawReply:
         if not self._replies:
             raise Refused(400, "the script has no more replies")
         return self._replies.popleft()

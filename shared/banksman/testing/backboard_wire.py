@@ -9,7 +9,16 @@ from typing import Any, assert_never
 
 from aiohttp import web
 
-from banksman.model_server import ConnectionCut, EarlyEnd, HalfJson, HttpError, Reply, Silence, StreamError
+from banksman.model_server import (
+    ConnectionCut,
+    EarlyEnd,
+    HalfJson,
+    HttpError,
+    RawReply,
+    Reply,
+    Silence,
+    StreamError,
+)
 from banksman.model_server.script import Usage
 
 Json = dict[str, Any]
@@ -92,6 +101,16 @@ async def break_off(request: web.Request, response: web.StreamResponse, reply: R
             _cut(request)
         case _:
             assert_never(reply.fault)
+
+
+async def send_raw(request: web.Request, reply: RawReply) -> web.StreamResponse:
+    """Answer with a body written by hand."""
+    response = web.StreamResponse(status=reply.status, headers={"content-type": reply.content_type})
+    await response.prepare(request)
+    for chunk in reply.raw_chunks:
+        await response.write(chunk.encode())
+    await response.write_eof()
+    return response
 
 
 def _cut(request: web.Request) -> None:

@@ -1,6 +1,6 @@
 """One sample of everything that is stored or sent between services, every field set.
 
-python -m tests.wire.messages.samples      # write tests/wire/messages/golden/ anew: a change of what others read
+python -m tests.wire.messages.samples      # write tests/wire/messages/golden/ anew
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class ReplyReader:
         match delta.type:
             case "text_delta":
                 await self._builder.add_text(delta.text)
-            case "input_json_delta":
+            case "input_json_delta" if self._builder.has_call(index):
                 self._builder.add_call(index, arguments=delta.partial_json)
             case "thinking_delta":
                 self._thinking.setdefault(index, _Thinking()).text.append(delta.thinking)

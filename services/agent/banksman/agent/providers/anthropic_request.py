@@ -10,7 +10,7 @@ from banksman.agent.providers.history import AnsweredCall, Exchange, exchanges
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolDefinition
-from banksman.runs.rendering import ANSWER_FIELDS, result_json
+from banksman.runs.rendering import ANSWER_FIELDS, MORE_FIELD, result_json
 
 if TYPE_CHECKING:
     from anthropic.types import (
@@ -61,10 +61,17 @@ def body(request: ModelRequest, provider: str) -> dict[str, Any]:
 
 
 def result_text(message: ToolMessage) -> str:
-    """A result as the model reads it: plain text for what is a text, JSON for the rest."""
+    """A result as the model reads it: plain text for what is a text, JSON for the rest.
+
+    A text that was cut ends with a note that says how to go on.
+    """
     field = ANSWER_FIELDS.get(message.name) if message.name != "bash" else None
-    text = message.result.content.get(field) if field and not message.result.is_error else None
-    return text if isinstance(text, str) and text.strip() else result_json(message.result)
+    content = message.result.content
+    text = content.get(field) if field and not message.result.is_error else None
+    if not isinstance(text, str) or not text.strip():
+        return result_json(message.result)
+    more = content.get(MORE_FIELD)
+    return f"{text}\n\n[Cut here. {more}]" if isinstance(more, str) else text
 
 
 def _tool(tool: ToolDefinition) -> ToolParam:

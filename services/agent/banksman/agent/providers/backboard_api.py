@@ -74,13 +74,14 @@ class BackboardApi:
             model: `vendor/model`, or a model's name alone.
         """
         vendor, slash, name = model.partition("/")
+        carried = list(message_ids)
         with self._faults():
             events = await self._client.send_message(
                 text,
                 thread_id=thread_id,
                 llm_provider=vendor if slash else None,
                 model_name=name if slash else model,
-                metadata={MESSAGE_IDS: list(message_ids)},
+                metadata={MESSAGE_IDS: carried} if carried else None,
                 stream=True,
             )
             async for event in _events(events):

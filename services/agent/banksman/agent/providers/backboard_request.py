@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.protocols.flatten import flatten, prose_call
+from banksman.agent.protocols.flatten import prose_call, result_text
 from banksman.agent.providers.history import Exchange, exchanges
 from banksman.agent.providers.openai_request import EMPTY_MESSAGE, tool_param
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
@@ -99,13 +99,13 @@ def plan(request: ModelRequest, provider: str) -> Plan:
 
 def begin(request: ModelRequest) -> Begin:
     """A new thread, which nothing can prevent."""
-    messages = flatten(request.messages, prose_call, lambda _: True)
-    after = max((at + 1 for at, m in enumerate(messages) if isinstance(m, AssistantMessage)), default=0)
-    now = [message for message in messages[after:] if isinstance(message, UserMessage)]
+    items = exchanges(request.messages)
+    after = max((at + 1 for at, item in enumerate(items) if isinstance(item, Exchange)), default=0)
+    now = _joined(item for item in items[after:] if isinstance(item, UserMessage))
     if not after:
-        return Begin(_joined(now))
-    told = [_TOLD, *(piece for message in messages[:after] if (piece := _told(message)))]
-    return Begin("\n\n".join([*told, _NOW, _joined(now)] if now else [*told, _CLOSING]))
+        return Begin(now)
+    told = [_TOLD, *(piece for item in items[:after] for piece in _told(item))]
+    return Begin("\n\n".join([*told, *((_NOW, now) if items[after:] else (_CLOSING,))]))
 
 
 def known_assistant(request: ModelRequest, provider: str) -> ThreadState | None:
@@ -159,14 +159,18 @@ def _outputs(exchange: Exchange) -> dict[str, str]:
     return {call.provider_call_id or call.id: result_json(sent.answer.result) for call, sent in pairs}
 
 
-def _told(message: Message) -> str:
-    match message:
+def _told(item: UserMessage | Exchange) -> Iterator[str]:
+    match item:
         case UserMessage():
-            return f"[user]\n{_joined([message])}"
-        case AssistantMessage():
-            return f"[assistant]\n{message.content}" if (message.content or "").strip() else ""
+            yield f"[user]\n{_joined([item])}"
+        case Exchange(said, calls):
+            pieces = [said.content or "", *map(prose_call, said.calls)]
+            if any(piece.strip() for piece in pieces):
+                yield "[assistant]\n" + "\n\n".join(filter(str.strip, pieces))
+            if calls:
+                yield "[tools]\n" + "\n\n".join(result_text(call.answer) for call in calls)
         case _:
-            return ""
+            assert_never(item)
 
 
 def _joined(messages: Iterable[UserMessage]) -> str:

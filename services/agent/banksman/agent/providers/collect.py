@@ -89,6 +89,10 @@ class ReplyBuilder:
             case dict():
                 call.parsed = arguments
 
+    def has_call(self, index: int) -> bool:
+        """Whether a call was begun at this index."""
+        return index in self._calls
+
     def last_call(self) -> int | None:
         """The index of the call that was begun last; None before the first."""
         return max(self._calls, default=None)

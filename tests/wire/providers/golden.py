@@ -1,0 +1,29 @@
+"""Files that hold what was agreed, compared exactly; `tools/renew_golden.py --overwrite` writes them anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from banksman.agent.protocols.base import ModelReply
+
+FOLDER = Path(__file__).parent / "golden"
+SWITCH = "BANKSMAN_RENEW_GOLDEN"
+
+
+def golden(name: str, found: Any) -> Any:
+    """What the file of this name holds; with the switch on, `found` is written to it first."""
+    path = FOLDER / f"{name}.json"
+    if os.environ.get(SWITCH) == "overwrite":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert path.is_file(), f"{path.name} is missing; tools/renew_golden.py --overwrite writes it"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def plain(reply: ModelReply) -> dict[str, Any]:
+    """A reply as JSON."""
+    return json.loads(json.dumps(asdict(reply) | {"usage": reply.usage.model_dump()}))
