@@ -279,7 +279,7 @@ def test_an_owner_that_was_fenced_cannot_move_on_a_call_that_was_ended(moved: bo
 def test_a_runner_without_a_lease_starts_nothing_and_takes_the_call_again_when_it_has_one() -> None:
     scene, queued = scene_at("queued")
     queued.process.lease_lost = True
-    scene.step(queued)
+    scene.run(seconds=1)
     assert scene.executed() == 0
     queued.process.lease_lost = False
     scene.run(seconds=3)
