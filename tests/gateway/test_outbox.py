@@ -22,12 +22,12 @@ async def _all(outbox: Outbox) -> list[Any]:
 
 async def test_deltas_that_wait_are_merged_without_a_gap() -> None:
     outbox = Outbox()
-    outbox.put_delta(*_delta(0, "Hel"))
+    outbox.put_delta(*_delta(0, "Two "))
     outbox.put_delta(*_delta(0, "other", "m2"))
-    outbox.put_delta(*_delta(3, "lo"))
+    outbox.put_delta(*_delta(4, "parts"))
     outbox.put_delta(*_delta(9, "after a gap"))
     texts = [(frame["data"]["message_id"], frame["data"]["text"]) for frame in await _all(outbox)]
-    assert texts == [("m1", "Hello"), ("m2", "other"), ("m1", "after a gap")]
+    assert texts == [("m1", "Two parts"), ("m2", "other"), ("m1", "after a gap")]
 
 
 async def test_any_number_of_deltas_takes_one_place() -> None:

@@ -15,6 +15,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS, RUNNERS, WORKFLOWS
 from banksman.bus.objects import Objects
 from banksman.contracts import subjects
+from banksman.contracts.assistants import Assistant, RunSettings
 from banksman.contracts.calls import FileAnswer, FileEntry, RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
@@ -26,6 +27,7 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import strict_json
+from banksman.gateway.http.bodies import AssistantBody
 
 
 async def test_assistants_are_kept_with_a_revision(gateway: Served) -> None:
@@ -46,10 +48,19 @@ async def test_assistants_are_kept_with_a_revision(gateway: Served) -> None:
     assert (gone.status_code, missing.status_code) == (204, 404)
 
 
+def test_every_setting_of_an_assistant_can_be_written_and_reaches_its_runs() -> None:
+    settings = set(Assistant.model_fields) - {"id", "revision"}
+    kept_apart = {"name"}
+    added = {"assistant_id", "assistant_revision", "tool_protocol"}
+    assert set(AssistantBody.model_fields) == settings
+    assert set(RunSettings.model_fields) - added == settings - kept_apart
+
+
 async def test_an_assistants_settings_reach_its_runs(gateway: Served, agent: Agent) -> None:
     assistant = {
         "id": "tight",
         "model": "anthropic:some-model",
+        "fallback_models": ["demo", "openai:other"],
         "options": {"max_tokens": 99},
         "tools": {"enabled": True, "max_iterations": 7, "tool_protocol": "json_text"},
         "variables": {"service": "docs", "tone": "dry"},
@@ -63,6 +74,7 @@ async def test_an_assistants_settings_reach_its_runs(gateway: Served, agent: Age
     settings = (await agent.started(conversation)).settings
     assert (settings.assistant_id, settings.assistant_revision > 0) == ("tight", True)
     assert (settings.model, settings.options.max_tokens) == ("demo:demo", 99)
+    assert settings.fallback_models == ("openai:other",)
     assert (settings.tools.max_iterations, settings.tool_protocol) == (5, "json_text")
     assert settings.variables == {"service": "docs", "tone": "warm"}
 

@@ -320,15 +320,15 @@ async def test_text_that_is_being_written_reaches_who_asked_for_it(
         await agent.begin(start)
         for piece in (
             {"kind": "reasoning", "offset": 0, "text": "hm"},
-            {"kind": "message", "offset": 0, "text": "Hel"},
-            {"kind": "message", "offset": 3, "text": "lo."},
+            {"kind": "message", "offset": 0, "text": "Two "},
+            {"kind": "message", "offset": 4, "text": "parts."},
         ):
             delta = {"conversation_id": conversation, "run_id": start.run_id, "message_id": "m1", **piece}
             await gateway.bus.publish(subjects.delta(tenant, conversation), json.dumps(delta).encode())
-        await full.until(lambda frame: frame.get("data", {}).get("text", "").endswith("lo."))
-        await final.until(lambda frame: frame.get("data", {}).get("text", "").endswith("lo."))
+        await full.until(lambda frame: frame.get("data", {}).get("text", "").endswith("parts."))
+        await final.until(lambda frame: frame.get("data", {}).get("text", "").endswith("parts."))
     written = [frame for frame in full.frames if frame["type"].endswith(".delta")]
-    assert "".join(frame["data"]["text"] for frame in written) == "hmHello."
+    assert "".join(frame["data"]["text"] for frame in written) == "hmTwo parts."
     assert all("seq" not in frame and frame["run_id"] == start.run_id for frame in written)
     assert {frame["type"] for frame in final.frames if "delta" in frame["type"]} == {"message.delta"}
 
@@ -381,3 +381,11 @@ async def test_draining_tells_clients_and_closes(start_gateway: GatewayFactory) 
             socket = await clients.enter_async_context(gateway.socket())
         assert (await socket.until_type("server.draining"))["reconnect_after_s"] > 0
         assert await _closed(socket.connection) == 1012
+
+
+async def test_welcome_comes_before_the_answers_to_frames_sent_with_hello(gateway: Served) -> None:
+    async with gateway.raw() as connection:
+        for frame in ({"type": "hello", "id": "1"}, {"type": "conversation.create", "id": new_id("f")}):
+            await connection.send(json.dumps(frame))
+        types = [json.loads(await connection.recv())["type"] for _ in range(2)]
+    assert types == ["welcome", "ack"]

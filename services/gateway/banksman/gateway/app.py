@@ -23,6 +23,7 @@ from banksman.bus.topology import StorageBudget, app_topology
 from banksman.bus.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.api import Api
 from banksman.gateway.auth import Keys, Tickets
+from banksman.gateway.connection import FRAME_BYTES, Terms
 from banksman.gateway.fanout import Fanout
 from banksman.gateway.files import Files
 from banksman.gateway.gateway import Gateway
@@ -42,7 +43,7 @@ from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.socket_protocol import SocketProtocol
 from banksman.gateway.upstream import Upstreams
 from banksman.gateway.views import Views
-from banksman.gateway.ws import FRAME_BYTES, Sockets
+from banksman.gateway.ws import Sockets
 from banksman.runs.placement import Placements
 from banksman.runtime.health import Health, health_server, listening
 from banksman.runtime.service import Life
@@ -96,16 +97,16 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             fanout=fanout,
             files=Files(placements, outputs),
         )
-        sockets = Sockets(
+        terms = Terms(
             service,
             fanout,
             keys,
-            tickets,
             version=VERSION,
             notices=_notices(settings),
             frames_per_s=settings.gateway.frames_per_s,
             hello_s=settings.gateway.hello_timeout_s,
         )
+        sockets = Sockets(terms, tickets)
         control = ControlPlane(bus, title="Banksman", version=VERSION, description="The door over NATS.")
         Api(bus, service).serve_on(control)
         await stack.enter_async_context(control)

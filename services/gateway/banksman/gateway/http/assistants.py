@@ -25,8 +25,9 @@ def assistants_router(gateway: Gateway) -> APIRouter:
     async def checked(caller: Caller, assistant_id: str, given: AssistantBody) -> Assistant:
         if given.system_prompt_id is not None:
             await prompts.get(caller.tenant, given.system_prompt_id)
-        if given.model is not None:
-            model_name(given.model)
+        for name in (given.model, *given.fallback_models):
+            if name is not None:
+                model_name(name)
         fields = {name: getattr(given, name) for name in AssistantBody.model_fields}
         return Assistant(id=assistant_id, **fields)
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from banksman.contracts.assistants import (
     ApprovalRule,
     ConversationSettings,
+    FallbackModels,
     Limits,
     ModelOptions,
     RunOverrides,
@@ -73,6 +74,7 @@ class AssistantBody(Wire):
     name: str = Field(default="", max_length=200)
     service: str = Field(default="banksman", max_length=64)
     model: str | None = Field(default=None, max_length=200)
+    fallback_models: FallbackModels = ()
     system_prompt_id: Token | None = None
     system_prompt: Text | None = None
     options: ModelOptions = ModelOptions()

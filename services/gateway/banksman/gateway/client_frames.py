@@ -1,0 +1,59 @@
+"""Reading what clients send over the websocket."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from banksman.contracts.errors import BadInput, ErrorCode
+from banksman.contracts.frames import CLIENT_FRAME, ClientFrame, ErrorFrame, error_frame
+from banksman.contracts.wire import JsonValue, parse_as, strict_json
+
+KNOWN_TYPES = frozenset(
+    kind
+    for frame in get_args(get_args(ClientFrame)[0])
+    for kind in get_args(frame.model_fields["type"].annotation)
+)
+
+
+class FrameRefused(Exception):
+    """A frame that cannot be read, and what its sender is told."""
+
+    def __init__(self, frame: ErrorFrame) -> None:
+        self.frame = frame
+        super().__init__(frame.message)
+
+
+def parse_frame(text: str) -> ClientFrame:
+    """Read a client's frame.
+
+    Raises:
+        FrameRefused: it is no JSON object, of an unknown type, or has a bad field.
+    """
+    reply_to: str | None = None
+    try:
+        value = strict_json(text, what="frame")
+        if not isinstance(value, dict):
+            raise BadInput("frame", None, "a JSON object")
+        reply_to = _id_of(value)
+        kind = value.get("type")
+        if not isinstance(kind, str):
+            raise BadInput("type", None, "the frame's type, a string")
+        if kind not in KNOWN_TYPES:
+            message = f"unknown frame type {kind[:80]!r}"
+            raise FrameRefused(ErrorFrame(reply_to=reply_to, code=ErrorCode.UNKNOWN_TYPE, message=message))
+        return parse_as(CLIENT_FRAME, text, what="frame")
+    except BadInput as error:
+        raise FrameRefused(error_frame(_plain(error), reply_to)) from error
+
+
+def _id_of(value: dict[str, JsonValue]) -> str | None:
+    found = value.get("id")
+    return found if isinstance(found, str) and len(found) <= 128 else None
+
+
+def _plain(error: BadInput) -> BadInput:
+    """The same without the frame's type, which pydantic puts before the field's name."""
+    for kind in KNOWN_TYPES:
+        if error.field.startswith(f"{kind}."):
+            return BadInput(error.field.removeprefix(f"{kind}."), error.value, error.expected)
+    return error
