@@ -15,6 +15,7 @@ from tests.scenarios.gerrit import gerrit
 from banksman import sdk
 from banksman.model_server import RawReply, Reply
 from banksman.testing.client import Client
+from banksman.testing.nats import free_port
 from banksman.testing.system import ScriptedModel, System, scripted_model
 
 Play = Callable[..., str]
@@ -42,14 +43,22 @@ def json_api() -> Generator[str]:
 
 
 @pytest.fixture(scope="session")
+def backboard_port() -> int:
+    """Where the system looks for Backboard, while a test plays it."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
 def system(
-    model: ScriptedModel, json_api: str, tmp_path_factory: pytest.TempPathFactory
+    model: ScriptedModel, json_api: str, backboard_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[System]:
     """The system, started once. A test that kills parts of it starts one of its own."""
     data: Path = tmp_path_factory.mktemp("banksman")
-    prices = {f"openai:scripted/{PRICED}": {"input": 1_000_000, "output": 1_000_000}}
+    dear = {"input": 1_000_000, "output": 1_000_000}
+    prices = {f"openai:scripted/{PRICED}": dear, f"anthropic:scripted/{PRICED}": dear}
     environment = {
         "BANKSMAN_AGENT__PRICES": json.dumps(prices),
+        "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps([json_api]),
     }
     running = System(data, model, environment)

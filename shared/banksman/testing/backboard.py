@@ -73,15 +73,15 @@ class BackboardServer:
 
     @classmethod
     @asynccontextmanager
-    async def running(cls) -> AsyncGenerator[Self]:
-        """Serve on a free port until the context ends."""
+    async def running(cls, port: int = 0) -> AsyncGenerator[Self]:
+        """Serve until the context ends, on a free port unless one is given."""
         server = cls()
         runner = web.AppRunner(
             server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
+            site = web.TCPSite(runner, "127.0.0.1", port)
             await site.start()
             server.url = f"http://127.0.0.1:{site.port}/api"
             yield server

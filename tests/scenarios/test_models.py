@@ -1,0 +1,76 @@
+"""A vendor that hosts the loop, and models that step in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import PRICED
+
+from banksman.model_server import HttpError, Reply, ToolCall, Usage
+from banksman.testing.backboard import BackboardServer
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel
+
+READ = ToolCall(name="read_file", arguments={"path": "none"}, id="call_1")
+READ_AGAIN = ToolCall(name="read_file", arguments={"path": "nothing"}, id="call_2")
+
+
+@pytest.fixture
+async def backboard(backboard_port: int) -> AsyncGenerator[BackboardServer]:
+    async with BackboardServer.running(backboard_port) as server:
+        yield server
+        assert server.violations == []
+
+
+async def test_a_run_goes_through_backboards_threads(client: Client, backboard: BackboardServer) -> None:
+    """R48, R49, R56: its calls are executed, their outputs submitted together, and its thread goes on."""
+    backboard.play(
+        Reply(text="I look.", tool_calls=(READ, READ_AGAIN)),
+        Reply(text="Neither is there."),
+        Reply(text="Yes."),
+    )
+    conversation = await client.create("backboard:openai/gpt-4o")
+
+    outcome = await client.run(conversation, "look")
+    after = await client.run(conversation, "sure?")
+
+    assert (outcome["content"], outcome["model"]) == ("Neither is there.", "backboard:openai/gpt-4o")
+    assert [call["tool"] for call in outcome["tool_calls"]] == ["read_file", "read_file"]
+    assert after["content"] == "Yes."
+    offered = {tool["function"]["name"] for tool in backboard.requests[0].body["tools"]}
+    assert {"bash", "read_file", "write_file", "web_fetch"} <= offered
+    [submitted] = [r.body["tool_outputs"] for r in backboard.requests if "submit" in r.path]
+    assert [output["tool_call_id"] for output in submitted] == ["call_1", "call_2"]
+    assert all(json.loads(output["output"])["success"] is False for output in submitted)
+    assert len(backboard.threads) == len(backboard.assistants) == 1
+
+
+async def test_the_next_model_steps_in_and_is_named_and_paid(
+    client: Client, http: httpx.AsyncClient, model: ScriptedModel
+) -> None:
+    """A limited vendor does not end a run whose assistant names another model."""
+    limited = HttpError(status=429, retry_after_s=3600)
+    usage = Usage(input_tokens=2, output_tokens=1)
+    model.play("first", [Reply(text="x", fault=limited)], by="count", at_end="repeat")
+    model.play(PRICED, [Reply(tool_calls=(READ,), usage=usage), Reply(text="Here I am.", usage=usage)])
+    fields: dict[str, Any] = {
+        "model": "openai:scripted/first",
+        "fallback_models": [f"anthropic:scripted/{PRICED}"],
+        "tools": {"enabled": True},
+    }
+    answer = await http.post("/context/assistants", json=fields)
+    assert answer.status_code == 201, answer.text
+    conversation = await client.create(assistant=answer.json()["id"])
+
+    outcome = await client.run(conversation, "hello")
+
+    assert (outcome["status"], outcome["content"]) == ("completed", "Here I am.")
+    assert outcome["model"] == f"anthropic:scripted/{PRICED}"
+    assert outcome["usage"]["cost_usd"] == 6
+    said = [event["data"]["model"] for event in client.events(conversation, "message.completed")]
+    assert said == [f"anthropic:scripted/{PRICED}"] * 2
+    assert len(model.requests("first")) == 2
