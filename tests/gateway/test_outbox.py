@@ -25,7 +25,7 @@ async def test_deltas_that_wait_are_merged_without_a_gap() -> None:
     outbox.put_delta(*_delta(0, "Two "))
     outbox.put_delta(*_delta(0, "other", "m2"))
     outbox.put_delta(*_delta(4, "parts"))
-    outbox.put_delta(*_delta(9, "after a gap"))
+    outbox.put_delta(*_delta(12, "after a gap"))
     texts = [(frame["data"]["message_id"], frame["data"]["text"]) for frame in await _all(outbox)]
     assert texts == [("m1", "Two parts"), ("m2", "other"), ("m1", "after a gap")]
 
