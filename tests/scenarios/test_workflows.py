@@ -1,0 +1,132 @@
+"""Workflows: the named actions that people start themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import Play, asked
+
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel
+
+NAME = "create_project"
+
+
+def project() -> dict[str, Any]:
+    """Parameters of a project that nobody has."""
+    return {"name": new_id("p").lower(), "template": "empty"}
+
+
+async def test_workflows_are_listed_by_category_with_their_forms(http: httpx.AsyncClient) -> None:
+    """R15, R22, R27, R112: what a selector shows and a form is made of."""
+    listed = (await http.get("/workflows")).json()
+    grouped = (await http.get("/workflows/categories")).json()["categories"]
+    one = (await http.get(f"/workflows/{NAME}")).json()
+
+    [category] = [c for c in grouped if NAME in [w["name"] for w in c["workflows"]]]
+    assert (category["name"], category["title"]) == ("project", "Project")
+    assert NAME in [workflow["name"] for workflow in listed["workflows"]]
+    form = one["parameters_schema"]
+    assert (form["required"], form["properties"]["template"]["default"]) == (["name"], "python")
+    assert one["title"] and one["description"]
+
+
+async def test_a_workflow_is_started_followed_and_ends_like_any_run(client: Client) -> None:
+    """R15, R29, R41, R112: started by name with parameters, it reports its steps and finishes."""
+    parameters = project()
+
+    ack = await client.request("workflow.start", workflow=NAME, parameters=parameters)
+    await client.request("subscribe", conversation_id=ack["conversation_id"], after_seq=0)
+    outcome = await client.finished(ack["run_id"])
+
+    assert outcome["status"] == "completed"
+    assert f"{parameters['name']}/README.md" in outcome["content"]
+    progress = [e["data"] for e in client.events(ack["conversation_id"], "workflow.progress")]
+    assert [p["step"] for p in progress] == list(range(1, progress[-1]["total"] + 1))
+
+
+async def test_a_workflow_works_in_the_conversations_workspace(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """R22, R29: started in a conversation, it shares the files; a link tells where its own events are."""
+    conversation = await client.create(play(Reply(text="hi")))
+    await client.run(conversation, "hi")
+    parameters = project()
+
+    answer = await http.post(
+        f"/workflows/{NAME}/runs",
+        json={"parameters": parameters, "conversation_id": conversation},
+        params={"wait_s": 10},
+    )
+    files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]
+
+    run = answer.json()
+    assert (answer.status_code, run["status"]) == (200, "completed")
+    linked = (await client.event("workflow.linked", conversation_id=conversation))["data"]
+    assert (linked["workflow"], linked["workflow_run_id"]) == (NAME, run["run_id"])
+    assert parameters["name"] in {entry["path"].partition("/")[0] for entry in files}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [({}, "name"), ({"name": "Not A Folder"}, "name"), ({"name": "a", "template": "cobol"}, "template")],
+)
+async def test_a_parameter_that_does_not_fit_is_named(
+    client: Client, parameters: dict[str, Any], field: str
+) -> None:
+    """R22, R29, R112: the form is checked before anything starts."""
+    refused = await client.request("workflow.start", workflow=NAME, parameters=parameters)
+
+    assert (refused["type"], refused["code"]) == ("error", "bad_request")
+    assert field in refused["message"]
+
+
+async def test_an_unknown_workflow_is_named(client: Client) -> None:
+    """R22: the registry decides what can be started."""
+    refused = await client.request("workflow.start", workflow="refactor_the_world", parameters={})
+
+    assert (refused["code"], "refactor_the_world" in refused["message"]) == ("not_found", True)
+
+
+async def test_a_project_that_exists_is_left_alone(client: Client, http: httpx.AsyncClient) -> None:
+    """R41: a workflow that cannot do its work fails with a reason that people understand."""
+    parameters = project()
+    conversation = await client.create()
+    body = {"parameters": parameters, "conversation_id": conversation}
+    await http.post(f"/workflows/{NAME}/runs", json=body, params={"wait_s": 10})
+
+    again = await http.post(f"/workflows/{NAME}/runs", json=body, params={"wait_s": 10})
+
+    run = again.json()
+    assert (run["status"], run["error"]["code"]) == ("failed", "workflow_error")
+    assert parameters["name"] in run["content"]
+
+
+async def test_workflows_are_not_the_models_and_tools_not_the_users(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R15, R22, R38: the model is offered no workflow, and no tool can be started as one."""
+    name = play(Reply(text="ok"))
+    await client.run(await client.create(name), "hi")
+
+    body = asked(model, name)[0]
+    as_workflow = await http.post("/workflows/bash/runs", json={"parameters": {"command": "ls"}})
+
+    assert NAME not in {tool["function"]["name"] for tool in body["tools"]}
+    assert NAME not in body["messages"][0]["content"]
+    assert as_workflow.status_code == 404
+
+
+async def test_a_slash_command_is_only_text(client: Client, play: Play, model: ScriptedModel) -> None:
+    """R15: no command is parsed out of a message; it goes to the model as it was written."""
+    name = play(Reply(text="Use the selector."))
+    conversation = await client.create(name)
+
+    outcome = await client.run(conversation, "/create_project demo")
+
+    assert (outcome["status"], outcome["tool_calls"]) == ("completed", [])
+    assert asked(model, name)[0]["messages"][-1]["content"] == "/create_project demo"
