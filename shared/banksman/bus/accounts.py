@@ -15,7 +15,7 @@ from banksman.bus import names
 from banksman.bus.conf import Variable, render
 from banksman.bus.names import kv_subject
 from banksman.bus.topology import StorageBudget
-from banksman.bus.users import APP, RUN, SYS, User, all_users
+from banksman.bus.users import APP, RUN, SYS, TOOL_REGISTRY, User, all_users
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY
@@ -32,7 +32,8 @@ class Tenant:
 
     tenant: str
     tool_servers: tuple[str, ...] = ()
-    """Ids of the tool servers that it runs."""
+    """Ids of the tool servers that it runs; `*` for any, then its processes could also hear, and answer in
+    the runners' place, the calls of the tenant's own conversations."""
 
     @property
     def account(self) -> str:
@@ -63,9 +64,15 @@ class Cluster:
     name: str = "banksman"
 
 
-def user_names(*, runners: tuple[str, ...] = (), tenants: tuple[Tenant, ...] = ()) -> tuple[str, ...]:
+def user_names(
+    *,
+    runners: tuple[str, ...] = (),
+    tenants: tuple[Tenant, ...] = (),
+    tool_servers: tuple[str, ...] = (),
+) -> tuple[str, ...]:
     """Everybody who needs a key."""
-    return (*(user.name for user in all_users(runners)), *(tenant.user for tenant in tenants))
+    users = all_users(runners, tool_servers)
+    return (*(user.name for user in users), *(tenant.user for tenant in tenants))
 
 
 def render_config(
@@ -83,6 +90,7 @@ def render_config(
     cluster: Cluster | None = None,
     runners: tuple[str, ...] = (),
     tenants: tuple[Tenant, ...] = (),
+    tool_servers: tuple[str, ...] = (),
 ) -> str:
     """The configuration file of one server.
 
@@ -101,6 +109,7 @@ def render_config(
         cluster: Its place in a cluster; None for a single server.
         runners: Ids of the runners that have keys of their own; none for one key that all share.
         tenants: Tenants with accounts of their own.
+        tool_servers: Ids of the tool servers that serve every tenant.
     """
     config: dict[str, Any] = {
         "server_name": server_name,
@@ -110,7 +119,7 @@ def render_config(
         "ping_max": 2,
         "write_deadline": "5s",
         "jetstream": _jetstream(store_dir, budget, sync_always=sync_always),
-        "accounts": _accounts(keys, budget, all_users(runners), tenants),
+        "accounts": _accounts(keys, budget, all_users(runners, tool_servers), tenants, tool_servers),
         "system_account": SYS,
     }
     if http_port is not None:
@@ -137,8 +146,14 @@ def _tls(tls: Tls) -> dict[str, Any]:
 
 
 def _accounts(
-    keys: PublicKeys, budget: StorageBudget, users: tuple[User, ...], tenants: tuple[Tenant, ...]
+    keys: PublicKeys,
+    budget: StorageBudget,
+    users: tuple[User, ...],
+    tenants: tuple[Tenant, ...],
+    tool_servers: tuple[str, ...],
 ) -> dict[str, Any]:
+    asked_by_run = (*_RUN_WRITES, *_tool_servers_ask(tool_servers))
+
     def members(account: str) -> list[dict[str, Any]]:
         return [_user(user, keys[user.name]) for user in users if user.account == account]
 
@@ -147,14 +162,17 @@ def _accounts(
         APP: {
             "jetstream": {"max_file": budget.total_bytes - run_bytes},
             "users": members(APP),
-            "exports": [*_offered_to_run(), *(offer for one in tenants for offer in _offered_to(one))],
+            "exports": [
+                *_offered_to_run(asked_by_run),
+                *(offer for one in tenants for offer in _offered_to(one)),
+            ],
             "imports": [*_taken_from_run(), *(taken for one in tenants for taken in _taken_from(one))],
         },
         RUN: {
             "jetstream": {"max_file": run_bytes},
             "users": members(RUN),
             "exports": _run_exports(),
-            "imports": [_service(APP, subject) for subject in _RUN_WRITES],
+            "imports": [_service(APP, subject) for subject in asked_by_run],
         },
         SYS: {"users": members(SYS)},
         **{one.account: _tenant(one, keys[one.user]) for one in tenants},
@@ -187,8 +205,14 @@ _RUN_WRITES = (
 _RUN_TELLS = subjects.tool_progress(ANY, ANY)
 
 
-def _offered_to_run() -> list[dict[str, Any]]:
-    return [{"service": subject, "accounts": [RUN]} for subject in _RUN_WRITES]
+def _tool_servers_ask(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
+    """The registry, and the leases of their processes."""
+    registry = [subjects.registry("tool", action) for action in TOOL_REGISTRY] if tool_servers else []
+    return (*registry, *(kv_subject(names.RUNNERS, f"{server}.{ANY}") for server in tool_servers))
+
+
+def _offered_to_run(asked: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"service": subject, "accounts": [RUN]} for subject in asked]
 
 
 def _taken_from_run() -> list[dict[str, Any]]:
@@ -209,7 +233,7 @@ def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
             {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
         ],
         "imports": [
-            *(_service(APP, subject) for subject in _tenant_asks(t)),
+            *(_service(APP, subject) for subject in _tenant_asks(one)),
             *(_stream(APP, subject) for subject in _tenant_hears(t)),
             *(
                 {
@@ -225,7 +249,7 @@ def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
 def _offered_to(one: Tenant) -> list[dict[str, Any]]:
     registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
     door = subjects.all_of("api", one.tenant)
-    services = [*_tenant_stores(one.tenant), *registry]
+    services = [*_tenant_stores(one), *registry]
     return [
         # A replay has many answers; without this the server passes on the first one only.
         {"service": door, "response": "stream", "accounts": [one.account]},
@@ -241,17 +265,18 @@ def _taken_from(one: Tenant) -> list[dict[str, Any]]:
     ]
 
 
-_REGISTRATIONS = (("tool", "register"), ("workflow", "register"))
+_REGISTRATIONS = (*(("tool", action) for action in TOOL_REGISTRY), ("workflow", "register"))
 
 
-def _tenant_asks(tenant: str) -> tuple[str, ...]:
+def _tenant_asks(one: Tenant) -> tuple[str, ...]:
     """The door, and what its tool servers store."""
-    return (subjects.all_of("api", tenant), *_tenant_stores(tenant))
+    return (subjects.all_of("api", one.tenant), *_tenant_stores(one))
 
 
-def _tenant_stores(tenant: str) -> tuple[str, ...]:
-    """The slots of the calls that its tool servers take."""
-    return (subjects.tool_started(tenant, ANY), subjects.tool_result(tenant, ANY))
+def _tenant_stores(one: Tenant) -> tuple[str, ...]:
+    """The slots of the calls that its tool servers take, and the leases of their processes."""
+    leases = (kv_subject(names.RUNNERS, f"{server}.{one.tenant}.{ANY}") for server in one.tool_servers)
+    return (subjects.tool_started(one.tenant, ANY), subjects.tool_result(one.tenant, ANY), *leases)
 
 
 def _tenant_hears(tenant: str) -> tuple[str, ...]:

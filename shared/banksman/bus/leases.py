@@ -18,6 +18,14 @@ STOP_AFTER_S = 2.0
 _TRIES = 10
 
 
+def instance_key(server: str, epoch: int, tenant: str | None) -> str:
+    """The key of one process of a tool server: beside those of runners, which are one token.
+
+    A tenant's keys hold its name, so its account can be let write those and no others.
+    """
+    return ".".join((server, str(epoch)) if tenant is None else (server, tenant, str(epoch)))
+
+
 async def take_lease(bus: Bus, lease: RunnerLease, *, key: str | None = None) -> int:
     """Begin a lease in the place of whatever this runner held before; returns its revision.
 

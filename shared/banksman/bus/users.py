@@ -45,6 +45,9 @@ _STREAMS = (
     names.DEAD,
     names.ADVISORIES,
 )
+TOOL_REGISTRY: Final = ("register", "withdraw", "list")
+"""What a tool server asks of the registry."""
+
 _EVERYTHING = (">",)
 _FILES = (names.OUTPUTS, names.WORKSPACES)
 
@@ -213,6 +216,24 @@ def tool_runner(runner: str | None = None) -> User:
     )
 
 
+def tool_server(server: str) -> User:
+    """Serves tools that every tenant's models may call: takes their calls and stores their results."""
+    check_token(server, "server")
+    return User(
+        f"tool-server-{server}",
+        RUN,
+        publish=(
+            *(subjects.registry("tool", action) for action in TOOL_REGISTRY),
+            subjects.tool_started(ANY, ANY),
+            subjects.tool_result(ANY, ANY),
+            subjects.tool_progress(ANY, ANY),
+            kv_subject(names.RUNNERS, f"{server}.{ANY}"),
+        ),
+        subscribe=(subjects.tool_call(server, ANY, ANY), subjects.tool_cancel(server, ANY, ANY)),
+        answers=True,
+    )
+
+
 def gateway_files() -> User:
     """Reads whole outputs, for those who download them."""
     return User(GATEWAY_FILES, RUN, publish=_reads(object_stream(names.OUTPUTS)), subscribe=())
@@ -230,7 +251,7 @@ def system() -> User:
     return User(SYSTEM, SYS, publish=_EVERYTHING, subscribe=_EVERYTHING)
 
 
-def all_users(runners: tuple[str, ...] = ()) -> tuple[User, ...]:
+def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ()) -> tuple[User, ...]:
     """Every user but those of tenants; one for each runner whose id is known, else one they share."""
     return (
         gateway(),
@@ -241,6 +262,7 @@ def all_users(runners: tuple[str, ...] = ()) -> tuple[User, ...]:
         agent_files(),
         operator_files(),
         *([tool_runner(runner) for runner in runners] or [tool_runner()]),
+        *(tool_server(server) for server in tool_servers),
         system(),
     )
 

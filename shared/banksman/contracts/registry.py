@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
 
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, Stored, Token, Wire
+from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
+
+
+class RegisterTool(Wire):
+    """`tool.register`: offer a tool, or renew the offer; the answer is a `ToolRegistration` or an error."""
+
+    definition: ToolDefinition
+    """With `server`: the tool server that answers its calls, one id for all of its processes."""
+
+
+class WithdrawTool(Wire):
+    """`tool.withdraw`: take back one's own offer; the answer is what was registered, or an error."""
+
+    name: Token
+    server: Token
 
 
 class ToolRegistration(Stored):
-    """KV `tools`: one tool and who serves it."""
+    """KV `tools`: one tool, and for whom."""
 
     tenant: Token | None = None
     """Whose models may call it; None for everybody's."""
     definition: ToolDefinition
-    server: Token | None = None
-    """The tool server; None for the runners."""
-    instance_ttl_s: float | None = None
+    registered_at: Timestamp
+
+
+class ListedTool(Stored):
+    """One tool in the answer to `tool.list`."""
+
+    tenant: Token | None
+    definition: ToolDefinition
+    instances: int
+    """Live processes of its server; without one it is not offered."""
+
+
+class ToolList(Stored):
+    """The answer to `tool.list`: the tools that the asker's models may call, sorted by name."""
+
+    tools: tuple[ListedTool, ...]
+
+
+def visible_to(tenant: str, registered: Iterable[ToolRegistration]) -> tuple[ToolRegistration, ...]:
+    """What a tenant's models may call, sorted by name; of two that share a name, the tenant's own."""
+    found: dict[str, ToolRegistration] = {}
+    for one in registered:
+        name = one.definition.name
+        if one.tenant == tenant or (one.tenant is None and name not in found):
+            found[name] = one
+    return tuple(found[name] for name in sorted(found))
 
 
 class WorkflowDefinition(Stored):

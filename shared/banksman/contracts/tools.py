@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -48,7 +48,7 @@ class ToolDefinition(Stored):
     description: str = Field(max_length=8_000)
     """Written for a model."""
     input_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    """JSON Schema of the arguments, an object; empty for a tool without parameters."""
+    """JSON Schema of the arguments, an object; empty or null for a tool without parameters."""
     requires_approval: bool = False
     category: str = Field(default="general", max_length=64)
     idempotent: bool = False
@@ -59,6 +59,12 @@ class ToolDefinition(Stored):
     """Lower ones leave the prompt first when it must shrink."""
     server: Token | None = None
     """The tool server that answers its calls; None for the runner that owns the workspace."""
+
+    @field_validator("input_schema", mode="before")
+    @classmethod
+    def _schema_of_an_object(cls, given: object) -> object:
+        # Vendors refuse a tool whose schema does not say that its arguments are an object.
+        return given or {"type": "object", "properties": {}}
 
 
 class ToolCall(Stored):

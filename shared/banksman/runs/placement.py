@@ -27,6 +27,7 @@ from banksman.contracts.calls import (
 )
 from banksman.contracts.errors import Unavailable
 from banksman.runs.ports import Placement
+from banksman.runs.tool_servers import Instance, least_loaded
 
 CALL_TIMEOUT_S = 2.0
 """Seconds within which a runner answers a request; it only has to admit the call."""
@@ -54,21 +55,27 @@ class Placements:
 
     def leases(self) -> list[RunnerLease]:
         """The runners that are alive."""
-        return [entry.value for entry in self._leases.entries()]
+        return [entry.value for entry in self._leases.entries() if "." not in entry.key]
+
+    def instances(self, server: str, tenant: str | None) -> list[Instance]:
+        """The live processes of a tool server that is `tenant`'s, or everybody's."""
+        return [one for one in self._instances(server) if one.tenant == tenant]
 
     async def alive(self, placement: Placement) -> bool:
-        """Whether that process of the runner still holds its lease."""
+        """Whether that process of the runner, or of the tool server, still holds its lease."""
         entry = self._leases.get(placement.runner)
-        return entry is not None and entry.value.runner_epoch == placement.runner_epoch
+        if entry is not None and entry.value.runner_epoch == placement.runner_epoch:
+            return True
+        return any(one.placement == placement for one in self._instances(placement.runner))
 
     async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
-        """The live process that serves the workspace, or the tool server.
+        """The live process that serves the workspace, or the least loaded one of the tool server.
 
         Returns:
             None when nobody serves, or the workspace waits for its runner.
         """
         if server is not None:
-            return self._serving(server)
+            return least_loaded(one for one in self._instances(server) if one.tenant in (None, tenant))
         key = f"{tenant}.{conversation_id}"
         while True:
             entry = await self._owners.get(key)
@@ -114,6 +121,10 @@ class Placements:
         subject = subjects.files(placement.runner, tenant, conversation_id)
         reply = await self._bus.request(subject, request.model_dump_json().encode(), FILES_TIMEOUT_S)
         return FileAnswer.model_validate_json(reply)
+
+    def _instances(self, server: str) -> list[Instance]:
+        found = (Instance.of(entry) for entry in self._leases.entries(f"{server}."))
+        return [one for one in found if one is not None]
 
     def _serving(self, runner: str) -> Placement | None:
         entry = self._leases.get(runner)

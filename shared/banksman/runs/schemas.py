@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 from jsonschema import Draft202012Validator, exceptions
+from referencing.exceptions import Unresolvable
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -29,9 +32,16 @@ class ArgumentProblem:
 
 
 def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
-    """Check arguments; None when they fit."""
+    """Check arguments; None when they fit.
+
+    A schema that cannot be applied fits nothing, and says why: it came from another process, and no run may
+    break over it.
+    """
     validator = cast(Any, _validator(json.dumps(schema, sort_keys=True)))
-    error: Any = _faults.best_match(validator.iter_errors(arguments))
+    try:
+        error: Any = _faults.best_match(validator.iter_errors(arguments))
+    except (Unresolvable, RecursionError, re.error) as fault:
+        return ArgumentProblem("arguments", None, f"the tool's schema cannot be applied ({fault})")
     if error is None:
         return None
     path = ".".join(str(part) for part in cast(list[Any], error.absolute_path)) or "arguments"
@@ -47,7 +57,7 @@ def check_schema(schema: JsonObject) -> None:
     """Check a tool's own schema.
 
     Raises:
-        BadInput: it is not a JSON Schema of an object.
+        BadInput: it is not a JSON Schema of an object, or refers to anything outside itself.
     """
     if schema.get("type", "object") != "object":
         raise BadInput("input_schema.type", schema.get("type"), "'object'")
@@ -56,6 +66,22 @@ def check_schema(schema: JsonObject) -> None:
     except _faults.SchemaError as error:
         field = ".".join(["input_schema", *(str(part) for part in error.absolute_path)])
         raise BadInput(field, error.instance, error.message) from error
+    for reference in _references(schema):
+        # The validator would fetch it: whoever registers a tool must not make us ask an address for them.
+        if not reference.startswith("#"):
+            raise BadInput("input_schema.$ref", reference, "a reference within the schema: '#/$defs/...'")
+
+
+def _references(value: JsonValue) -> Iterator[str]:
+    ahead = [value]
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, dict):
+            found = (node.get(word) for word in ("$ref", "$dynamicRef"))
+            yield from (one for one in found if isinstance(one, str))
+            ahead += node.values()
+        elif isinstance(node, list):
+            ahead += node
 
 
 @lru_cache(maxsize=256)

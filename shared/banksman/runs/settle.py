@@ -48,6 +48,8 @@ class Pursuit:
     """False when an earlier owner may have asked somebody for this call."""
     placement: Placement | None = None
     """Whom this owner asked for the current attempt; None before it asked anyone."""
+    accepted: bool = False
+    """Whether `placement` took it."""
     asked_at: datetime | None = None
     ask_again_at: datetime | None = None
     nowhere_since: datetime | None = None
@@ -307,8 +309,7 @@ class Settlement:
     async def _dispatch(self, pursuit: Pursuit) -> None:
         ports, state, call = self.owned.ports, self.owned.state, pursuit.open_call.call
         now = ports.clock.now()
-        workspace = self.owned.workspace or state.conversation_id
-        placement = await ports.runners.place(state.tenant, workspace, call.server)
+        placement = await self._place(pursuit)
         if placement is None:
             pursuit.ask_again_at = now + timedelta(seconds=BUSY_S)
             pursuit.nowhere_since = pursuit.nowhere_since or now
@@ -330,6 +331,17 @@ class Settlement:
         )
         answer = await ports.runners.call(placement, request)
         _note_answer(pursuit, answer, ports.clock.now())
+
+    async def _place(self, pursuit: Pursuit) -> Placement | None:
+        """Whom to ask: a process that took the attempt keeps it for as long as it lives.
+
+        A tool server has several; an idempotent call that runs in one would run in another too.
+        """
+        runners, state = self.owned.ports.runners, self.owned.state
+        if pursuit.accepted and pursuit.placement and await runners.alive(pursuit.placement):
+            return pursuit.placement
+        workspace = self.owned.workspace or state.conversation_id
+        return await runners.place(state.tenant, workspace, pursuit.open_call.call.server)
 
     async def _void(self, pursuit: Pursuit, moved: bool) -> None:
         ports, state = self.owned.ports, self.owned.state
@@ -374,6 +386,7 @@ def completions(state: Conversation, results: Iterable[ToolResult]) -> list[Even
 
 def _note_answer(pursuit: Pursuit, answer: CallAnswer | None, now: datetime) -> None:
     kind = "wrong_epoch" if answer is None else answer.answer
+    pursuit.accepted = kind == "accepted"
     pursuit.nowhere_since = (pursuit.nowhere_since or now) if kind == "wrong_epoch" else None
     again = BUSY_S if kind in ("busy", "wrong_epoch") else ASK_AGAIN_S
     pursuit.ask_again_at = now + timedelta(seconds=again)
@@ -390,6 +403,7 @@ def _stale(pursuit: Pursuit, now: datetime) -> bool:
 def _begin_next(pursuit: Pursuit) -> None:
     pursuit.number += 1
     pursuit.placement = None
+    pursuit.accepted = False
     pursuit.asked_at = None
     pursuit.ask_again_at = None
     pursuit.nowhere_since = None

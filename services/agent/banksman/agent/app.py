@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
 from banksman.agent.providers.catalog import Providers
+from banksman.agent.registry import ToolRegistry
 from banksman.agent.settings import AgentServiceSettings
 from banksman.agent.thinking import Thinker
 from banksman.agent.worker import RUN_SIGNAL, Worker
@@ -22,6 +23,7 @@ from banksman.bus.users import AGENT, inbox_prefix
 from banksman.bus.work import work
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
+from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply
 from banksman.runs.folded_log import FoldedLog
@@ -70,7 +72,8 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
                 bus, providers, catalog, placements, Compactor(providers, settings.agent), settings.agent
             ),
         )
-        await stack.enter_async_context(control_plane(bus, worker))
+        registry = await stack.enter_async_context(ToolRegistry(bus, catalog.registered, placements))
+        await stack.enter_async_context(control_plane(bus, worker, registry))
         life.health.checks["nats"] = bus.problem
         if not settings.allow_weak_durability:
             await require(bus, app_topology(LEAST_STORAGE))
@@ -103,8 +106,8 @@ def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch, sig
     )
 
 
-def control_plane(bus: Bus, worker: Worker) -> ControlPlane:
-    """What an agent serves besides the work loop: signals, decisions and timers."""
+def control_plane(bus: Bus, worker: Worker, registry: ToolRegistry) -> ControlPlane:
+    """What an agent serves besides the work loop: signals, decisions, timers and the registry of tools."""
     control = ControlPlane(bus, title="Banksman agent")
     control.consume(
         names.SIGNALS,
@@ -132,4 +135,16 @@ def control_plane(bus: Bus, worker: Worker) -> ControlPlane:
         title="fired timers",
         description="Approvals whose time is over.",
     )
+    _serve_registry(control, registry)
     return control
+
+
+def _serve_registry(control: ControlPlane, registry: ToolRegistry) -> None:
+    served = (
+        ("register", registry.on_register, RegisterTool, ToolRegistration),
+        ("withdraw", registry.on_withdraw, WithdrawTool, ToolRegistration),
+        ("list", registry.on_list, None, ToolList),
+    )
+    for action, respond, request, reply in served:
+        for subject in (subjects.registry("tool", action), subjects.tenant_registry("tool", action, ANY)):
+            control.serve(subject, respond, queue=names.AGENTS, request=request, reply=reply)

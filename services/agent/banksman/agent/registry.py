@@ -1,0 +1,212 @@
+"""The registry of tools: what other processes offer to models, for as long as one of them is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from pydantic import BaseModel
+
+from banksman.agent.catalog import WORKSPACE_NAMES
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.messages import Message
+from banksman.bus.names import TOOLS
+from banksman.bus.watch import BucketView
+from banksman.contracts.errors import BadInput, BanksmanError, Conflict, NotFound, Overloaded
+from banksman.contracts.registry import (
+    ListedTool,
+    RegisterTool,
+    ToolList,
+    ToolRegistration,
+    WithdrawTool,
+    visible_to,
+)
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import parse
+from banksman.runs.placement import Placements
+from banksman.runs.schemas import check_schema
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+"""Seconds after a registration within which the first lease of its server must begin."""
+SWEEP_EVERY_S = 2.0
+MAX_TOOLS = 500
+"""Tools of one tenant, and of everybody's."""
+MAX_SCHEMA_BYTES = 64 * 1024
+"""Of one tool's schema as JSON."""
+
+
+class ToolRegistry:
+    """Answers `tool.register`, `tool.withdraw` and `tool.list`.
+
+    As a context manager it also withdraws the tools whose server has gone. Every write is a compare-and-set,
+    so any number of agents may serve it.
+    """
+
+    def __init__(self, bus: Bus, registered: BucketView[ToolRegistration], placements: Placements) -> None:
+        self._bucket = Bucket(bus, TOOLS, ToolRegistration)
+        self._registered = registered
+        self._placements = placements
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def on_register(self, message: Message) -> bytes:
+        """Answer with the registration as it is stored. Registering the same again changes nothing.
+
+        Raises:
+            BadInput, Conflict, Overloaded: become the answer; what was registered before stays.
+        """
+        asked = parse(RegisterTool, message.data)
+        return _encoded(await self.register(_tenant_of(message), asked.definition))
+
+    async def on_withdraw(self, message: Message) -> bytes:
+        """Answer with what was registered.
+
+        Raises:
+            BadInput, NotFound: become the answer.
+        """
+        asked = parse(WithdrawTool, message.data)
+        return _encoded(await self.withdraw(_tenant_of(message), asked.name, asked.server))
+
+    async def on_list(self, message: Message) -> bytes:
+        """Answer with the tools that the asker's models may call."""
+        tenant = _tenant_of(message)
+        entries = (entry.value for entry in self._registered.entries())
+        found = visible_to(tenant, entries) if tenant else tuple(one for one in entries if one.tenant is None)
+        return _encoded(ToolList(tools=tuple(self._listed(one) for one in found)))
+
+    async def register(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
+        """Offer a tool to a tenant's models, or everybody's. Its own server may change it.
+
+        Raises:
+            BadInput: the definition cannot be offered.
+            Conflict: another server's tool has the name; that one stays as it is.
+            Overloaded: there are too many.
+        """
+        self._check(tenant, definition)
+        key = _key(tenant, definition.name)
+        while True:
+            wanted = ToolRegistration(tenant=tenant, definition=definition, registered_at=_now())
+            entry = await self._bucket.get(key)
+            if entry is None:
+                written = await self._bucket.create(key, wanted)
+            elif entry.value.definition == definition:
+                return entry.value
+            elif entry.value.definition.server == definition.server or self._abandoned(entry):
+                written = await self._bucket.update(key, wanted, entry.revision)
+            else:
+                raise _taken(entry.value)
+            if written is not None:
+                logger.info("tool registered", extra={"tool": key, "server": definition.server})
+                return wanted
+
+    async def withdraw(self, tenant: str | None, name: str, server: str) -> ToolRegistration:
+        """Offer a tool no more.
+
+        Raises:
+            NotFound: that server has registered no such tool.
+        """
+        key = _key(tenant, name)
+        while True:
+            entry = await self._bucket.get(key)
+            if entry is None or entry.value.definition.server != server:
+                raise NotFound("tool", name)
+            if await self._bucket.delete(key, revision=entry.revision):
+                return entry.value
+
+    async def __aenter__(self) -> Self:
+        self._sweeping = asyncio.create_task(self._sweep(), name="tool registry")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            for entry in self._registered.entries():
+                if self._abandoned(entry):
+                    await self._remove(entry)
+
+    async def _remove(self, entry: Entry[ToolRegistration]) -> None:
+        try:
+            if await self._bucket.delete(entry.key, revision=entry.revision):
+                logger.info("tool withdrawn: its server has gone", extra={"tool": entry.key})
+        except BanksmanError as error:
+            logger.warning("tool %s is not withdrawn yet: %s", entry.key, error)
+
+    def _abandoned(self, entry: Entry[ToolRegistration]) -> bool:
+        one = entry.value
+        if _now() - one.registered_at < timedelta(seconds=GRACE_S):
+            return False
+        server = one.definition.server
+        return server is None or not self._placements.instances(server, one.tenant)
+
+    def _check(self, tenant: str | None, definition: ToolDefinition) -> None:
+        _check_definition(definition)
+        others = [entry for entry in self._registered.entries() if entry.key != _key(tenant, definition.name)]
+        if sum(entry.value.tenant == tenant for entry in others) >= MAX_TOOLS:
+            raise Overloaded(f"{MAX_TOOLS} tools are registered; withdraw one first", retry_after_s=60.0)
+        if tenant is None:
+            return
+        for entry in others:
+            one = entry.value
+            if one.tenant is not None or self._abandoned(entry):
+                continue
+            if one.definition.name == definition.name:
+                raise _taken(one)
+            if one.definition.server == definition.server:
+                # Calls name the server alone: whose it is could not be told.
+                raise Conflict(f"server id {definition.server!r} belongs to a server of the platform")
+
+    def _listed(self, one: ToolRegistration) -> ListedTool:
+        server = one.definition.server
+        instances = self._placements.instances(server, one.tenant) if server is not None else ()
+        return ListedTool(tenant=one.tenant, definition=one.definition, instances=len(instances))
+
+
+def _check_definition(definition: ToolDefinition) -> None:
+    if definition.server is None:
+        raise BadInput("definition.server", None, "the id of the tool server that answers the calls")
+    if definition.name in WORKSPACE_NAMES:
+        raise Conflict(f"tool {definition.name!r} is already registered: it is one of the workspace's tools")
+    if not definition.description.strip():
+        raise BadInput(
+            "definition.description", definition.description, "a text that tells models what it does"
+        )
+    size = len(json.dumps(definition.input_schema, ensure_ascii=False).encode())
+    if size > MAX_SCHEMA_BYTES:
+        raise BadInput("definition.input_schema", size, f"at most {MAX_SCHEMA_BYTES} bytes of JSON")
+    check_schema(definition.input_schema)
+
+
+def _taken(first: ToolRegistration) -> Conflict:
+    definition = first.definition
+    return Conflict(f"tool {definition.name!r} is already registered by server {definition.server!r}")
+
+
+def _tenant_of(message: Message) -> str | None:
+    """Whose account the broker says it came from; None for a service of the platform."""
+    tokens = message.subject.split(".")
+    return tokens[2] if len(tokens) == 3 else None
+
+
+def _key(tenant: str | None, name: str) -> str:
+    return name if tenant is None else f"{tenant}.{name}"
+
+
+def _encoded(value: BaseModel) -> bytes:
+    return value.model_dump_json().encode()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
