@@ -9,6 +9,9 @@ from banksman.contracts.tools import ToolResult
 ANSWER_FIELDS = {"bash": "stdout", "read_file": "content", "web_fetch": "body"}
 """For tools whose result is a text: the field of the result that holds it."""
 
+MORE_FIELD = "more"
+"""The field of a cut result that tells the model how to read on."""
+
 
 def result_json(result: ToolResult) -> str:
     """The result's object as JSON text, what a model of the OpenAI format is given."""

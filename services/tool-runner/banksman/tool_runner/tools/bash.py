@@ -20,7 +20,7 @@ from banksman.tool_runner.sandbox.base import (
 )
 from banksman.tool_runner.sandbox.output import Stream
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.pages import keep_whole
+from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
 from banksman.tool_runner.workspace import Workspace
 
 MAX_PROGRESS_CHARS = 100_000
@@ -94,7 +94,7 @@ class Bash:
             "killed_reason": outcome.killed_reason,
         }
         if whole is not None and (path := keep_whole(workspace, whole)):
-            value["full_output_path"] = path
+            value |= {"full_output_path": path, "more": _more(outcome, whole, path)}
         error_kind = None
         if outcome.killed_reason is not None:
             error_kind, error = self._killed(outcome.killed_reason, timeout_s, workspace)
@@ -130,6 +130,12 @@ class Bash:
                 return "tool_error", f"the command was killed: {excess}; delete files first"
             case _:
                 assert_never(reason)
+
+
+def _more(outcome: SandboxOutcome, whole: bytes, path: str) -> str:
+    kept = len(whole) if len(whole) < outcome.output.total_bytes else None
+    bound = "" if kept is None else f" Only the first {kept} bytes were kept."
+    return f"The middle is left out.{bound} {how_to_go_on(path)}"
 
 
 def _asked_timeout(arguments: JsonObject, limits: RunnerLimits) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import dataclass
 
@@ -27,6 +28,11 @@ def page(data: bytes, max_chars: int) -> Page:
     source = cut.encode("utf-8", "surrogateescape")
     shown = "".join("\ufffd" if "\udc80" <= char <= "\udcff" else char for char in cut)
     return Page(shown, len(source))
+
+
+def how_to_go_on(path: str, offset: int = 0) -> str:
+    """What a model is told beside a page: the call that shows it the next one."""
+    return f"Call read_file with path {json.dumps(path, ensure_ascii=False)} and offset {offset} to read on."
 
 
 def keep_whole(workspace: Workspace, data: bytes) -> str | None:

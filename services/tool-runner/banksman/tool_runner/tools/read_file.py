@@ -8,7 +8,7 @@ from banksman.tool_runner.files import PathRefused, read_part, relative
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.output import MAX_UTF8_BYTES
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.pages import page
+from banksman.tool_runner.tools.pages import how_to_go_on, page
 
 
 class ReadFile:
@@ -44,6 +44,6 @@ class ReadFile:
             "offset": offset,
         }
         if end < part.total_bytes:
-            value["next_offset"] = end
+            value |= {"next_offset": end, "more": how_to_go_on(relative(path), end)}
         # Nothing is lost by the cut: the file itself holds the rest, so there is no output to store.
         return ToolOutcome(value=value, truncated=end < part.total_bytes)

@@ -10,7 +10,7 @@ from banksman.tool_runner.concurrency import unless
 from banksman.tool_runner.egress import Egress, Fetched, FetchFailed, FetchRefused
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.pages import keep_whole
+from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
 from banksman.tool_runner.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
@@ -65,8 +65,14 @@ class WebFetch:
         value |= {"body": text[: self._max_chars], "truncated": truncated}
         whole = text.encode("utf-8", "replace") if truncated else None
         if whole is not None and (path := keep_whole(workspace, whole)):
-            value["full_output_path"] = path
+            value |= {"full_output_path": path, "more": self._more(fetched, text, path)}
         return ToolOutcome(value=value, truncated=truncated, output=whole)
+
+    def _more(self, fetched: Fetched, text: str, path: str) -> str:
+        bound = "Only the beginning of the page was fetched." if fetched.truncated else ""
+        shown = text[: self._max_chars].encode("utf-8", "replace")
+        rest = how_to_go_on(path, len(shown)) if len(text) > self._max_chars else ""
+        return " ".join(part for part in (bound, rest) if part)
 
 
 def _text(fetched: Fetched) -> str:
