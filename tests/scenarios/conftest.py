@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -18,6 +18,7 @@ from banksman.testing.client import Client
 from banksman.testing.nats import free_port
 from banksman.testing.system import ScriptedModel, System, scripted_model
 
+T = TypeVar("T")
 Play = Callable[..., str]
 
 PATIENCE_S = 10.0
@@ -107,15 +108,24 @@ def asked(model: ScriptedModel, name: str) -> list[dict[str, Any]]:
     return [request["body"] for request in model.requests(name.rpartition("/")[2])]
 
 
-async def logged(system: System, service: str, event: str, **fields: Any) -> dict[str, Any]:
-    """Wait for the line that a service logs under these words and with these fields."""
+async def until(wanted: Callable[[], T | None]) -> T:
+    """Wait for what sends no event: a process, a log file, the end of a request."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
-            for line in _log_lines(system, service):
-                entry = json.loads(line)
-                if entry["event"].startswith(event) and all(entry.get(k) == v for k, v in fields.items()):
-                    return dict(entry)
+            if found := wanted():
+                return found
             await asyncio.sleep(0.02)
+
+
+async def logged(system: System, service: str, event: str, **fields: Any) -> dict[str, Any]:
+    """Wait for the line that a service logs under these words and with these fields."""
+
+    def line() -> dict[str, Any] | None:
+        entries = (json.loads(line) for line in _log_lines(system, service))
+        named = (entry for entry in entries if entry["event"].startswith(event))
+        return next((e for e in named if all(e.get(k) == v for k, v in fields.items())), None)
+
+    return await until(line)
 
 
 def _log_lines(system: System, service: str) -> Iterator[str]:

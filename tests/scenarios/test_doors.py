@@ -1,0 +1,427 @@
+"""Every door leads to the same runs: HTTP, server-sent events, websocket, NATS, and more than one gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import PATIENCE_S, Play, asked, nats_url, operator_seed, until
+
+from banksman import sdk
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.jetstream import next_message
+from banksman.bus.messages import Message
+from banksman.bus.names import RUNS
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+from banksman.contracts.subjects import ANY
+from banksman.contracts.wire import JsonObject
+from banksman.model_server import Gate, Reply, ToolCall
+from banksman.testing.client import Client, Frame
+from banksman.testing.nats import free_port
+from banksman.testing.system import ScriptedModel, System, wait_ready
+
+READ = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
+SSE = {"accept": "text/event-stream"}
+
+
+def bash(command: str) -> Reply:
+    """A reply that asks for one command."""
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
+
+
+async def conversation_of(http: httpx.AsyncClient, model: str) -> str:
+    """A new conversation's id."""
+    answer = await http.post("/context/conversations", json={"model": model})
+    assert answer.status_code == 201
+    return str(answer.json()["conversation_id"])
+
+
+async def test_http_starts_a_run_and_may_wait_for_its_outcome(http: httpx.AsyncClient, play: Play) -> None:
+    """R111, R114: 202 with the id, or 200 with the outcome."""
+    conversation = await conversation_of(http, play(READ, Reply(text="Done."), Reply(text="Again.")))
+    path = f"/context/conversations/{conversation}/runs"
+
+    waited = await http.post(path, json={"content": "go"}, params={"wait_s": PATIENCE_S})
+    started = await http.post(path, json={"content": "more"})
+    found = (await http.get(started.headers["location"])).json()
+
+    assert (waited.status_code, waited.json()["status"], waited.json()["content"]) == (
+        200,
+        "completed",
+        "Done.",
+    )
+    assert [entry["tool"] for entry in waited.json()["tool_calls"]] == ["read_file"]
+    assert (started.status_code, started.json()["status"]) == (202, "queued")
+    assert found["run_id"] == started.json()["run_id"]
+
+
+async def test_a_run_that_outlasts_the_wait_is_shown_as_it_stands(
+    http: httpx.AsyncClient, play: Play
+) -> None:
+    """R111: an HTTP client that waits is told of the open question, and may decide it."""
+    conversation = await conversation_of(http, play(bash("echo hi"), Reply(text="Done.")))
+    path = f"/context/conversations/{conversation}/runs"
+
+    waited = await http.post(path, json={"content": "go"}, params={"wait_s": 1})
+    run = waited.json()
+    [question] = run["pending_approvals"]
+    decided = await http.post(f"/context/approvals/{question['approval_id']}", json={"all": "approve"})
+
+    assert (waited.status_code, run["status"]) == (202, "awaiting_approval")
+    assert decided.json()["already_resolved"] is False
+    outcome = await _outcome(http, run["run_id"])
+    assert (outcome["content"], outcome["tool_calls"][0]["result"]["stdout"]) == ("Done.", "hi\n")
+
+
+async def test_server_sent_events_carry_the_run_to_its_end(http: httpx.AsyncClient, play: Play) -> None:
+    """R30, R20: the websocket's frames, numbered, the text streamed, the stream closed after the end."""
+    name = play(READ, Reply(text="one two three", chunk_chars=4))
+    conversation = await conversation_of(http, name)
+
+    frames = [frame async for frame in _stream(http, conversation, detail="steps")]
+
+    types = [frame["type"] for frame in frames]
+    assert types[0] == "run.started" and types[-1] == "run.finished"
+    assert {"tool_call.requested", "tool_call.completed", "message.delta"} <= set(types)
+    assert "".join(f["data"]["text"] for f in frames if f["type"] == "message.delta") == "one two three"
+    seqs = [frame["seq"] for frame in frames if "seq" in frame]
+    assert seqs == sorted(set(seqs))
+
+
+async def test_a_client_that_leaves_its_stream_cancels_its_run(
+    http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R114: nobody is there to read the answer, so the vendor is not kept busy."""
+    gate = Gate(name=new_id("g"), after_events=2)
+    name = play(Reply(text="never the whole of it", gate=gate))
+    conversation = await conversation_of(http, name)
+
+    async with aclosing(_stream(http, conversation)) as frames:
+        async for frame in frames:
+            if frame["type"] == "message.delta":
+                break
+
+    [run] = (await http.get(f"/context/conversations/{conversation}/runs")).json()["items"]
+    assert (await _outcome(http, run["run_id"]))["status"] == "cancelled"
+    assert await _ending(model, name) == "disconnected"
+
+
+async def test_a_websocket_that_leaves_cancels_nothing(
+    system: System, client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R21, R35: the backend drives the loop; a client that comes back reads what happened meanwhile."""
+    gate = Gate(name=new_id("g"))
+    name = play(READ.model_copy(update={"gate": gate}), Reply(text="Done without you."))
+    async with Client.connected(system.url, patience_s=PATIENCE_S) as leaving:
+        conversation = await leaving.create(name)
+        run_id = await leaving.chat(conversation, "go")
+        await leaving.event("iteration.started", run_id=run_id)
+
+    model.open_gate(gate.name)
+    await client.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+    outcome = await client.finished(run_id)
+
+    assert (outcome["content"], len(outcome["tool_calls"])) == ("Done without you.", 1)
+    assert [e["seq"] for e in client.events(conversation)] == list(
+        range(1, len(client.events(conversation)) + 1)
+    )
+
+
+async def test_a_repeated_request_is_done_once_and_another_body_is_a_conflict(
+    http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R114: `Idempotency-Key`: the same answer for the same request, 409 for another one."""
+    name = play(Reply(text="once"))
+    conversation = await conversation_of(http, name)
+    path = f"/context/conversations/{conversation}/runs"
+    headers = {"idempotency-key": new_id("key")}
+
+    first = await http.post(path, json={"content": "go"}, headers=headers)
+    second = await http.post(path, json={"content": "go"}, headers=headers)
+    other = await http.post(path, json={"content": "stop"}, headers=headers)
+
+    assert first.json() == second.json()
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "conflict")
+    await _outcome(http, first.json()["run_id"])
+    assert len(asked(model, name)) == 1
+
+
+async def test_chat_begins_a_conversation(http: httpx.AsyncClient, play: Play) -> None:
+    """R26, R111: one request for a message that begins a conversation, in the context mode."""
+    body = {"model": play(Reply(text="Hello.")), "content": "hi", "title": "Greeting"}
+
+    answer = await http.post("/v1/chat", json=body, params={"wait_s": PATIENCE_S})
+
+    run = answer.json()
+    found = (await http.get(f"/context/conversations/{run['conversation_id']}")).json()
+    assert (run["content"], found["title"]) == ("Hello.", "Greeting")
+
+
+async def test_details_are_shown_to_those_who_ask(system: System, client: Client, play: Play) -> None:
+    """R19, R34, R41: one run seen three ways; by default answers, questions and the outcome only."""
+    conversation = await client.create(
+        play(Reply(reasoning="Hm.", tool_calls=bash("echo out").tool_calls), Reply(text="Done.")),
+        detail="final",
+    )
+    async with (
+        Client.connected(system.url, patience_s=PATIENCE_S) as steps,
+        Client.connected(system.url, patience_s=PATIENCE_S) as full,
+    ):
+        await steps.request("subscribe", conversation_id=conversation, detail="steps")
+        await full.request("subscribe", conversation_id=conversation, detail="full")
+        run_id = await client.chat(conversation, "go")
+        await client.approve(run_id)
+        for watching in (client, steps, full):
+            await watching.finished(run_id)
+        seen = [{f["type"] for f in c.frames if f.get("run_id") == run_id} for c in (client, steps, full)]
+
+    tools = {"tool_call.requested", "tool_call.completed", "iteration.started"}
+    final, in_steps, in_full = seen
+    assert {"run.started", "approval.requested", "message.completed", "run.finished"} <= final
+    assert not final & (tools | {"tool_call.output", "reasoning.delta"})
+    assert tools <= in_steps and not in_steps & {"tool_call.output", "reasoning.delta"}
+    assert tools | {"tool_call.output"} <= in_full
+
+
+async def test_another_service_starts_a_run_answers_and_follows_it_over_nats(
+    nats: sdk.Client, play: Play, model: ScriptedModel
+) -> None:
+    """R114, R110: without HTTP: request, question, decision and outcome are messages."""
+    name = play(bash("echo from afar"), Reply(text="Done."))
+    async with asyncio.timeout(PATIENCE_S), nats.approvals() as questions:
+        conversation = await nats.create_conversation(model=name)
+        run = await nats.send(conversation, "go", request_id=new_id("q"))
+        question = await anext(q async for q in questions if q.run_id == run.run_id)
+        ack = await nats.reply(question.approval_id, all="approve")
+        outcome = await nats.outcome(run)
+
+    assert (ack.already_resolved, ack.outcome) == (False, "approved")
+    assert (outcome.status, outcome.content) == ("completed", "Done.")
+    assert outcome.tool_calls[0].result["stdout"] == "from afar\n"
+
+
+async def test_a_websocket_sees_what_a_service_started_and_the_other_way_round(
+    client: Client, nats: sdk.Client, play: Play
+) -> None:
+    """R110, R114: one log behind both doors."""
+    name = play(Reply(text="To the service."), Reply(text="To the person."))
+    conversation = await client.create(name)
+    async with asyncio.timeout(PATIENCE_S):
+        of_service = await nats.send(conversation, "one")
+        seen = await client.finished(of_service.run_id)
+        of_person = await client.chat(conversation, "two")
+        outcome = await nats.outcome(sdk.StartedRun(of_person))
+
+    assert (seen["content"], outcome.content) == ("To the service.", "To the person.")
+
+
+async def test_a_service_cancels_and_starts_workflows_too(nats: sdk.Client, play: Play) -> None:
+    """R112, R114: what a frontend can do, a service on NATS can."""
+    gate = Gate(name=new_id("g"))
+    conversation = await nats.create_conversation(model=play(Reply(text="never", gate=gate)))
+    project: JsonObject = {"name": new_id("p").lower(), "template": "empty"}
+    async with asyncio.timeout(PATIENCE_S):
+        run = await nats.send(conversation, "go")
+        await nats.cancel(run, reason="changed my mind")
+        cancelled = await nats.outcome(run)
+        created = await nats.outcome(await nats.start_workflow("create_project", project))
+
+    assert (cancelled.status, cancelled.content) == ("cancelled", "changed my mind")
+    assert created.status == "completed"
+
+
+async def test_every_step_of_a_run_is_a_message_on_its_own_subject(
+    client: Client, operator: Bus, play: Play
+) -> None:
+    """R108, R109, R110: starts, calls, results, questions and answers, seen by the operator on the wire."""
+    seen: list[str] = []
+
+    async def note(message: Message) -> None:
+        seen.append(message.subject)
+
+    conversation = await client.create(play(bash("true"), Reply(text="ok")))
+    for subject in (
+        subjects.run_work("local", conversation),
+        subjects.conversation("local", conversation),
+        subjects.approval_request("local", ANY),
+        subjects.approval_reply("local", ANY),
+        subjects.tool_call(ANY, "local", conversation),
+        subjects.tool_started("local", ANY),
+        subjects.tool_result("local", ANY),
+    ):
+        await operator.subscribe(subject, note)
+    await operator.ready()
+    run_id = await client.chat(conversation, "go")
+    await client.approve(run_id)
+    await client.finished(run_id)
+    await operator.ready()
+
+    kinds = [".".join(subject.split(".")[:2]) for subject in seen]
+    first = {kind: kinds.index(kind) for kind in kinds}
+    assert first["run.work"] < first["conversation.local"] < first["approval.request"]
+    assert first["approval.request"] < first["approval.reply"] < first["tool.call"]
+    assert first["tool.call"] < first["tool.started"] < first["tool.result"]
+    # A work queue holds what nobody has done yet: the agents took all of it.
+    assert await next_message(operator, RUNS, subjects.run_work("local", conversation), after=0) is None
+
+
+async def test_two_gateways_serve_one_conversation(
+    system: System, client: Client, second_gateway: str, play: Play
+) -> None:
+    """R114, R110: asked on one, answered on the other, told on both, in the same order."""
+    conversation = await client.create(play(bash("echo scaled"), Reply(text="ok")))
+    async with Client.connected(second_gateway, patience_s=PATIENCE_S) as other:
+        await other.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+        run_id = await client.chat(conversation, "go")
+        asked_there = await other.question(run_id)
+        await other.request("approval.reply", approval_id=asked_there["approval_id"], all="approve")
+        here, there = await client.finished(run_id), await other.finished(run_id)
+        events = [[(e["seq"], e["type"]) for e in c.events(conversation)] for c in (client, other)]
+
+    assert here == there
+    assert here["tool_calls"][0]["result"]["stdout"] == "scaled\n"
+    assert events[0] == events[1]
+
+
+async def test_steering_reaches_the_open_run_before_its_next_model_request(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R35, R41: a message for the open run, not a run of its own."""
+    gate = Gate(name=new_id("g"))
+    name = play(READ.model_copy(update={"gate": gate}), Reply(text="In French: bonjour."))
+    conversation = await client.create(name)
+    run_id = await client.chat(conversation, "go")
+    await client.event("iteration.started", run_id=run_id)
+
+    ack = await client.request("chat.send", conversation_id=conversation, content="In French!", mode="steer")
+    await client.wait_for(lambda f: f["type"] == "message.completed" and f["data"]["role"] == "user")
+    model.open_gate(gate.name)
+    outcome = await client.finished(run_id)
+
+    assert (ack["run_id"], outcome["content"]) == (run_id, "In French: bonjour.")
+    assert asked(model, name)[1]["messages"][-1] == {"role": "user", "content": "In French!"}
+    assert len(client.events(conversation, "run.started")) == 1
+
+
+async def test_steering_takes_the_place_of_a_question(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R13, R35: who goes on with another message is not asked any more, and the call does not run."""
+    name = play(bash("touch never"), Reply(text="Then not."))
+    conversation = await client.create(name)
+    run_id = await client.chat(conversation, "go")
+    question = await client.question(run_id)
+
+    await client.request("chat.send", conversation_id=conversation, content="Rather not.", mode="steer")
+    resolved = await client.resolved(question["approval_id"])
+    outcome = await client.finished(run_id)
+
+    assert (resolved["outcome"], outcome["content"]) == ("superseded", "Then not.")
+    assert outcome["tool_calls"][0]["result"]["error_kind"] == "not_executed"
+
+
+async def test_cancelling_ends_the_vendors_stream(client: Client, play: Play, model: ScriptedModel) -> None:
+    """R21: the model is not paid for what nobody wants to read."""
+    name = play(Reply(text="never the whole of it", gate=Gate(name=new_id("g"), after_events=2)))
+    conversation = await client.create(name)
+    run_id = await client.chat(conversation, "go")
+    await client.event("message.delta", run_id=run_id)
+
+    await client.request("run.cancel", run_id=run_id)
+
+    assert (await client.finished(run_id))["status"] == "cancelled"
+    assert await _ending(model, name) == "disconnected"
+
+
+async def test_cancelling_ends_a_running_command_and_its_children(
+    system: System, client: Client, play: Play
+) -> None:
+    """R17, R109: the process tree is gone, and the call has its one result."""
+    seconds = f"{300 + os.getpid() / 1e7:.7f}"
+    conversation = await client.create(play(bash(f"sleep {seconds} & sleep {seconds}; wait")))
+    run_id = await client.chat(conversation, "go")
+    await client.approve(run_id)
+    await client.event("tool_call.started", run_id=run_id)
+    await until(lambda: len(system.service_pids(seconds)) >= 2)
+
+    await client.request("run.cancel", run_id=run_id)
+    outcome = await client.finished(run_id)
+
+    assert outcome["status"] == "cancelled"
+    assert [entry["result"]["success"] for entry in outcome["tool_calls"]] == [False]
+    assert client.events(conversation, "tool_call.completed")[0]["data"]["error_kind"] == "cancelled"
+    await until(lambda: not system.service_pids(seconds))
+
+
+@pytest.fixture
+async def operator(system: System) -> AsyncGenerator[Bus]:
+    """The operator's connection, which hears everything."""
+    settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=5)
+    async with await Bus.connect(settings, name="scenario-operator", inbox_prefix="_INBOX_operator") as bus:
+        yield bus
+
+
+@pytest.fixture(scope="module")
+def second_gateway(system: System, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """Another gateway of the same system, on a port of its own."""
+    port, health = free_port(), free_port()
+    first = system.service_pids("gateway")[-1]
+    variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
+    environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}
+    environment |= {"BANKSMAN_GATEWAY__PORT": str(port), "BANKSMAN_GATEWAY__HEALTH_PORT": str(health)}
+    output = tmp_path_factory.mktemp("gateway") / "gateway.log"
+    command = [sys.executable, "-m", "banksman.cli", "gateway"]
+    with output.open("wb") as out:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        wait_ready(
+            f"http://127.0.0.1:{port}/readyz",
+            lambda: output.read_text() if process.poll() is not None else None,
+        )
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+async def _stream(
+    http: httpx.AsyncClient, conversation: str, *, detail: str = "final"
+) -> AsyncGenerator[Frame]:
+    """The frames of a run that is started by this request."""
+    path = f"/context/conversations/{conversation}/runs"
+    async with http.stream(
+        "POST", path, json={"content": "go"}, headers=SSE, params={"detail": detail}
+    ) as answer:
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+async def _outcome(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
+    """A run, once it has ended."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            run = (await http.get(f"/context/runs/{run_id}")).json()
+            if run["finished_at"] is not None:
+                return dict(run)
+
+
+async def _ending(model: ScriptedModel, name: str) -> str:
+    """How the first request of a script ended."""
+
+    def ended() -> str | None:
+        outcome = model.requests(name.rpartition("/")[2])[0]["outcome"]
+        return None if outcome == "open" else str(outcome)
+
+    return await until(ended)
