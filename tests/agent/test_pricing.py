@@ -3,7 +3,10 @@ from __future__ import annotations
 import pytest
 
 from banksman.agent.pricing import Price, cost
+from banksman.agent.settings import AgentServiceSettings
+from banksman.cli.models import ModelChoice
 from banksman.contracts.messages import Usage
+from banksman.runtime.settings import load
 
 USAGE = Usage(input_tokens=1_000_000, output_tokens=100_000, cached_tokens=400_000)
 
@@ -30,3 +33,19 @@ def test_an_operators_price_replaces_and_extends_the_table() -> None:
 
     assert cost("openai:gpt-4o", USAGE, prices) == pytest.approx(1.1)
     assert cost("openai:local", USAGE, prices) == 0
+
+
+def test_the_models_that_answer_by_default_have_a_price() -> None:
+    """Else `max_cost_usd` would bound nothing on a fresh machine with a key."""
+    for key in ("anthropic_api_key", "openai_api_key"):
+        choice = ModelChoice.model_validate({"models": {key: "sk"}})
+        assert cost(choice.default_model, USAGE) is not None
+
+
+def test_an_operators_prices_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANKSMAN_AGENT__PRICES", '{"backboard:openai/gpt-4o": {"input": 3, "output": 12}}')
+
+    prices = load(AgentServiceSettings).agent.prices
+
+    assert cost("backboard:openai/gpt-4o", USAGE) is None
+    assert cost("backboard:openai/gpt-4o", USAGE, prices) == pytest.approx(3 + 0.1 * 12)

@@ -26,6 +26,7 @@ from banksman.contracts.messages import (
     UserMessage,
 )
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
+from banksman.contracts.wire import JsonObject
 from banksman.model_server import (
     ConnectionCut,
     EarlyEnd,
@@ -185,6 +186,21 @@ async def test_the_thinking_before_a_call_goes_back_with_its_results(
 
     assert reply.text == "One file."
     assert server.violations == []
+
+
+async def test_thinking_that_anthropic_refuses_is_left_out(server: ModelServer, providers: Providers) -> None:
+    """It is bound to what came before, which a new prompt, other tools or a compaction change."""
+    provider = providers.choose("anthropic:any")[0]
+    model = server.play("think", [Reply(text="unused"), Reply(text="I go on.")])
+    stale: JsonObject = {"thinking": [{"type": "thinking", "thinking": "Let me see.", "signature": "of another prefix"}]}
+    said = AssistantMessage(message_id="m2", content="4", provider="anthropic", provider_state=stale)
+
+    reply = await complete(provider, ask(model, HELLO, said, UserMessage(message_id="m3", content="more")))
+
+    assert reply.text == "I go on."
+    first, second = server.requests("think")
+    assert (first.outcome, second.outcome) == ("refused", "completed")
+    assert b"Let me see." in first.raw and b"Let me see." not in second.raw
 
 
 async def test_options_and_tools_reach_the_model(

@@ -107,7 +107,7 @@ def histories(vendor: str, signature: str) -> Mapping[str, History]:
         "a lost result": History((user("go"), said(None, LS, READ), NOTES, user("and?", 2))),
         "images and files": History((UserMessage(message_id="u1", content=_parts()),)),
         "reasoning goes back": History((user("go"), said("So.", LS, READ, **own), LISTED, NOTES)),
-        "anothers reasoning stays": History((user("go"), said(None, LS, **foreign), LISTED)),
+        "foreign reasoning stays": History((user("go"), said(None, LS, **foreign), LISTED)),
         "steered": History((user("go"), said(None, LS), LISTED, user("stop that", 2), user("please", 3))),
         "several turns": History(
             (user("1"), said("one"), user("2", 2), said("two", number=2), user("3", 3), said(" ", number=3))

@@ -34,6 +34,11 @@ PRICES: Mapping[str, Price] = {
     "anthropic:claude-sonnet-4-6": _price(3.00, 15.00, 0.30),
     "anthropic:claude-opus-4-5": _price(5.00, 25.00, 0.50),
     "anthropic:claude-opus-4-6": _price(5.00, 25.00, 0.50),
+    "anthropic:claude-sonnet-5": _price(2.00, 10.00, 0.20),
+    "anthropic:claude-sonnet-5-5": _price(2.00, 10.00, 0.10),
+    "anthropic:claude-opus-5": _price(5.00, 25.00, 0.50),
+    "anthropic:claude-opus-5-5": _price(4.00, 20.00, 0.20),
+    "anthropic:claude-haiku-5-5": _price(0.10, 0.50, 0.01),
     "openai:gpt-4.1": _price(2.00, 8.00, 0.50),
     "openai:gpt-4.1-mini": _price(0.40, 1.60, 0.10),
     "openai:gpt-4.1-nano": _price(0.10, 0.40, 0.025),
@@ -44,11 +49,18 @@ PRICES: Mapping[str, Price] = {
     "openai:gpt-5-nano": _price(0.05, 0.40, 0.005),
     "openai:gpt-5.1": _price(1.25, 10.00, 0.125),
     "openai:gpt-5.2": _price(1.75, 14.00, 0.175),
+    "openai:gpt-6-sol": _price(2.00, 10.00, 0.20),
+    "openai:gpt-6.1-sol": _price(2.00, 10.00, 0.10),
+    "openai:gpt-6.2-sol": _price(2.00, 10.00, 0.10),
+    "openai:gpt-6-luna": _price(0.10, 0.50, 0.01),
     "openai:o3": _price(2.00, 8.00, 0.50),
     "openai:o4-mini": _price(1.10, 4.40, 0.275),
     "demo:demo": _price(0.0, 0.0, 0.0),
 }
-"""List prices by `provider:model`, dated names without their date."""
+"""List prices by `provider:model`, dated names without their date.
+
+They are those of short prompts: what some models cost more beyond 100,000 or 272,000 tokens is not counted.
+"""
 
 
 def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None) -> float | None:

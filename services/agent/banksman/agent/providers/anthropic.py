@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from json import JSONDecodeError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_reply import ReplyReader
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 # Errors inside a stream come with the status 200 of its beginning, so their type decides.
 # https://docs.anthropic.com/en/api/errors
 _PASSING_TYPES = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
+
+_INVALID_THINKING = "`signature` in `thinking` block"
+
+_log = structlog.get_logger(__name__)
 
 
 class Anthropic(SdkProvider["AsyncAnthropic"]):
@@ -53,7 +59,7 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         from anthropic import APIConnectionError, APIStatusError
 
         try:
-            return await self._stream(request, deltas)
+            return await self._with_thinking_if_it_holds(request, deltas)
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
@@ -61,9 +67,26 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
             raise PassingFault(f"the stream broke off: {error}") from error
 
-    async def _stream(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
+    async def _with_thinking_if_it_holds(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
+        """Send thinking back, but not where it is refused.
+
+        Thinking is bound to everything before it: a new prompt, other tools or a compaction make it invalid,
+        and without it the conversation goes on.
+        https://platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
+        """
+        from anthropic import BadRequestError
+
+        try:
+            return await self._stream(body(request, self.name), deltas)
+        except BadRequestError as error:
+            if _INVALID_THINKING not in (error.api_message or error.message):
+                raise
+            _log.warning("thinking is not sent back", error=error.api_message)
+        return await self._stream(body(request, self.name, thinking=False), deltas)
+
+    async def _stream(self, made: dict[str, Any], deltas: DeltaSink) -> ModelReply:
         reader = ReplyReader(deltas)
-        async with await self.client.messages.create(**body(request, self.name), stream=True) as stream:
+        async with await self.client.messages.create(**made, stream=True) as stream:
             async for event in stream:
                 await reader.take(event)
                 if reader.full:

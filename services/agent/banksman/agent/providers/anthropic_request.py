@@ -38,16 +38,22 @@ _EMPTY_TEXT = "(an empty message)"
 _CACHE: dict[str, str] = {"type": "ephemeral"}
 
 
-def body(request: ModelRequest, provider: str) -> dict[str, Any]:
+def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict[str, Any]:
     """The arguments of `messages.create` but for `stream`.
 
     The system prompt, the last tool and the last message end cached prefixes: each iteration of a run reads
     what the one before wrote.
+
+    Args:
+        request: The request.
+        provider: The name whose state may be sent back.
+        thinking: Whether the thinking of earlier replies goes back.
     """
+    own = provider if thinking else None
     made: dict[str, Any] = {
         "model": request.model,
         "max_tokens": request.options.max_tokens or DEFAULT_MAX_TOKENS,
-        "messages": _messages(request, provider),
+        "messages": _messages(request, own),
     }
     if request.system.strip():
         made["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
@@ -80,7 +86,7 @@ def _tool(tool: ToolDefinition) -> ToolParam:
     return {"name": tool.name, "description": tool.description, "input_schema": cast("Any", schema)}
 
 
-def _messages(request: ModelRequest, provider: str) -> list[MessageParam]:
+def _messages(request: ModelRequest, provider: str | None) -> list[MessageParam]:
     turns: list[tuple[str, list[Block]]] = []
     for role, blocks in _turns(request, provider):
         if turns and turns[-1][0] == role:
@@ -96,7 +102,7 @@ def _messages(request: ModelRequest, provider: str) -> list[MessageParam]:
     return cast("list[MessageParam]", [{"role": role, "content": blocks} for role, blocks in turns])
 
 
-def _turns(request: ModelRequest, provider: str) -> Iterator[tuple[str, list[Block]]]:
+def _turns(request: ModelRequest, provider: str | None) -> Iterator[tuple[str, list[Block]]]:
     for item in exchanges(request.messages):
         match item:
             case UserMessage():
@@ -109,7 +115,7 @@ def _turns(request: ModelRequest, provider: str) -> Iterator[tuple[str, list[Blo
                 assert_never(item)
 
 
-def _said(said: AssistantMessage, provider: str) -> list[Block]:
+def _said(said: AssistantMessage, provider: str | None) -> list[Block]:
     blocks: list[Block] = []
     if said.provider == provider and said.provider_state:
         # Thinking is signed: it goes back unchanged or not at all.
