@@ -192,7 +192,9 @@ async def test_thinking_that_anthropic_refuses_is_left_out(server: ModelServer, 
     """It is bound to what came before, which a new prompt, other tools or a compaction change."""
     provider = providers.choose("anthropic:any")[0]
     model = server.play("think", [Reply(text="unused"), Reply(text="I go on.")])
-    stale: JsonObject = {"thinking": [{"type": "thinking", "thinking": "Let me see.", "signature": "of another prefix"}]}
+    stale: JsonObject = {
+        "thinking": [{"type": "thinking", "thinking": "Let me see.", "signature": "of another prefix"}]
+    }
     said = AssistantMessage(message_id="m2", content="4", provider="anthropic", provider_state=stale)
 
     reply = await complete(provider, ask(model, HELLO, said, UserMessage(message_id="m3", content="more")))
