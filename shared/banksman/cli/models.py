@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
+from urllib.request import Request, urlopen
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -10,11 +13,14 @@ from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import ServiceSettings, load
 
 DEMO_MODEL = "demo"
+LIST_TIMEOUT_S = 5.0
+"""Seconds that an OpenAI-compatible server gets to list its models."""
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
 """The gateway chooses it where nobody names one; agents do the work of its first request ahead of it."""
 
 _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
 _OPENAI_MODEL = "openai:gpt-6.2-sol"
+_OPENAI_URL = "https://api.openai.com/"
 
 VENDOR_VARIABLES: Mapping[str, str] = {
     "ANTHROPIC_API_KEY": "BANKSMAN_MODELS__ANTHROPIC_API_KEY",
@@ -65,23 +71,40 @@ class ModelChoice(ServiceSettings):
     def default_model(self) -> str:
         """`provider:model`, or `demo` when no key is set.
 
+        Of an OpenAI-compatible server that is no one's default it is the first model that the server lists.
+
         Raises:
-            BadInput: an OpenAI-compatible server is set, and which of its models to ask is not.
+            BadInput: that server lists none, and no model is set.
         """
         if chosen := self.gateway.default_model or self.agent.default_model:
             return chosen
         if self.models.anthropic_api_key:
             return _ANTHROPIC_MODEL
-        if self.models.openai_base_url:
-            raise BadInput(
-                DEFAULT_MODEL_VARIABLES[0], None, "openai:NAME, a model of the server at OPENAI_BASE_URL"
-            )
+        if self.models.openai_base_url and not self.models.openai_base_url.startswith(_OPENAI_URL):
+            return f"openai:{_first_model(self.models.openai_base_url, self.models.openai_api_key)}"
         return _OPENAI_MODEL if self.models.openai_api_key else DEMO_MODEL
 
     @property
     def demo(self) -> bool:
         """Whether the built-in demo model answers."""
         return self.default_model.partition(":")[0] == DEMO_MODEL
+
+
+@lru_cache(maxsize=8)
+def _first_model(base_url: str, key: SecretStr | None) -> str:
+    """The first model that an OpenAI-compatible server lists.
+
+    Raises:
+        BadInput: it does not answer within `LIST_TIMEOUT_S`, or lists none.
+    """
+    headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+    request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
+    expected = f"openai:NAME, a model of the server at OPENAI_BASE_URL ({base_url} lists none)"
+    try:
+        with urlopen(request, timeout=LIST_TIMEOUT_S) as answer:
+            return str(json.load(answer)["data"][0]["id"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise BadInput(DEFAULT_MODEL_VARIABLES[0], None, expected) from error
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:

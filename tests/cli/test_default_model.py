@@ -1,0 +1,35 @@
+"""Which model answers when nobody names one."""
+
+from __future__ import annotations
+
+import pytest
+
+from banksman.cli.models import ModelChoice
+from banksman.testing.system import scripted_model
+
+
+def test_a_compatible_server_answers_with_the_first_model_that_it_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`OPENAI_API_KEY` and `OPENAI_BASE_URL` are enough to use a real server."""
+    with scripted_model() as server:
+        monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_API_KEY", "any")
+        monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_BASE_URL", f"{server.url}/v1")
+        assert ModelChoice().default_model == "openai:demo"
+
+
+@pytest.mark.parametrize(
+    ("variables", "model"),
+    [
+        ({}, "demo"),
+        ({"ANTHROPIC_API_KEY": "any"}, "anthropic:claude-"),
+        ({"OPENAI_API_KEY": "any"}, "openai:gpt-"),
+        ({"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": "https://api.openai.com/v1"}, "openai:gpt-"),
+    ],
+)
+def test_keys_choose_the_vendor(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], model: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"BANKSMAN_MODELS__{name}", value)
+    assert ModelChoice().default_model.startswith(model)
