@@ -12,6 +12,7 @@ from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.runs.door import RequestNote
+from banksman.runs.snapshots import snapshot_commit, snapshot_of, state_of
 from banksman.runs.state import Conversation, apply_commit
 from tests.runs.processes import Message
 
@@ -62,6 +63,17 @@ class Broker:
         after = self.folds[before.conversation_id] = apply_commit(before, seq, commit)
         self.on_commit(before, commit, after)
         return after
+
+    def snapshot(self, conversation_id: str, now: datetime) -> bool:
+        """What a process does behind an append of its own; from here on folds begin at the snapshot."""
+        state = self.fold(conversation_id)
+        if state.stream_seq == 0 or state.claims_in_row or state.deleted:
+            return False
+        snapshot = snapshot_of(state)
+        assert state_of(snapshot) == state
+        self.folds[conversation_id] = state_of(snapshot)
+        commit = snapshot_commit(state, snapshot, f"s{next(self.seqs)}", now)
+        return self.append(state, commit) is not None
 
     def purge(self, conversation_id: str) -> None:
         """What the janitor does once `on_delete` says so: only the last commit stays."""

@@ -108,6 +108,8 @@ EXPECTED = (
     "delete: waited for its run",
     "start: found a deleted conversation",
     "retry: model asked again",
+    "snapshot: while a run is driven",
+    "history: compacted",
 )
 
 

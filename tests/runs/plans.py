@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from banksman.agent.compaction import cut
+from banksman.agent.context import Size
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import (
     ApprovalItem,
     ApprovalRequested,
     EventBody,
+    HistoryCompacted,
     MessageCompleted,
     Preview,
     ProtocolRetry,
@@ -67,6 +70,8 @@ class Plan:
     """Seconds that people have to answer."""
     final_summary: bool = False
     max_tokens: int | None = None
+    compacts: bool = False
+    """The older part of the history gives way to a summary, as soon as there is enough of it."""
 
     def settings(self) -> RunSettings:
         return RunSettings(
@@ -129,6 +134,23 @@ def say(clock: Clock, plan: Plan, run: Run) -> Build:
         return _unless_cancelled(state, (said, *requested, *([question] if asked else [])))
 
     return build
+
+
+def compact(clock: Clock, state: Conversation, run: Run) -> Build | None:
+    """A compaction of the history, where an agent would make one of messages of ten tokens each."""
+    size = Size(0, (10,) * len(state.history), 1.0)
+    chosen = cut(state.history, size, limit=60, asked=run.message, iterations=2)
+    if chosen is None or size.total < 60:
+        return None
+    event = HistoryCompacted(
+        message_id=clock.new_id("m"),
+        how="summarised",
+        summary="What was said.",
+        kept_from=chosen.kept_from,
+        tokens_before=size.total,
+        tokens_after=0,
+    )
+    return lambda state: _unless_cancelled(state, (event,))
 
 
 def _unless_cancelled(state: Conversation, bodies: tuple[EventBody, ...]) -> tuple[EventBody, ...]:

@@ -127,6 +127,9 @@ class Storm:
         self.slow = self.chance.choice((self.target, self.chance.choice(TARGETS), ""))
         loss = self.rates.pop("loss", 0.0)
         self.conversations = self.chance.randint(1, 3)
+        # Chances of their own: what else a seed brings does not depend on them.
+        self.housekeeping = random.Random(f"housekeeping {self.seed}")
+        self.snapshots = self.housekeeping.choice((0.0, 0.02, 0.1))
         self.world = World(lossy=lambda: loss > 0 and self.chance.random() < loss)
         self.happens: dict[str, Callable[[], None]] = {
             "go on": self._go_on,
@@ -158,6 +161,7 @@ class Storm:
             self._start()
             for name in self.chance.choices(names, weights, k=self.actions):
                 self.happens[name]()
+                self._snapshot()
             self.world.settle_down(people_answer=self.chance.random() < 0.8)
             self.world.ledger.quiet()
         except Exception as error:
@@ -268,6 +272,10 @@ class Storm:
             request = self.world.broker.requests[self.chance.choice(names)]
             self.world.broker.answer(forged(request, self.chance, self.world))
 
+    def _snapshot(self) -> None:
+        if self.housekeeping.random() < self.snapshots:
+            self.world.somebody_snapshots(f"c{self.housekeeping.randrange(self.conversations)}")
+
     # -- people --------------------------------------------------------------------------------------------
 
     def _conversation(self) -> str:
@@ -332,6 +340,7 @@ class Storm:
             expires_s=chance.choice((60, 3_600, 7 * 86_400)),
             final_summary=chance.random() < 0.5,
             max_tokens=chance.choice((None, None, None, 20)),
+            compacts=self.housekeeping.random() < 0.5,
         )
 
     def _reply(self) -> Reply:

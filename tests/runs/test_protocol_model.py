@@ -21,7 +21,9 @@ planned = st.builds(
     CallPlan, name=st.sampled_from(["effect", "pure"]), asks=st.booleans(), terminate=st.booleans()
 )
 replies = st.builds(Reply, calls=st.lists(planned, min_size=1, max_size=2).map(tuple))
-plans = st.builds(Plan, replies=st.lists(replies, max_size=2).map(tuple), feedback=st.booleans())
+plans = st.builds(
+    Plan, replies=st.lists(replies, max_size=2).map(tuple), feedback=st.booleans(), compacts=st.booleans()
+)
 
 
 class Protocol(RuleBasedStateMachine):
@@ -46,6 +48,10 @@ class Protocol(RuleBasedStateMachine):
             ready = self.world.ready
             if ready:
                 self.world.step(ready[which % len(ready)])
+
+    @rule(conversation=st.sampled_from(CONVERSATIONS))
+    def somebody_snapshots(self, conversation: str) -> None:
+        self.world.somebody_snapshots(conversation)
 
     @precondition(lambda self: self.world.ready)
     @rule(which=index, done=st.booleans())

@@ -36,7 +36,7 @@ from banksman.runs.state import Conversation
 from tests.runs.broker import TENANT, Broker
 from tests.runs.census import Census
 from tests.runs.ledger import Ledger
-from tests.runs.plans import Plan, say, unanswered
+from tests.runs.plans import Plan, compact, say, unanswered
 from tests.runs.processes import Message, Op, Process, Task
 from tests.runs.simulated import (
     SimulatedApprovals,
@@ -298,7 +298,16 @@ class World:
         assert not unanswered(owned.state.history), "the model is asked with an invalid history"
         run = owned.run
         await Op("model", lambda: None, may_fail=False)
+        if self.plans[run.run_id].compacts and (compaction := compact(self.clock, owned.state, run)):
+            self.census["history: compacted"] += 1
+            return compaction
         return say(self.clock, self.plans[run.run_id], run)
+
+    def somebody_snapshots(self, conversation_id: str) -> None:
+        if self.broker.snapshot(conversation_id, self.now):
+            self.census["snapshot: while a run is driven"] += (
+                self.broker.fold(conversation_id).owner is not None
+            )
 
     # -- the gateway and its clients -----------------------------------------------------------------------
 
