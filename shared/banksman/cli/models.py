@@ -19,7 +19,8 @@ DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__D
 """The gateway chooses it where nobody names one; agents do the work of its first request ahead of it."""
 
 _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
-_OPENAI_MODEL = "openai:gpt-6.2-sol"
+_OPENAI_MODEL = "openai:gpt-5-mini"
+"""It takes tools over Chat Completions; newer ones are reported to want the Responses API for that."""
 _OPENAI_URL = "https://api.openai.com/"
 
 VENDOR_VARIABLES: Mapping[str, str] = {
