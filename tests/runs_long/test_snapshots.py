@@ -13,12 +13,13 @@ from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
 from banksman.bus.names import SNAPSHOTS
 from banksman.bus.objects import Objects
+from banksman.bus.users import AGENT, GATEWAY, WORKFLOWS
 from banksman.contracts.events import Commit, ConversationUpdated, RunStarted, Snapshot
 from banksman.contracts.ids import new_id
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.snapshots import SNAPSHOT_EVERY, object_name, snapshot_commit, snapshot_of
 from banksman.runs.state import Conversation
-from banksman.testing.fixtures import connect
+from banksman.testing.fixtures import SecuredNats, connect
 from banksman.testing.nats import NatsServer
 from tests.runs_long.making import SETTINGS, Story, commit_of, received, whole_fold
 
@@ -284,3 +285,20 @@ async def test_a_process_that_fell_far_behind_goes_on_from_the_snapshot(
 
     assert state == story.state
     assert after[0] - before[0] <= SNAPSHOT_EVERY + 20
+
+
+@pytest.mark.parametrize("user", [AGENT, WORKFLOWS, GATEWAY])
+async def test_the_rights_of_each_service_suffice(
+    secured_nats: SecuredNats, tenant: str, conversation: str, user: str
+) -> None:
+    """Agents and workflows write long snapshots; a gateway, which may not read them, folds without."""
+    writer = AGENT if user == GATEWAY else user
+    async with await secured_nats.connect(writer) as bus, await secured_nats.connect(user) as other:
+        story = Story(FoldedLog(EventLog(bus)), Conversation(tenant, conversation))
+        for _ in range(8):
+            await story.run(output=secrets.token_urlsafe(30_000))
+        written = await snapshots_in(EventLog(bus), story)
+        state = await FoldedLog(EventLog(other)).read(tenant, conversation)
+
+    assert [one.snapshot.ref for one in written if one.snapshot] == [object_name(story.state)]
+    assert state == story.state
