@@ -1,9 +1,11 @@
-"""A client for services that use NATS themselves: start runs, follow them, answer approvals.
+"""For services that use NATS themselves: start runs, follow them, answer approvals, serve tools.
 
     async with connect("nats://127.0.0.1:4222", "acme", nkey_seed_file=seed) as client:
         conversation_id = await client.create_conversation(title="Nightly report")
         run = await client.send(conversation_id, "Summarise yesterday's builds")
         print((await client.outcome(run)).content)
+
+What `tool` makes of typed functions, a `ToolServer` offers to models (`banksman.sdk.tools`).
 
 All that a client does goes through the gateways' door on NATS and the subjects that a tenant's account may
 hear; it has no right in JetStream.
@@ -12,5 +14,21 @@ hear; it has no right in JetStream.
 from banksman.bus.envelope import RemoteError
 from banksman.sdk.client import Client, StartedRun, connect
 from banksman.sdk.events import EventFrame, LogRestored
+from banksman.sdk.parameters import ToolContext
+from banksman.sdk.tool_server import ToolServer
+from banksman.sdk.tools import Tool, Toolbox, ToolFailed, tool
 
-__all__ = ["Client", "EventFrame", "LogRestored", "RemoteError", "StartedRun", "connect"]
+__all__ = [
+    "Client",
+    "EventFrame",
+    "LogRestored",
+    "RemoteError",
+    "StartedRun",
+    "Tool",
+    "ToolContext",
+    "ToolFailed",
+    "ToolServer",
+    "Toolbox",
+    "connect",
+    "tool",
+]

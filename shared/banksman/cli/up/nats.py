@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.bus import users
-from banksman.bus.accounts import render_config, user_names
+from banksman.bus.accounts import Tenant, render_config, user_names
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.keys import generate_keys, seed_file
 from banksman.bus.streams import provision, verify
@@ -16,6 +17,10 @@ from banksman.bus.topology import StorageBudget, Topology, app_topology, run_top
 from banksman.bus.users import inbox_prefix
 from banksman.cli.up.state import DataDir
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.subjects import ANY
+
+LOCAL = Tenant("local", tool_servers=(ANY,))
+"""Whom people are where the gateway asks for no key; services on this machine may serve its tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,17 @@ class LocalNats:
 
     def prepare(self) -> None:
         """Make keys that are missing, and write the configuration."""
-        keys = generate_keys(self.data.keys, user_names())
+        keys = generate_keys(self.data.keys, user_names(tenants=(LOCAL,)))
         text = render_config(
             keys,
             port=self.port,
             http_port=self.http_port,
             store_dir=str(self.data.nats / "streams"),
             budget=self._budget(),
+            tenants=(LOCAL,),
         )
         self.config_file.write_text(text, encoding="utf-8")
+        self._tell_local_services()
 
     def seed_file(self, user: str) -> Path:
         """Where a user's seed is."""
@@ -102,6 +109,14 @@ class LocalNats:
             connect_timeout_s=10,
         )
         return await Bus.connect(settings, name=f"banksman-{user}", inbox_prefix=inbox_prefix(user))
+
+    def _tell_local_services(self) -> None:
+        context = {
+            "description": "Services of tenant local, beside `banksman up`",
+            "url": self.url,
+            "nkey": str(self.seed_file(LOCAL.user)),
+        }
+        self.data.nats_context_file.write_text(json.dumps(context, indent=2), encoding="utf-8")
 
     def _topologies(self) -> tuple[tuple[str, Topology], ...]:
         budget = self._budget()

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from banksman.cli.up.processes import ProcessIdentity
 from banksman.runtime.settings import SIGNING_KEY_BYTES
+from banksman.sdk.local import CONTEXT_FILE
 
 _TRAVERSE_ONLY = 0o711
 """Started as root, the runner gives workspaces to a user who must be able to get to them."""
@@ -65,6 +66,11 @@ class DataDir:
     def nats(self) -> Path:
         """nats-server's configuration and streams."""
         return self.path / "nats"
+
+    @property
+    def nats_context_file(self) -> Path:
+        """Tells services on this machine how to reach NATS."""
+        return self.path / CONTEXT_FILE
 
     @property
     def signing_key_file(self) -> Path:

@@ -1,0 +1,38 @@
+"""A tool that models may call: it is always sunny.
+
+Beside `banksman up`, in the same directory:
+
+    .venv/bin/python examples/weather_tool.py
+
+Then ask for the weather. Start it several times and the processes share the calls. Elsewhere, `NATS_URL` and
+`NATS_SEED_FILE` say where NATS is and who you are.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Annotated
+
+from pydantic import Field
+
+from banksman.sdk import ToolServer, tool
+
+
+@tool(category="weather", idempotent=True)
+def get_current_weather(location: Annotated[str, Field(min_length=1)]) -> dict[str, object]:
+    """Get the current weather for a location.
+
+    Args:
+        location: City and state or country, such as "San Francisco, CA".
+    """
+    return {
+        "location": location,
+        "condition": "Sunny",
+        "temperature": random.randint(65, 75),
+        "unit": "fahrenheit",
+    }
+
+
+if __name__ == "__main__":
+    print("serving get_current_weather; Ctrl-C ends it")
+    ToolServer("weather").run()

@@ -1,0 +1,134 @@
+"""The calls that come to one process of a tool server: answered at once, performed in tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from banksman.bus.connection import Bus
+from banksman.bus.messages import Message
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallAnswer, CallProgress, CallRequest, CancelCall
+from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
+from banksman.contracts.tools import ToolResult
+from banksman.contracts.wire import parse
+from banksman.runs.lease import Lease, LeaseLost
+from banksman.runs.runner import CallDesk
+from banksman.sdk.execution import Stop, execute
+from banksman.sdk.tools import AnyTool
+
+logger = logging.getLogger(__name__)
+
+KILL_S = 5.0
+"""Seconds for ended calls to store their results."""
+
+
+@dataclass
+class Calls:
+    """Of one process, from its lease's beginning to its end."""
+
+    bus: Bus
+    desk: CallDesk
+    lease: Lease
+    tools: Mapping[str, AnyTool]
+    tasks: asyncio.TaskGroup
+    """Ends with the lease, and every call with it."""
+    draining: bool = False
+    _stops: dict[str, Stop] = field(default_factory=dict[str, Stop])
+    """By tenant and attempt, of every call that runs."""
+    _performing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    async def on_call(self, message: Message) -> bytes | None:
+        """Answer `tool.call`; asking again for an attempt is safe.
+
+        Every process of the server hears it. The one that it names answers, the others are silent.
+        """
+        request = parse(CallRequest, message.data)
+        _check_subject(message, request.tenant, request.conversation_id)
+        if request.runner_epoch != self.desk.runner_epoch:
+            return None
+        return self._answer(request).model_dump_json().encode()
+
+    async def on_cancel(self, message: Message) -> bytes | None:
+        """End a call; silent when it is not here."""
+        asked = parse(CancelCall, message.data)
+        tenant = message.subject.split(".")[3]
+        _check_subject(message, tenant, asked.attempt)
+        stop = self._stops.get(f"{tenant}.{asked.attempt}")
+        if stop is None:
+            return None
+        if not stop.done():
+            stop.set_result(asked.reason)
+        return CallAnswer(answer="accepted").model_dump_json().encode()
+
+    async def drain(self, grace_s: float) -> None:
+        """Start nothing more; give running calls `grace_s` seconds, then end them and store that."""
+        self.draining = True
+        await self._ended(grace_s)
+        for stop in self._stops.values():
+            if not stop.done():
+                stop.set_result("cancelled")
+        await self._ended(KILL_S)
+
+    def _answer(self, request: CallRequest) -> CallAnswer:
+        tool = self.tools.get(request.call.name)
+        if tool is None:
+            return CallAnswer(
+                answer="refused", reason=f"{self.desk.runner} has no tool {request.call.name!r}."
+            )
+        answer, admitted = self.desk.admit(request)
+        if admitted:
+            task = self.tasks.create_task(self._perform(tool, request), name=request.attempt)
+            self._performing.add(task)
+            task.add_done_callback(self._performing.discard)
+        return answer
+
+    async def _perform(self, tool: AnyTool, request: CallRequest) -> None:
+        key = f"{request.tenant}.{request.attempt}"
+        stop = self._stops[key] = asyncio.get_running_loop().create_future()
+
+        async def started(request: CallRequest) -> ToolResult:
+            # The process may have been frozen while the start was stored.
+            if not self.lease.holds:
+                raise LeaseLost("the lease ended before the call could begin")
+            await self._tell(request)
+            return await execute(tool, request, self.desk.runner, stop)
+
+        try:
+            await self.desk.perform(request, started)
+        except BanksmanError as error:
+            logger.error("%s: ended without a stored result: %s", request.attempt, error)
+        except Exception:
+            logger.exception("%s: ended without a stored result", request.attempt)
+        finally:
+            self._stops.pop(key, None)
+
+    async def _tell(self, request: CallRequest) -> None:
+        """Show those who watch that the call has begun; it may be lost."""
+        if not request.progress:
+            return
+        told = CallProgress(
+            conversation_id=request.conversation_id,
+            run_id=request.run_id,
+            tool_call_id=request.call.id,
+            kind="started",
+            runner=self.desk.runner,
+        )
+        subject = subjects.tool_progress(request.tenant, request.conversation_id)
+        with contextlib.suppress(Unavailable):
+            await self.bus.publish(subject, told.model_dump_json().encode())
+
+    async def _ended(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._performing:
+                    await asyncio.wait(self._performing)
+
+
+def _check_subject(message: Message, tenant: str, last: str) -> None:
+    """Refuse a body that is about something else than its subject, which is what permissions judge."""
+    if message.subject.split(".")[3:] != [tenant, last]:
+        raise BadInput("subject", message.subject, f"a subject that ends in {tenant}.{last}")

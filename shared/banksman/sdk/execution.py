@@ -1,0 +1,138 @@
+"""One call of a tool, from its start to its result. Every end is a result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, cast
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from banksman.contracts.calls import CallRequest
+from banksman.contracts.errors import BadInput
+from banksman.contracts.tools import ErrorKind, ToolResult
+from banksman.contracts.wire import JsonObject
+from banksman.sdk.parameters import ToolContext
+from banksman.sdk.tools import AnyTool, ToolFailed
+
+logger = logging.getLogger(__name__)
+
+MAX_RESULT_CHARS = 10_000
+"""Characters of a result's JSON that a model is shown; of a longer one it sees the beginning."""
+FAREWELL_S = 1.0
+"""Seconds that a cancelled function gets to clean up."""
+
+StopReason = Literal["cancelled", "timeout"]
+Stop = asyncio.Future[StopReason]
+"""Set when a call must end before it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    content: JsonObject
+    error_kind: ErrorKind | None = None
+    truncated: bool = False
+
+
+async def execute(tool: AnyTool, request: CallRequest, server: str, stop: Stop) -> ToolResult:
+    """Run a call until it ends, its time is over, or `stop` says so."""
+    started_at = datetime.now(UTC)
+    outcome = await _outcome(tool, request, stop, started_at)
+    return ToolResult(
+        tool_call_id=request.call.id,
+        content=outcome.content,
+        is_error=outcome.error_kind is not None,
+        error_kind=outcome.error_kind,
+        truncated=outcome.truncated,
+        duration_ms=int((datetime.now(UTC) - started_at) / timedelta(milliseconds=1)),
+        runner=server,
+        started_at=started_at,
+    )
+
+
+async def _outcome(tool: AnyTool, request: CallRequest, stop: Stop, now: datetime) -> _Outcome:
+    left_s = (request.deadline - now).total_seconds()
+    limit_s = min(request.call.timeout_s, left_s)
+    if limit_s <= 0:
+        return _failure("timeout", "the time of the run was over before the call could begin")
+    context = ToolContext(
+        tenant=request.tenant,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        tool_call_id=request.call.id,
+        deadline=now + timedelta(seconds=limit_s),
+    )
+    task = asyncio.create_task(tool.invoke(request.call.arguments, context), name=request.attempt)
+    try:
+        async with asyncio.timeout(limit_s):
+            await asyncio.wait({task, cast("asyncio.Future[Any]", stop)}, return_when=asyncio.FIRST_COMPLETED)
+    except TimeoutError:
+        return _failure("timeout", f"{tool.name} did not end within its time-out of {limit_s:g} s")
+    finally:
+        await _ended(task, tool.name)
+    if task.cancelled():
+        reason = stop.result() if stop.done() else "cancelled"
+        return _failure(reason, f"{tool.name} was ended: {reason}")
+    return _finished(tool, task)
+
+
+async def _ended(task: asyncio.Task[object], name: str) -> None:
+    if not task.done():
+        task.cancel()
+        _, unfinished = await asyncio.wait({task}, timeout=FAREWELL_S)
+        if unfinished:
+            logger.error("%s does not end when it is cancelled", name)
+
+
+def _finished(tool: AnyTool, task: asyncio.Task[object]) -> _Outcome:
+    if not task.done():
+        return _failure("cancelled", f"{tool.name} did not end when it was cancelled")
+    error = task.exception()
+    if error is None:
+        return _returned(tool, task.result())
+    match error:
+        case BadInput():
+            return _failure("invalid_arguments", f"Invalid arguments of {tool.name}: {error}")
+        case ToolFailed():
+            return _failure(error.kind, str(error))
+        case _:
+            logger.error("tool %s failed", tool.name, exc_info=error)
+            return _failure("tool_error", f"{tool.name} failed: {_described(error)}")
+
+
+def _returned(tool: AnyTool, value: object) -> _Outcome:
+    try:
+        plain = to_jsonable_python(value)
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        logger.error("the result of tool %s is no JSON: %s", tool.name, error)
+        kind = type(value).__name__
+        return _failure(
+            "tool_error", f"{tool.name} returned a {kind} that cannot be written as JSON: {error}"
+        )
+    if len(text) > MAX_RESULT_CHARS:
+        note = f"The result has {len(text)} characters; these are the first {MAX_RESULT_CHARS}."
+        return _Outcome(
+            {"success": True, "result": text[:MAX_RESULT_CHARS], "truncated": True, "note": note},
+            truncated=True,
+        )
+    content: JsonObject = (
+        {"success": True, **plain} if isinstance(plain, dict) else {"success": True, "result": plain}
+    )
+    return _Outcome(content, "tool_error" if content["success"] is False else None)
+
+
+def _failure(kind: ErrorKind, error: str) -> _Outcome:
+    shown = error.encode(errors="replace").decode()[:MAX_RESULT_CHARS]
+    return _Outcome({"success": False, "error": shown, "error_kind": kind}, kind)
+
+
+def _described(error: BaseException) -> str:
+    """What it was, down to its cause: a failed connection often says why only there."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{said} ({_described(cause)})" if isinstance(cause, OSError) else said

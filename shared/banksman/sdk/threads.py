@@ -1,0 +1,45 @@
+"""Blocking functions in threads that may be left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run a blocking function; when cancelled, leave it to itself.
+
+    Python cannot end a thread. A pool would wait for it at the end of the process, and hold one worker less
+    for all others until then; a daemon thread of its own does neither.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)  # type: ignore[arg-type]  # a value is None only where T is
+        else:
+            done.set_exception(error)
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = context.run(function)
+        except BaseException as raised:
+            # A future refuses StopIteration.
+            error = RuntimeError("StopIteration") if isinstance(raised, StopIteration) else raised
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            return  # the loop has ended: nobody waits any more
+
+    threading.Thread(target=work, daemon=True, name=getattr(function, "__name__", "tool")).start()
+    return await done

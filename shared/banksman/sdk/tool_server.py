@@ -1,0 +1,252 @@
+"""A tool server: registers its tools and answers their calls for as long as it is there.
+
+Start as many processes of one as the work needs. Each holds a lease of its own under the server's id, and a
+call goes to the least loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self, cast
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.control import ControlPlane
+from banksman.bus.leases import instance_key
+from banksman.bus.slots import CallSlots
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, RunnerLease
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.ids import check_token
+from banksman.contracts.registry import ListedTool
+from banksman.contracts.subjects import ANY
+from banksman.runs.lease import Lease, LeaseLost
+from banksman.runs.records import CallRecords
+from banksman.runs.runner import CallDesk
+from banksman.sdk.calls import Calls
+from banksman.sdk.local import nats_settings
+from banksman.sdk.registry import Registry
+from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
+
+logger = logging.getLogger(__name__)
+
+RENEW_EVERY_S = 10.0
+"""Seconds between registrations: one that was withdrawn by mistake comes back."""
+AGAIN_S = 1.0
+EPOCH_BITS = 52
+"""A number that every language's JSON keeps exactly."""
+
+
+class ToolServer:
+    """Serves tools over NATS; as a context manager, while the block runs.
+
+    The tools are registered when the block begins. A process that lost its lease ends its calls, and begins
+    anew as another process would.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tools: Iterable[AnyTool] | None = None,
+        *,
+        nats: NatsSettings | None = None,
+        capacity: int = 64,
+        drain_s: float = 20.0,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            name: The server's id, the same in all of its processes.
+            tools: What it serves; None for all that `tool` made so far.
+            nats: How to reach NATS; None for the environment or the local system (`sdk.local`).
+            capacity: Calls at a time, running and waiting; above it others are asked.
+            drain_s: Seconds that running calls get at the end.
+
+        Raises:
+            BadInput: the name is no token.
+            ValueError: there is no tool.
+        """
+        self.name = check_token(name, "name")
+        self.tools = {one.name: one for one in (DEFAULT_TOOLBOX if tools is None else tools)}
+        if not self.tools:
+            raise ValueError(f"tool server {name!r} has no tools")
+        self._nats = nats
+        self._capacity = capacity
+        self._drain_s = drain_s
+        self._offered = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._connected: Bus | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM.
+
+        Raises:
+            RemoteError: a tool was refused: another server has its name.
+            Unavailable: NATS or the registry cannot be reached.
+        """
+        asyncio.run(self._until_signalled())
+
+    async def serve(self) -> None:
+        """Serve until cancelled, or `stop` is called.
+
+        Raises:
+            RemoteError, Unavailable: as of `run`.
+        """
+        async with self:
+            assert self._serving is not None
+            await asyncio.shield(self._serving)
+
+    def stop(self) -> None:
+        """Take no more calls, let those that run end, and return from `serve`."""
+        self._stop.set()
+
+    async def list(self) -> tuple[ListedTool, ...]:
+        """The tools that are registered, this server's and others'.
+
+        Raises:
+            Unavailable: no answer.
+        """
+        return await self._registry.list()
+
+    async def withdraw(self, name: str) -> None:
+        """Offer one of its tools no more.
+
+        Raises:
+            RemoteError: it is not registered by this server.
+            Unavailable: no answer.
+        """
+        self.tools.pop(name, None)
+        await self._registry.withdraw(name)
+
+    async def __aenter__(self) -> Self:
+        settings = self._nats or nats_settings()
+        bus = await Bus.connect(settings, name=f"tool server {self.name}", inbox_prefix=self._inbox)
+        self._connected = bus
+        self._serving = asyncio.create_task(self._serve(bus), name=f"tool server {self.name}")
+        offered = asyncio.create_task(self._offered.wait())
+        await asyncio.wait({self._serving, offered}, return_when=asyncio.FIRST_COMPLETED)
+        offered.cancel()
+        if self._serving.done():
+            await bus.close()
+            self._serving.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._connected is not None and self._serving is not None
+        self.stop()
+        try:
+            await self._serving
+        finally:
+            await self._connected.close()
+
+    @property
+    def _registry(self) -> Registry:
+        if self._connected is None:
+            raise RuntimeError(f"tool server {self.name!r} is not connected: use it as a context manager")
+        return Registry(self._connected, self.name)
+
+    @property
+    def _inbox(self) -> str:
+        return f"_INBOX_tool-server-{self.name}"
+
+    async def _until_signalled(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        await self.serve()
+
+    async def _serve(self, bus: Bus) -> None:
+        while not self._stop.is_set():
+            try:
+                await self._session(bus)
+            except BaseExceptionGroup as group:
+                error = _first(group)
+                if not isinstance(error, LeaseLost | Unavailable):
+                    raise error from None
+                if bus.closed.is_set() or not self._offered.is_set():
+                    raise error from None
+                logger.error("tool server %s begins anew: %s", self.name, error)
+                await _pause(self._stop, AGAIN_S)
+
+    async def _session(self, bus: Bus) -> None:
+        """Serve as one process, from taking a lease to giving it up or losing it."""
+        epoch = secrets.randbits(EPOCH_BITS)
+        async with asyncio.TaskGroup() as tasks:
+            tenant = await self._registry.register(self.tools.values())
+            lease = Lease(
+                bus,
+                RunnerLease(runner=self.name, runner_epoch=epoch, workspaces=False),
+                key=instance_key(self.name, epoch, tenant),
+                load=lambda: len(calls.desk.active),
+            )
+            calls = self._calls(bus, epoch, lease, tasks)
+            async with self._control_plane(bus, calls), _held(lease, tasks):
+                renewing = tasks.create_task(self._keep_registered(), name="registration")
+                self._offered.set()
+                await self._stop.wait()
+                renewing.cancel()
+                lease.withdraw("draining")
+                await calls.drain(self._drain_s)
+
+    def _calls(self, bus: Bus, epoch: int, lease: Lease, tasks: asyncio.TaskGroup) -> Calls:
+        slots = CallSlots(bus, may_read=False)
+        desk = CallDesk(
+            runner=self.name,
+            runner_epoch=epoch,
+            slots=CallRecords(slots, runner_epoch=epoch, holds=lambda: lease.holds),
+            capacity=self._capacity,
+            now=lambda: datetime.now(UTC),
+            may_start=lambda: lease.holds and not calls.draining,
+        )
+        calls = Calls(bus, desk, lease, self.tools, tasks)
+        return calls
+
+    def _control_plane(self, bus: Bus, calls: Calls) -> ControlPlane:
+        control = ControlPlane(bus, title=f"Tool server {self.name}")
+        call, cancel = subjects.tool_call(self.name, ANY, ANY), subjects.tool_cancel(self.name, ANY, ANY)
+        control.serve(call, calls.on_call, request=CallRequest, reply=CallAnswer, title="tool.call")
+        control.serve(cancel, calls.on_cancel, request=CancelCall, reply=CallAnswer, title="tool.cancel")
+        return control
+
+    async def _keep_registered(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            try:
+                await self._registry.register(self.tools.values())
+            except Unavailable as error:
+                logger.warning("tool server %s is not registered anew: %s", self.name, error)
+
+
+@asynccontextmanager
+async def _held(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None]:
+    await lease.take()
+    keeper = tasks.create_task(lease.keep(), name="lease")
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        await asyncio.wait({keeper})
+        await lease.release()
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+
+
+def _first(error: BaseException) -> BaseException:
+    """What a task group was ended by: a caller expects it by its own type."""
+    if isinstance(error, BaseExceptionGroup):
+        return _first(cast(BaseExceptionGroup[BaseException], error).exceptions[0])
+    return error
