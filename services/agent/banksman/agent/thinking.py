@@ -143,7 +143,7 @@ class Thinker:
             NotFound: the system prompt is gone.
         """
         settings = run.settings
-        tools = self.catalog.offered(state.tenant, settings.tools)
+        tools = self.catalog.offered(state.tenant, settings.tools, state.history)
         variables = run_variables(
             service=settings.service, user_message=text_of(run.message.content), given=settings.variables
         )
