@@ -13,6 +13,7 @@ import pytest
 from tests.scenarios.gerrit import gerrit
 
 from banksman import sdk
+from banksman.bus.connection import Bus, NatsSettings
 from banksman.model_server import RawReply, Reply
 from banksman.testing.client import Client
 from banksman.testing.nats import free_port
@@ -89,6 +90,14 @@ async def nats(system: System) -> AsyncGenerator[sdk.Client]:
     """Another service on NATS; the only one in town may use the operator's key."""
     async with sdk.connect(nats_url(system), "local", nkey_seed_file=operator_seed(system)) as connected:
         yield connected
+
+
+@pytest.fixture
+async def operator(system: System) -> AsyncGenerator[Bus]:
+    """The operator's connection, which hears everything."""
+    settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=5)
+    async with await Bus.connect(settings, name="scenario-operator", inbox_prefix="_INBOX_operator") as bus:
+        yield bus
 
 
 @pytest.fixture

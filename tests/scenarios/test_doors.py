@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import PATIENCE_S, Play, asked, nats_url, operator_seed, until
+from tests.scenarios.conftest import PATIENCE_S, Play, asked, until
 
 from banksman import sdk
-from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.connection import Bus
 from banksman.bus.jetstream import next_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
@@ -361,14 +361,6 @@ async def test_cancelling_ends_a_running_command_and_its_children(
     assert [entry["result"]["success"] for entry in outcome["tool_calls"]] == [False]
     assert client.events(conversation, "tool_call.completed")[0]["data"]["error_kind"] == "cancelled"
     await until(lambda: not system.service_pids(seconds))
-
-
-@pytest.fixture
-async def operator(system: System) -> AsyncGenerator[Bus]:
-    """The operator's connection, which hears everything."""
-    settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=5)
-    async with await Bus.connect(settings, name="scenario-operator", inbox_prefix="_INBOX_operator") as bus:
-        yield bus
 
 
 @pytest.fixture(scope="module")

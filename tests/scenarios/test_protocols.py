@@ -1,0 +1,178 @@
+"""The prompt's tools and the calls that models write by it, and both protocols behind one loop."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import Play, asked
+
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel
+
+TOOL = re.compile(r"^\*\*(?P<name>\w+)\*\*: .+\n(?P<parameters>(?:^- .*\n?)+)", re.MULTILINE)
+PARAMETER = re.compile(r"^- `(?P<name>\w+)` \((?P<type>\w+), (?P<needed>required|optional)\)", re.MULTILINE)
+EXAMPLES: dict[str, Any] = {"string": "http://127.0.0.1:1/a", "number": 5, "integer": 1}
+"""A value of each type that the prompt names."""
+
+
+@pytest.fixture
+async def told(http: httpx.AsyncClient) -> dict[str, dict[str, tuple[str, bool]]]:
+    """What a reader of the prompt knows: tool to parameter to its type and whether it is required."""
+    prompt = (await http.get("/v1/system-prompts/default/enhanced")).json()["content"]
+    return {
+        tool["name"]: {
+            found["name"]: (found["type"], found["needed"] == "required")
+            for found in PARAMETER.finditer(tool["parameters"])
+        }
+        for tool in TOOL.finditer(prompt)
+    }
+
+
+def calls_by_the_prompt(told: dict[str, dict[str, tuple[str, bool]]]) -> list[tuple[str, dict[str, Any]]]:
+    """A call of each tool with all that the prompt names."""
+    return [
+        (tool, {name: EXAMPLES[type] for name, (type, _) in parameters.items()})
+        for tool, parameters in told.items()
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["json_text", "native"])
+async def test_calls_written_by_the_prompt_are_accepted(
+    client: Client,
+    http: httpx.AsyncClient,
+    play: Play,
+    told: dict[str, dict[str, tuple[str, bool]]],
+    protocol: str,
+) -> None:
+    """R37, R36, R113: names, types and parameters of the prompt are those that calls are checked by."""
+    calls = calls_by_the_prompt(told)
+    replies = [_reply(protocol, tool, arguments) for tool, arguments in calls]
+    conversation = await _without_questions(client, http, play(*replies, Reply(text="ok")), protocol)
+
+    outcome = await client.run(conversation, "go")
+
+    assert {tool for tool, _ in calls} == {"bash", "read_file", "write_file", "web_fetch"}
+    assert [(entry["tool"], entry["params"]) for entry in outcome["tool_calls"]] == calls
+    wrong = {entry["result"].get("error_kind") for entry in outcome["tool_calls"]}
+    assert not wrong & {"invalid_arguments", "unknown_tool"}
+    assert client.events(conversation, "protocol.retry") == []
+
+
+async def test_what_the_prompt_calls_required_is_missed_by_name(
+    client: Client, http: httpx.AsyncClient, play: Play, told: dict[str, dict[str, tuple[str, bool]]]
+) -> None:
+    """R37: each required parameter of the prompt, left out in turn."""
+    needed = [
+        (tool, name) for tool, params in told.items() for name, (_, required) in params.items() if required
+    ]
+    by_tool = dict(calls_by_the_prompt(told))
+    replies = [
+        _reply("json_text", tool, {k: v for k, v in by_tool[tool].items() if k != name})
+        for tool, name in needed
+    ]
+    conversation = await _without_questions(client, http, play(*replies, Reply(text="ok")), "json_text")
+
+    outcome = await client.run(conversation, "go")
+
+    assert len(needed) >= 5
+    for (_, name), entry in zip(needed, outcome["tool_calls"], strict=True):
+        assert entry["result"]["error_kind"] == "invalid_arguments"
+        assert name in entry["result"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "vendor"),
+    [("native", "openai"), ("native", "anthropic"), ("json_text", "openai"), ("json_text", "anthropic")],
+)
+async def test_one_loop_is_driven_by_either_protocol_of_either_vendor(
+    client: Client, http: httpx.AsyncClient, play: Play, protocol: str, vendor: str
+) -> None:
+    """R113, R21, R18: the same calls, results, events and outcome, however the model writes them."""
+    steps = [
+        ("write_file", {"path": "a.txt", "content": "42\n"}),
+        ("bash", {"command": "cat a.txt a.txt > b.txt"}),
+        ("read_file", {"path": "b.txt"}),
+    ]
+    replies = [_reply(protocol, tool, arguments) for tool, arguments in steps]
+    name = play(*replies, Reply(text="It says 42 twice."), vendor=vendor)
+    conversation = await _without_questions(client, http, name, protocol)
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["status"], outcome["content"]) == ("completed", "It says 42 twice.")
+    assert [(e["tool"], e["params"], e["iteration"]) for e in outcome["tool_calls"]] == [
+        (tool, arguments, number) for number, (tool, arguments) in enumerate(steps, start=1)
+    ]
+    assert outcome["tool_calls"][-1]["result"]["content"] == "42\n42\n"
+    types = [event["type"] for event in client.events(conversation)]
+    assert [t for t in types if t.startswith("tool_call")] == [
+        "tool_call.requested",
+        "tool_call.completed",
+    ] * 3
+
+
+async def test_a_conversation_may_change_its_protocol_and_its_vendor(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R113: what one wrote natively, the other reads as text, and the other way round."""
+    read = ToolCall(name="read_file", arguments={"path": "none"})
+    name = play(
+        Reply(tool_calls=(read,)),
+        Reply(text="No file."),
+        _reply("json_text", "read_file", {"path": "none"}),
+        Reply(text="Still no file."),
+        Reply(text="As I said."),
+    )
+    other = name.replace("openai:", "anthropic:")
+    conversation = await client.create(name)
+    as_text = {"model": other, "tool_protocol": "json_text"}
+
+    contents = [
+        (await client.run(conversation, "one"))["content"],
+        (await client.run(conversation, "two", overrides=as_text))["content"],
+        (await client.run(conversation, "three"))["content"],
+    ]
+
+    assert contents == ["No file.", "Still no file.", "As I said."]
+    requests = model.requests(name.rpartition("/")[2])
+    assert [request["dialect"] for request in requests] == ["openai"] * 2 + ["anthropic"] * 2 + ["openai"]
+    assert '\\"tool\\": \\"read_file\\"' in json.dumps(asked(model, name)[2]["messages"])
+
+
+async def test_both_endings_of_a_call_are_told_in_the_prompt_and_kept(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R36, R21: parse, execute, then go on or end, as the call says."""
+    name = play(
+        _reply("json_text", "bash", {"command": "echo first"}),
+        _reply("json_text", "bash", {"command": "echo last"}, terminate=True),
+    )
+    conversation = await _without_questions(client, http, name, "json_text")
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["status"], outcome["content"], outcome["iterations"]) == ("completed", "last\n", 2)
+    assert len(asked(model, name)) == 2
+
+
+def _reply(protocol: str, tool: str, arguments: dict[str, Any], *, terminate: bool = False) -> Reply:
+    """A reply that is one call, as a model would write it."""
+    if protocol == "native":
+        return Reply(tool_calls=(ToolCall(name=tool, arguments=arguments),))
+    return Reply(text=json.dumps({"tool": tool, "parameters": arguments, "terminate": terminate}))
+
+
+async def _without_questions(client: Client, http: httpx.AsyncClient, model: str, protocol: str) -> str:
+    """A conversation whose calls ask nobody."""
+    body = {
+        "model": model,
+        "tools": {"enabled": True, "tool_protocol": protocol},
+        "approval_policy": [{"action": "auto"}],
+    }
+    assistant = (await http.post("/context/assistants", json=body)).json()["id"]
+    return await client.create(assistant=assistant)
