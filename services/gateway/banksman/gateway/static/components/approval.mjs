@@ -280,7 +280,7 @@ function Diff({ path, before, after }) {
 function Expiry({ at }) {
   if (!at) return null;
   const left = Date.parse(at) - Date.now();
-  const days = Math.floor(left / 86_400_000);
+  const days = Math.round(left / 86_400_000);
   const words = left <= 0 ? 'expired' : days >= 1 ? `expires in ${days} day${days === 1 ? '' : 's'}` : `expires in ${formatDuration(left)}`;
   return html`<span class="expiry" title=${new Date(at).toLocaleString()}>${words}</span>`;
 }
