@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -21,30 +21,25 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
-from banksman.bus.names import TOOLS
+from banksman.bus.names import RUNNERS
 from banksman.bus.outcomes import Done, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, ModelOptions, RunSettings, ToolSettings
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import Event, EventBody, RunFinished
 from banksman.contracts.ids import new_id
-from banksman.contracts.registry import ToolRegistration
-from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.work import RunSignal, StartRun
 from banksman.model_server import ModelServer
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.placement import Placements
 from banksman.runs.stores import Watch
+from banksman.testing.fixtures import provision_all
+from banksman.testing.nats import NatsServer
 
 B = TypeVar("B", bound=EventBody)
 
 CONTEXT_TOKENS = 6_000
 SUMMARY_MODEL = "openai:scripted/summary"
-LOOKUP = ToolDefinition(
-    name="lookup",
-    description="Looks something up.",
-    input_schema={"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
-)
-"""Scripts call it without its key, so that each call has its result at once."""
 
 
 @dataclass
@@ -107,6 +102,14 @@ class Agent:
 Agents = Callable[..., Any]
 
 
+@pytest.fixture(scope="session")
+def nats_server() -> Generator[NatsServer]:
+    """A server for the tests here alone: they say that there is a runner, and there is none."""
+    with NatsServer() as server:
+        provision_all(server)
+        yield server
+
+
 @pytest.fixture
 async def server() -> AsyncGenerator[ModelServer]:
     async with ModelServer.running() as running:
@@ -123,6 +126,9 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
         where = ProviderSettings(
             anthropic_base_url=server.url, openai_base_url=server.openai_url, max_attempts=1
         )
+        # With a runner, tools are offered in the vendor's way. Scripts leave their arguments out, so each
+        # call has its result at once.
+        await Bucket(bus, RUNNERS, RunnerLease).put("r1", RunnerLease(runner="r1", runner_epoch=1))
         async with AsyncExitStack() as stack:
             hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
             placements = await stack.enter_async_context(Placements(bus))
@@ -139,10 +145,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
 
 
 @pytest.fixture
-async def agent(agents: Agents, bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
-    """One agent, with a tool to call."""
-    await Bucket(bus, TOOLS, ToolRegistration).put(
-        f"{tenant}.lookup", ToolRegistration(tenant=tenant, definition=LOOKUP)
-    )
+async def agent(agents: Agents) -> AsyncGenerator[Agent]:
+    """One agent."""
     async with agents() as started:
         yield started

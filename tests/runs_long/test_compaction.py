@@ -19,7 +19,7 @@ SUMMARY = "Genoa was looked up; it has 14 basins."
 
 def looking(number: int, *, chars: int = 3_000) -> Reply:
     """A long reply with a call."""
-    return Reply(text=f"Step {number}. " + "word " * (chars // 5), tool_calls=(ToolCall(name="lookup"),))
+    return Reply(text=f"Step {number}. " + "word " * (chars // 5), tool_calls=(ToolCall(name="read_file"),))
 
 
 def play(server: ModelServer, vendor: str, *replies: Reply, name: str = "work") -> str:
@@ -49,6 +49,7 @@ async def test_a_run_that_outgrows_its_model_goes_on_from_a_summary(
     assert {one.how for one in compactions} == {"summarised"}
     assert all(one.tokens_after < one.tokens_before <= CONTEXT_TOKENS for one in compactions)
     assert max(len(text) for text in requests) < CONTEXT_TOKENS * 4
+    assert all('"tools"' in text for text in requests)
     assert SUMMARY not in requests[0] and SUMMARY in requests[-1]
     assert all(TASK in text for text in requests)
     assert "Step 13" in requests[-1] and "Step 0" not in requests[-1]
@@ -77,7 +78,7 @@ async def test_a_summary_is_written_from_all_that_gives_way_and_is_paid_for(
     (asked,) = server.requests("summary")
     (compaction,) = await agent.events(HistoryCompacted)
     text = json.dumps(asked.body)
-    assert TASK in text and "Step 0" in text and "Called lookup" in text
+    assert TASK in text and "Step 0" in text and "Called read_file" in text
     assert "tools" not in asked.body
     assert compaction.model == "openai:scripted/summary"
     assert compaction.usage.input_tokens > 500
@@ -214,7 +215,7 @@ async def test_a_steering_message_that_a_summary_replaced_is_not_heard_again(
     agent: Agent, server: ModelServer
 ) -> None:
     server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
-    gated = Reply(tool_calls=(ToolCall(name="lookup"),), gate=Gate(name="steered"))
+    gated = Reply(tool_calls=(ToolCall(name="read_file"),), gate=Gate(name="steered"))
     replies = (gated, *(looking(n) for n in range(8)), Reply(text="done", gate=Gate(name="again")))
     message = agent.start(TASK, play(server, "openai", *replies))
     steer = SteerRun(
