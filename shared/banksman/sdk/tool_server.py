@@ -192,7 +192,6 @@ class ToolServer:
             calls = self._calls(bus, epoch, lease, tasks)
             async with self._control_plane(bus, calls), _held(lease, tasks):
                 renewing = tasks.create_task(self._keep_registered(), name="registration")
-                self._offered.set()
                 await self._stop.wait()
                 renewing.cancel()
                 lease.withdraw("draining")
@@ -219,12 +218,14 @@ class ToolServer:
         return control
 
     async def _keep_registered(self) -> None:
+        """Register again: at once, now that a lease keeps the registry from withdrawing, and regularly."""
         while True:
-            await asyncio.sleep(RENEW_EVERY_S)
             try:
                 await self._registry.register(self.tools.values())
+                self._offered.set()
             except Unavailable as error:
                 logger.warning("tool server %s is not registered anew: %s", self.name, error)
+            await asyncio.sleep(RENEW_EVERY_S)
 
 
 @asynccontextmanager

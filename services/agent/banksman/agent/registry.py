@@ -95,9 +95,10 @@ class ToolRegistry:
             entry = await self._bucket.get(key)
             if entry is None:
                 written = await self._bucket.create(key, wanted)
-            elif entry.value.definition == definition:
+            elif entry.value.definition == definition and not self._abandoned(entry):
                 return entry.value
             elif entry.value.definition.server == definition.server or self._abandoned(entry):
+                # Also of an abandoned one that is the same: the new revision keeps the sweep off it.
                 written = await self._bucket.update(key, wanted, entry.revision)
             else:
                 raise _taken(entry.value)

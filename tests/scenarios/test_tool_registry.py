@@ -1,0 +1,432 @@
+"""Tools that other processes register and serve (spec 002)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from tests.scenarios.conftest import Play, asked
+
+from banksman.bus.connection import NatsSettings
+from banksman.bus.envelope import RemoteError
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.ids import new_id
+from banksman.contracts.registry import ListedTool
+from banksman.model_server import Reply, ToolCall
+from banksman.sdk import Toolbox, ToolServer
+from banksman.testing.client import Client, Frame
+from banksman.testing.system import ScriptedModel, System
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WEATHER = "get_current_weather"
+
+
+def local(system: System) -> NatsSettings:
+    """How a service beside the system reaches NATS: by the file that `banksman up` leaves for it."""
+    context = json.loads((system.data_dir / "nats-context.json").read_text())
+    return NatsSettings(url=context["url"], nkey_seed_file=context["nkey"], connect_timeout_s=5)
+
+
+@pytest.fixture
+async def observer(system: System) -> AsyncGenerator[ToolServer]:
+    """A server of no interest, whose connection lists what is registered."""
+    box = Toolbox()
+
+    @box.tool(name=new_id("nothing-"))
+    def nothing() -> None:
+        """Do nothing."""
+
+    async with ToolServer(new_id("observer-"), box, nats=local(system), drain_s=0) as server:
+        yield server
+
+
+async def listed(observer: ToolServer, name: str) -> ListedTool | None:
+    """A tool as the registry lists it."""
+    return next((one for one in await observer.list() if one.definition.name == name), None)
+
+
+async def when(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for what the registry tells nobody of."""
+    async with asyncio.timeout(10):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def served(observer: ToolServer, name: str, instances: int = 1) -> None:
+    """Wait until so many processes serve a tool."""
+
+    async def holds() -> bool:
+        one = await listed(observer, name)
+        return (one.instances if one else 0) == instances
+
+    await when(holds)
+
+
+@asynccontextmanager
+async def process(system: System, *command: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A tool server in a process of its own, beside the system."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("BANKSMAN_", "NATS_"))}
+    running = await asyncio.create_subprocess_exec(
+        *command, env={**environment, "BANKSMAN_DATA_DIR": str(system.data_dir)}
+    )
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.terminate()
+        await running.wait()
+
+
+@pytest.fixture
+async def weather(system: System, observer: ToolServer) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """The example, as a person starts it."""
+    async with process(system, sys.executable, str(EXAMPLES / "weather_tool.py")) as running:
+        await served(observer, WEATHER)
+        yield running
+
+
+def call(name: str, **arguments: Any) -> ToolCall:
+    return ToolCall(name=name, arguments=arguments)
+
+
+def results(client: Client, conversation: str) -> list[Frame]:
+    """The results of a conversation's calls by the order in which they ended."""
+    return [event["data"] for event in client.events(conversation, "tool_call.completed")]
+
+
+def offered(model: ScriptedModel, name: str, request: int = -1) -> set[str]:
+    """The names of the tools that a request told the model of."""
+    tools = asked(model, name)[request].get("tools", [])
+    return {str(one["function"]["name"]) for one in tools}
+
+
+async def test_the_weather_example_registers_itself_with_all_that_a_model_must_know(
+    observer: ToolServer, weather: asyncio.subprocess.Process
+) -> None:
+    """R42, R43, R51, R60, R61: on load, by name, with description and a required string."""
+    found = await listed(observer, WEATHER)
+
+    assert found is not None
+    assert found.definition.description == "Get the current weather for a location."
+    schema = cast(dict[str, Any], found.definition.input_schema)
+    assert (schema["type"], schema["required"]) == ("object", ["location"])
+    assert schema["properties"]["location"]["type"] == "string"
+    assert "City and state" in schema["properties"]["location"]["description"]
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+async def test_the_model_asks_for_the_weather_and_reads_that_it_is_sunny(
+    client: Client, play: Play, weather: asyncio.subprocess.Process, vendor: str
+) -> None:
+    """R45, R59, R60: the function gets the arguments, and its value comes back as JSON."""
+    name = play(
+        Reply(tool_calls=(call(WEATHER, location="Oslo, Norway"),)), Reply(text="Sunny."), vendor=vendor
+    )
+    conversation = await client.create(name)
+
+    outcome = await client.run(conversation, "How is the weather in Oslo?")
+
+    assert outcome["content"] == "Sunny."
+    [tracked] = outcome["tool_calls"]
+    result = tracked["result"]
+    assert (result["success"], result["condition"], result["location"]) == (True, "Sunny", "Oslo, Norway")
+    assert 65 <= result["temperature"] <= 75
+
+
+async def test_a_missing_location_is_named(
+    client: Client, play: Play, weather: asyncio.subprocess.Process
+) -> None:
+    """R53, R60: which parameter, and why; the model goes on."""
+    conversation = await client.create(play(Reply(tool_calls=(call(WEATHER),)), Reply(text="Where?")))
+
+    outcome = await client.run(conversation, "weather?")
+
+    [result] = results(client, conversation)
+    assert result["error_kind"] == "invalid_arguments"
+    assert "location: is required" in result["content"]["error"]
+    assert outcome["content"] == "Where?"
+
+
+async def test_an_unknown_tool_does_not_keep_a_registered_one_from_running(
+    client: Client, play: Play, weather: asyncio.subprocess.Process
+) -> None:
+    """R50: an error that names it; the other call of the reply runs."""
+    batch = Reply(tool_calls=(call("get_tides"), call(WEATHER, location="Rome")))
+    conversation = await client.create(play(batch, Reply(text="ok")))
+
+    outcome = await client.run(conversation, "go")
+
+    unknown, known = outcome["tool_calls"]
+    assert "get_tides" in unknown["result"]["error"]
+    assert known["result"]["condition"] == "Sunny"
+
+
+async def test_a_second_server_under_the_same_name_is_refused_and_the_first_stays(
+    system: System, observer: ToolServer, weather: asyncio.subprocess.Process, client: Client, play: Play
+) -> None:
+    """R44: a clear error, the first unchanged and still called."""
+    first = await listed(observer, WEATHER)
+    box = Toolbox()
+
+    @box.tool(name=WEATHER)
+    def another() -> str:
+        """Say that it rains."""
+        return "rain"
+
+    with pytest.raises(
+        RemoteError, match="'get_current_weather' is already registered by server 'weather'"
+    ) as no:
+        async with ToolServer("rain", box, nats=local(system)):
+            pass
+
+    assert no.value.code == ErrorCode.CONFLICT
+    assert await listed(observer, WEATHER) == first
+    conversation = await client.create(
+        play(Reply(tool_calls=(call(WEATHER, location="Rome"),)), Reply(text="ok"))
+    )
+    outcome = await client.run(conversation, "go")
+    assert outcome["tool_calls"][0]["result"]["condition"] == "Sunny"
+
+
+@pytest.fixture
+async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
+    """A server whose tools each fail in their own way; gives a tool's full name."""
+    box, suffix = Toolbox(), new_id("-")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+
+    @box.tool(name=f"raises{suffix}")
+    def raises() -> None:
+        """Fail."""
+        raise ValueError("the moon is in the wrong house")
+
+    @box.tool(name=f"unwritable{suffix}")
+    def unwritable() -> object:
+        """Return what no JSON can hold."""
+        return object()
+
+    @box.tool(name=f"infinite{suffix}")
+    def infinite() -> float:
+        """Return what JSON has no word for."""
+        return float("inf")
+
+    @box.tool(name=f"fetches{suffix}")
+    async def fetches() -> str:
+        """Ask a server that is not there."""
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return (await http.get(f"http://127.0.0.1:{port}/")).text
+
+    @box.tool(name=f"waits{suffix}", timeout_s=0.3)
+    async def waits() -> None:
+        """Wait for what never comes."""
+        await asyncio.Event().wait()
+
+    @box.tool(name=f"blocks{suffix}", timeout_s=0.3)
+    def blocks() -> None:
+        """Read from a pipe into which nobody writes."""
+        reader, writer = os.pipe()
+        with os.fdopen(reader) as pipe, os.fdopen(writer, "w"):
+            pipe.read(1)
+
+    @box.tool(name=f"plain{suffix}")
+    def plain() -> int:
+        """Return a number."""
+        return 7
+
+    async with ToolServer(new_id("faulty-"), box, nats=local(system), drain_s=0):
+        yield lambda name: f"{name}{suffix}"
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind", "told"),
+    [
+        ("raises", "tool_error", "ValueError: the moon is in the wrong house"),
+        ("unwritable", "tool_error", "returned a value of type object that cannot be written as JSON"),
+        ("infinite", "tool_error", "returned a value of type float that cannot be written as JSON"),
+        ("fetches", "tool_error", "ConnectError"),
+        ("waits", "timeout", "time-out of 0.3 s"),
+        ("blocks", "timeout", "time-out of 0.3 s"),
+    ],
+)
+async def test_a_tool_that_fails_gives_an_error_and_the_others_run_on(
+    client: Client, play: Play, faulty: Callable[[str], str], tool: str, kind: str, told: str
+) -> None:
+    """R46, R47, R52, R54, R55: structured and of use; a tool without arguments runs beside it."""
+    batch = Reply(tool_calls=(call(faulty(tool)), call(faulty("plain"))))
+    conversation = await client.create(play(batch, Reply(text="I see.")))
+
+    outcome = await client.run(conversation, "go")
+
+    assert outcome["content"] == "I see."
+    by_id = {result["tool_call_id"]: result for result in results(client, conversation)}
+    requested = [e["data"] for e in client.events(conversation, "tool_call.requested")]
+    failed, fine = (by_id[one["tool_call_id"]] for one in requested)
+    assert (failed["error_kind"], failed["content"]["success"]) == (kind, False)
+    assert told in failed["content"]["error"]
+    assert fine["content"] == {"success": True, "result": 7}
+
+
+async def test_an_assistant_is_given_every_registered_tool(
+    system: System, client: Client, play: Play, model: ScriptedModel, weather: asyncio.subprocess.Process
+) -> None:
+    """R56, R57, R58: with tools on, all; with tools off, text only, until it is updated."""
+    name = play(Reply(text="Hello."))
+    async with httpx.AsyncClient(base_url=system.url, trust_env=False) as http:
+        made = {}
+        for tools in ({"enabled": True}, {}):
+            reply = await http.post("/context/assistants", json={"model": name, "tools": tools})
+            made[bool(tools)] = reply.json()["id"]
+
+        await client.run(await client.create(assistant=made[True]), "go")
+        assert WEATHER in offered(model, name) and "bash" in offered(model, name)
+
+        conversation = await client.create(assistant=made[False])
+        outcome = await client.run(conversation, "go")
+        assert (outcome["content"], offered(model, name)) == ("Hello.", set())
+
+        update = {"model": name, "tools": {"enabled": True}}
+        assert (await http.put(f"/context/assistants/{made[False]}", json=update)).status_code == 200
+        await client.run(await client.create(assistant=made[False]), "go")
+        assert WEATHER in offered(model, name)
+
+
+async def test_a_tool_that_comes_later_is_offered_in_the_next_run(
+    system: System, client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R58: a conversation that began without it."""
+    name = play(Reply(text="one"), Reply(text="two"))
+    conversation = await client.create(name)
+    await client.run(conversation, "go")
+    box, later = Toolbox(), new_id("later-")
+
+    @box.tool(name=later)
+    def comes_later() -> None:
+        """Come later."""
+
+    async with ToolServer(new_id("later-"), box, nats=local(system)):
+        await client.run(conversation, "go on")
+
+    assert later not in offered(model, name, 0)
+    assert later in offered(model, name, 1)
+
+
+async def test_replicas_of_a_tool_server_share_its_calls(system: System, client: Client, play: Play) -> None:
+    """R114: neither call ends before both run, and each process takes only one at a time."""
+    name, server = new_id("meet-"), new_id("replicas-")
+    meeting = asyncio.Barrier(2)
+
+    def replica(number: int) -> ToolServer:
+        box = Toolbox()
+
+        @box.tool(name=name)
+        async def meet() -> int:
+            """Wait for the other."""
+            await meeting.wait()
+            return number
+
+        return ToolServer(server, box, nats=local(system), capacity=1)
+
+    async with replica(1), replica(2):
+        batch = Reply(tool_calls=(call(name), call(name)))
+        conversation = await client.create(play(batch, Reply(text="met")))
+        outcome = await client.run(conversation, "go")
+
+    assert {one["result"]["result"] for one in outcome["tool_calls"]} == {1, 2}
+
+
+async def test_a_killed_server_is_no_longer_offered(
+    client: Client,
+    play: Play,
+    model: ScriptedModel,
+    observer: ToolServer,
+    weather: asyncio.subprocess.Process,
+) -> None:
+    """R57: nobody withdrew it; its lease ended."""
+    weather.kill()
+    async with asyncio.timeout(5):
+        await served(observer, WEATHER, instances=0)
+    name = play(Reply(text="no weather"))
+
+    await client.run(await client.create(name), "weather?")
+
+    assert WEATHER not in offered(model, name)
+
+
+HANGS = """
+import sys, time
+from banksman.sdk import ToolServer, tool
+
+@tool(name=sys.argv[1])
+def hang() -> None:
+    "Hang."
+    print("hanging", flush=True)
+    time.sleep(60)
+
+ToolServer(sys.argv[1]).run()
+"""
+
+
+async def test_a_call_whose_server_is_killed_has_an_unknown_outcome_and_is_not_repeated(
+    system: System, client: Client, play: Play, observer: ToolServer, tmp_path: Path
+) -> None:
+    """P5: it had started; another process of the server is there and does not run it again."""
+    name = new_id("hang-")
+    file = tmp_path / "hangs.py"
+    file.write_text(HANGS)
+    command = (sys.executable, str(file), name)
+    async with process(system, *command) as first:
+        await served(observer, name)
+        conversation = await client.create(play(Reply(tool_calls=(call(name),)), Reply(text="I will look.")))
+        run_id = await client.chat(conversation, "go")
+        await client.event("tool_call.started", run_id=run_id)
+        async with process(system, *command):
+            await served(observer, name, instances=2)
+            first.kill()
+            client.patience_s = 10
+            outcome = await client.finished(run_id)
+
+    assert outcome["content"] == "I will look."
+    [result] = results(client, conversation)
+    assert result["error_kind"] == "unknown_outcome"
+    assert [e["type"] for e in client.events(conversation, "tool_call.completed")] == ["tool_call.completed"]
+
+
+async def test_cancelling_a_run_ends_the_call_of_a_tool_server(
+    system: System, client: Client, play: Play
+) -> None:
+    """The function is cancelled, its clean-up included."""
+    box, name = Toolbox(), new_id("waits-")
+    cleaned_up = asyncio.Event()
+
+    @box.tool(name=name)
+    async def waits() -> None:
+        """Wait."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.set()
+
+    async with ToolServer(new_id("waits-"), box, nats=local(system)):
+        conversation = await client.create(play(Reply(tool_calls=(call(name),))))
+        run_id = await client.chat(conversation, "go")
+        await client.event("tool_call.started", run_id=run_id)
+        await client.request("run.cancel", run_id=run_id)
+        outcome = await client.finished(run_id)
+        async with asyncio.timeout(5):
+            await cleaned_up.wait()
+
+    assert outcome["status"] == "cancelled"
+    [result] = results(client, conversation)
+    assert result["error_kind"] == "cancelled"
