@@ -9,6 +9,7 @@ from banksman.contracts.calls import CallRequest
 from banksman.contracts.events import (
     ApprovalRequested,
     ApprovalResolved,
+    CancelRequested,
     Commit,
     Event,
     RunFinished,
@@ -27,6 +28,7 @@ from tests.runs.processes import Message, Process
 if TYPE_CHECKING:
     from tests.runs.world import World
 
+CLAIMS_IN_A_ROW = 5
 NEVER_STARTED = frozenset({"invalid_arguments", "rejected", "not_executed", "unavailable"})
 MAY_HAVE_STARTED = frozenset({"unknown_outcome", "cancelled", "timeout"})
 
@@ -51,6 +53,10 @@ class Ledger:
         self.told: dict[str, str] = {}
         self.runs_of_request: dict[str, str] = {}
         self.acked_work: set[int] = set()
+        self.cancelled: set[str] = set()
+        self.claims: dict[str, int] = {}
+        """Claims of a conversation without another commit between them."""
+        self.given_up: set[str] = set()
         self.purged: set[str] = set()
 
     # -- commits -------------------------------------------------------------------------------------------
@@ -61,6 +67,7 @@ class Ledger:
         self._ownership(before, commit, after)
         for event in commit.events:
             self._event(event, after.conversation_id)
+        self._claims(commit, after)
         self._history(after)
         self._rests(after)
 
@@ -72,6 +79,20 @@ class Ledger:
         if not commit.claim:
             assert commit.owner in (before.owner, None), "only a claim makes an owner"
 
+    def _claims(self, commit: Commit, after: Conversation) -> None:
+        before = 0 if commit.events else self.claims.get(after.conversation_id, 0)
+        ends = any(isinstance(event.data, RunFinished) for event in commit.events)
+        self.claims[after.conversation_id] = before + 1 if commit.claim and not ends else 0
+        if self.claims[after.conversation_id] >= CLAIMS_IN_A_ROW and after.run is not None:
+            self.given_up.add(after.run.run_id)
+
+    def _finished(self, run_id: str, finished: RunFinished) -> None:
+        if run_id in self.cancelled:
+            assert finished.status == "cancelled", f"{run_id} was cancelled and ends as {finished.status}"
+        if run_id in self.given_up:
+            assert finished.status in ("failed", "cancelled"), f"{run_id} was given up and ends as {finished}"
+        self.ended[run_id] = finished
+
     def _event(self, event: Event, conversation_id: str) -> None:
         match event.data:
             case RunStarted() | RunQueued():
@@ -80,7 +101,9 @@ class Ledger:
             case RunFinished() as finished:
                 again = conversation_id in self.purged
                 assert again or event.run_id not in self.ended, f"{event.run_id} ends twice"
-                self.ended[event.run_id or ""] = finished
+                self._finished(event.run_id or "", finished)
+            case CancelRequested():
+                self.cancelled.add(event.run_id or "")
             case ToolCallRequested(call=call):
                 assert call.id not in self.calls
                 self.calls[call.id] = call
