@@ -85,7 +85,6 @@ EXPECTED = (
     "slots: void refused, it had started",
     "slots: forgotten",
     "runner: start refused, void",
-    "runner: start refused, started elsewhere",
     "runner: start stored by one that was cut off",
     "runner: start refused to one that was cut off",
     "runner: next attempt",

@@ -218,6 +218,7 @@ def test_slots_stay_when_a_runner_that_was_cut_off_may_still_hold_the_request() 
     zombie.paused = False
     scene.run()
     assert scene.executed() == 1
+    assert scene.census["runner: start refused, started elsewhere"] == 1
     scene.end()
 
 

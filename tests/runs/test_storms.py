@@ -35,7 +35,6 @@ RARELY = {
     "runner: idempotent call executed again": 30,
     "runner: next attempt elsewhere": 30,
     "runner: start refused to one that was cut off": 5,
-    "runner: start refused, started elsewhere": 1,
     "runner: start stored by one that was cut off": 10,
     "runner: wrong epoch": 20,
     "slots: void refused, it had started": 20,
