@@ -260,6 +260,7 @@ class RunFinished(Stored):
     """The model that answered last; the first choice when none did."""
     iterations: int
     tool_calls: tuple[TrackedCall, ...] = ()
+    """Every call in the order of the results; of very many, texts are cut and the oldest left out."""
     max_iterations_reached: bool = False
     usage: Usage = Usage()
     error: RunError | None = None

@@ -27,6 +27,7 @@ from banksman.contracts.events import (
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.runs.rendering import answer_text
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
+from banksman.runs.tracked import fitting
 
 MAX_MALFORMED = 3
 """Unreadable replies in a row that end a run."""
@@ -250,7 +251,7 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
         service=run.settings.service,
         model=run.answered_by or run.settings.model,
         iterations=run.iteration,
-        tool_calls=run.tracked,
+        tool_calls=fitting(run.tracked),
         max_iterations_reached=status == "max_iterations",
         usage=run.usage,
         error=None if ending is None else RunError(code=ending.code, message=ending.message),
