@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +25,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool
 from banksman.model_server import Reply, ToolCall
 from banksman.sdk import Toolbox, ToolServer
+from banksman.testing import privileged
 from banksman.testing.client import Client, Frame
 from banksman.testing.system import ScriptedModel, System
 
@@ -362,6 +365,43 @@ async def test_a_killed_server_is_no_longer_offered(
     await client.run(await client.create(name), "weather?")
 
     assert WEATHER not in offered(model, name)
+
+
+@pytest.fixture(scope="session")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example in JavaScript, with the NATS client that it needs."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    privileged.require("node and npm", bool(node and npm), "the example in JavaScript needs them")
+    folder = tmp_path_factory.mktemp("node") / "node"
+    shutil.copytree(EXAMPLES / "node", folder, ignore=shutil.ignore_patterns("node_modules"))
+    done = subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, timeout=50
+    )
+    privileged.require("npm packages", done.returncode == 0, f"npm ci: {done.stderr[-300:]}")
+    return folder / "clock_tool.mjs"
+
+
+async def test_a_tool_in_javascript_is_offered_called_and_withdrawn(
+    system: System, client: Client, play: Play, model: ScriptedModel, observer: ToolServer, clock: Path
+) -> None:
+    """R18, R114: with the plain NATS client; a mistake in the arguments is told by name there too."""
+    tool = "get_current_time"
+    batch = Reply(tool_calls=(call(tool, timezone="Europe/Oslo"), call(tool, timezone="Mars/Utopia")))
+    name = play(batch, Reply(text="It is late."))
+    async with process(system, "node", str(clock)) as running:
+        await served(observer, tool)
+        conversation = await client.create(name)
+        outcome = await client.run(conversation, "How late is it?")
+        running.terminate()
+        await running.wait()
+
+    assert outcome["content"] == "It is late."
+    assert tool in offered(model, name, 0)
+    oslo, mars = outcome["tool_calls"]
+    assert (oslo["result"]["success"], oslo["result"]["timezone"]) == (True, "Europe/Oslo")
+    assert "timezone" in mars["result"]["error"] and "Mars/Utopia" in mars["result"]["error"]
+    assert {result["runner"] for result in results(client, conversation)} == {"clock"}
+    await served(observer, tool, instances=0)
 
 
 HANGS = """

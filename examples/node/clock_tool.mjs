@@ -1,0 +1,250 @@
+// A tool in JavaScript: the time in a time zone, served with the plain NATS client.
+//
+// Beside `banksman up`, in the same directory:
+//
+//     npm ci --prefix examples/node && node examples/node/clock_tool.mjs
+//
+// What goes over the wire is described in docs/tools-over-nats.md.
+
+import { createHash, randomInt } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { connect, headers, nkeyAuthenticator } from "@nats-io/transport-node";
+
+const SERVER = "clock";
+const RENEW_EVERY_MS = 1_000;
+const STOP_AFTER_MS = 2_000;
+const REGISTER_EVERY_MS = 10_000;
+const ANSWER_MS = 5_000;
+const CAPACITY = 64;
+const REMEMBERED = 10_000;
+
+const TOOL = {
+  name: "get_current_time",
+  description: "Get the current date and time in a time zone.",
+  input_schema: {
+    type: "object",
+    properties: { timezone: { type: "string", description: 'IANA name, such as "Europe/Oslo".' } },
+    required: ["timezone"],
+    additionalProperties: false,
+  },
+  category: "time",
+  timeout_s: 10,
+  server: SERVER,
+};
+
+class InvalidArguments extends Error {}
+
+async function getCurrentTime({ timezone }, signal) {
+  signal.throwIfAborted();
+  try {
+    const format = new Intl.DateTimeFormat("sv-SE", { timeZone: timezone, dateStyle: "short", timeStyle: "long" });
+    return { timezone, time: format.format(new Date()) };
+  } catch {
+    throw new InvalidArguments(`timezone: ${JSON.stringify(timezone)} is not the name of a time zone`);
+  }
+}
+
+/** One process of the server: no other ever has its epoch. */
+const epoch = randomInt(2 ** 47);
+const active = new Map(); // attempt -> AbortController
+const ended = new Set();
+let renewedAt = -Infinity;
+let draining = false;
+
+const holds = () => performance.now() - renewedAt < STOP_AFTER_MS;
+const nats = await connect({ ...connection(), name: `tool server ${SERVER}`, maxReconnectAttempts: -1 });
+
+const tenant = await register();
+const leaseKey = ["$KV.runners", SERVER, ...(tenant ? [tenant] : []), epoch].join(".");
+let revision = 0;
+serve(`tool.call.${SERVER}.*.*`, onCall);
+serve(`tool.cancel.${SERVER}.*.*`, onCancel);
+await nats.flush();
+await renew();
+await register(); // what came between, the registry may have withdrawn
+setInterval(renew, RENEW_EVERY_MS);
+setInterval(() => register().catch(tell), REGISTER_EVERY_MS);
+process.once("SIGTERM", end).once("SIGINT", end);
+console.log(`serving ${TOOL.name}; Ctrl-C ends it`);
+
+function connection() {
+  if (process.env.NATS_URL) {
+    const seed = process.env.NATS_SEED_FILE;
+    return { servers: process.env.NATS_URL, ...(seed && { authenticator: identity(seed) }) };
+  }
+  const directory = process.env.BANKSMAN_DATA_DIR ?? ".banksman";
+  const context = JSON.parse(readFileSync(`${directory}/nats-context.json`, "utf8"));
+  return { servers: context.url, authenticator: identity(context.nkey) };
+}
+
+function identity(seedFile) {
+  return nkeyAuthenticator(new TextEncoder().encode(readFileSync(seedFile, "utf8").trim()));
+}
+
+/** Returns the tenant whose models are offered the tool; null for everybody's. */
+async function register() {
+  const reply = await nats.request("tool.register", JSON.stringify({ definition: TOOL }), { timeout: ANSWER_MS });
+  const answer = reply.json();
+  if (answer.type === "error") throw new Error(`${TOOL.name} is not registered: ${answer.message}`);
+  return answer.tenant;
+}
+
+/** Take the lease or renew it: a compare-and-set on the process's one key. */
+async function renew() {
+  const sentAt = performance.now();
+  const lease = { runner: SERVER, runner_epoch: epoch, load: active.size, workspaces: false, serving: !draining };
+  try {
+    const ack = await store(leaseKey, lease, `lease:${epoch}:${sentAt}`, {
+      "Nats-Expected-Last-Subject-Sequence": String(revision),
+    });
+    if (ack.error) throw new Error(ack.error.description);
+    revision = ack.seq;
+    renewedAt = sentAt;
+  } catch (error) {
+    tell(error);
+    // Others may act for this process now.
+    if (!holds()) process.exit(1);
+  }
+}
+
+/** Publish into a stream; gives its acknowledgement, with `error` when it was refused. */
+async function store(subject, body, id, more = {}) {
+  const sent = headers();
+  sent.set("Nats-Msg-Id", `${subject}:${id}`);
+  for (const [name, value] of Object.entries(more)) sent.set(name, value);
+  const reply = await nats.request(subject, JSON.stringify(body), { timeout: RENEW_EVERY_MS, headers: sent });
+  return reply.json();
+}
+
+function serve(subject, handler) {
+  nats.subscribe(subject, { callback: (error, message) => (error ? tell(error) : handler(message)) });
+}
+
+/** Every process of the server hears each call; the one that the call names answers. */
+function onCall(message) {
+  const request = message.json();
+  if (request.runner_epoch !== epoch) return;
+  const answer = admit(request, message.subject);
+  message.respond(JSON.stringify(answer));
+  if (answer.answer === "accepted" && !active.has(request.attempt)) perform(request).catch(tell);
+}
+
+function admit(request, subject) {
+  const { tenant, conversation_id, attempt, call, digest } = request;
+  if (subject !== `tool.call.${SERVER}.${tenant}.${conversation_id}`) return refused("The subject is another's.");
+  if (call.name !== TOOL.name) return refused(`${SERVER} has no tool ${call.name}.`);
+  if (ended.has(attempt)) return { answer: "done" };
+  if (active.has(attempt)) return { answer: "accepted" };
+  if (digest !== digestOf(call)) return refused("The call is not the one that was approved.");
+  if (draining || !holds() || active.size >= CAPACITY) return { answer: "busy" };
+  return { answer: "accepted" };
+}
+
+function refused(reason) {
+  return { answer: "refused", reason };
+}
+
+function onCancel(message) {
+  const { attempt, reason } = message.json();
+  active.get(attempt)?.abort(reason ?? "cancelled");
+}
+
+/** Start a call at most once, run it, and store its one result. */
+async function perform(request) {
+  const { attempt, call } = request;
+  const stop = new AbortController();
+  active.set(attempt, stop);
+  try {
+    if ((call.idempotent || (await mayStart(request))) && holds()) await finish(request, await run(request, stop));
+    remember(attempt);
+  } finally {
+    active.delete(attempt);
+  }
+}
+
+/** True only when this process stored the start, just now. */
+async function mayStart({ tenant, conversation_id, attempt }) {
+  const start = { conversation_id, attempt, runner: SERVER, runner_epoch: epoch, ts: now() };
+  const ack = await store(`tool.started.${tenant}.${attempt}`, start, `${SERVER}:${epoch}`);
+  return !ack.error && !ack.duplicate;
+}
+
+async function run({ call, deadline }, stop) {
+  const startedAt = new Date();
+  const limit = Math.min(call.timeout_s * 1_000, Date.parse(deadline) - startedAt.getTime());
+  const timer = setTimeout(() => stop.abort("timeout"), Math.max(limit, 0));
+  const aborted = new Promise((_, reject) => stop.signal.addEventListener("abort", () => reject(stop.signal.reason)));
+  let outcome;
+  try {
+    const value = await Promise.race([getCurrentTime(call.arguments, stop.signal), aborted]);
+    outcome = { content: { success: true, ...value } };
+  } catch (error) {
+    outcome = failure(error, limit);
+  } finally {
+    clearTimeout(timer);
+  }
+  return {
+    tool_call_id: call.id,
+    runner: SERVER,
+    started_at: startedAt.toISOString(),
+    duration_ms: Date.now() - startedAt.getTime(),
+    ...outcome,
+  };
+}
+
+function failure(error, limit) {
+  const [kind, text] =
+    error === "timeout" ? ["timeout", `${TOOL.name} did not end within its time-out of ${limit / 1_000} s`]
+    : error === "cancelled" ? ["cancelled", `${TOOL.name} was ended: cancelled`]
+    : error instanceof InvalidArguments ? ["invalid_arguments", `Invalid arguments of ${TOOL.name}: ${error.message}`]
+    : ["tool_error", `${TOOL.name} failed: ${error}`];
+  return { content: { success: false, error: text, error_kind: kind }, is_error: true, error_kind: kind };
+}
+
+/** Store the result; safe to repeat, since its message id is fixed. */
+async function finish({ tenant, conversation_id, attempt }, result) {
+  while (holds()) {
+    try {
+      await store(`tool.result.${tenant}.${attempt}`, { conversation_id, attempt, result }, `${SERVER}:${epoch}`);
+      return;
+    } catch (error) {
+      tell(error);
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+  }
+}
+
+function remember(attempt) {
+  ended.add(attempt);
+  if (ended.size > REMEMBERED) ended.delete(ended.values().next().value);
+}
+
+/** SHA-256 over `[name, arguments]` in canonical JSON. */
+function digestOf({ name, arguments: given }) {
+  return createHash("sha256").update(JSON.stringify(sorted([name, given]))).digest("hex");
+}
+
+function sorted(value) {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.keys(value).sort().map((key) => [key, sorted(value[key])]));
+}
+
+/** Take no more calls, let those that run end, and give the lease up. */
+async function end() {
+  draining = true;
+  await renew();
+  while (active.size > 0 && holds()) await new Promise((resolve) => setTimeout(resolve, 50));
+  const marker = { "KV-Operation": "DEL", "Nats-TTL": "1h" };
+  await store(leaseKey, "", `end:${epoch}`, marker).catch(tell);
+  await nats.close();
+  process.exit(0);
+}
+
+function now() {
+  return new Date().toISOString();
+}
+
+function tell(error) {
+  console.error(String(error?.message ?? error));
+}
