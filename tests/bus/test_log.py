@@ -163,13 +163,14 @@ async def test_a_commit_that_does_not_fit_a_message_is_refused(
         await log.append(tenant, conversation, commit(1, title="x" * 1_100_000), after=0)
 
 
-async def test_a_purged_log_is_empty_and_may_begin_again(
+async def test_a_purged_log_keeps_its_tombstone_and_can_be_read_from_the_start(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
-    await append_all(log, tenant, conversation, 3)
-    assert await log.purge(tenant, conversation) == 3
-    assert await log.read(tenant, conversation) == []
-    assert isinstance(await log.append(tenant, conversation, commit(1), after=0), int)
+    last = await append_all(log, tenant, conversation, 3)
+    assert await log.purge(tenant, conversation) == 2
+    [tombstone] = await log.read(tenant, conversation, leader=True)
+    assert (tombstone.stream_seq, tombstone.commit.first_seq) == (last, 3)
+    assert isinstance(await log.append(tenant, conversation, commit(1), after=0), Conflict)
 
 
 async def test_a_log_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:

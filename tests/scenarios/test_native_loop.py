@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 from tests.scenarios.conftest import Play
 
 from banksman.model_server import Reply, ToolCall
 from banksman.testing.client import Client
+from banksman.testing.system import System
 
 READ = ToolCall(name="read_file", arguments={"path": "none"})
 
@@ -126,3 +128,20 @@ async def test_cancelling_ends_a_waiting_run_and_its_question(client: Client, pl
     assert outcome["status"] == "cancelled"
     [resolved] = client.events(conversation, "approval.resolved")
     assert resolved["data"]["outcome"] == "cancelled"
+
+
+async def test_a_deleted_conversation_ends_what_is_open_and_is_gone(
+    client: Client, system: System, play: Play
+) -> None:
+    """Its run ends, its log is removed but for the tombstone, and nobody finds it any more."""
+    conversation = await client.create(
+        play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "touch never"}),)))
+    )
+    run_id = await client.chat(conversation, "go")
+    await client.question(run_id)
+
+    async with httpx.AsyncClient(base_url=system.url) as http:
+        deleted = await http.delete(f"/context/conversations/{conversation}")
+        assert deleted.status_code in (200, 202, 204)
+        assert (await client.finished(run_id))["status"] == "cancelled"
+        assert (await http.get(f"/context/conversations/{conversation}")).status_code == 404

@@ -74,9 +74,10 @@ async def next_message(
     return await _get(bus, stream, {"seq": after + 1, "next_by_subj": subject}, budget_s)
 
 
-async def purge_subject(bus: Bus, stream: str, subject: str) -> int:
-    """Remove all messages of a subject; returns how many there were."""
-    answer = await call(bus, api("STREAM.PURGE", stream), {"filter": subject})
+async def purge_subject(bus: Bus, stream: str, subject: str, *, keep: int = 0) -> int:
+    """Remove the messages of a subject, but for the last `keep`; returns how many were removed."""
+    wanted = {"filter": subject, "keep": keep} if keep else {"filter": subject}
+    answer = await call(bus, api("STREAM.PURGE", stream), wanted)
     return cast(int, answer.get("purged", 0))
 
 

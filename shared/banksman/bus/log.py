@@ -148,8 +148,12 @@ class EventLog:
         return await jetstream.next_message(self.bus, EVENTS, subject, after=after) is not None
 
     async def purge(self, tenant: str, conversation_id: str) -> int:
-        """Remove a log, after its tombstone; a right of the janitor. Returns the number of its commits."""
-        return await jetstream.purge_subject(self.bus, EVENTS, subjects.conversation(tenant, conversation_id))
+        """Remove a log but for its last commit, the tombstone, by which whoever comes late knows.
+
+        A right of the janitor. Returns the number of commits that were removed.
+        """
+        subject = subjects.conversation(tenant, conversation_id)
+        return await jetstream.purge_subject(self.bus, EVENTS, subject, keep=1)
 
     async def _stored_before(self, subject: str, commit: Commit, after: int) -> int | None:
         """The sequence of `commit` when an earlier try stored it.

@@ -64,7 +64,7 @@ class CallStarted(Stored):
     runner_epoch: int = 0
     void: bool = False
     moved: bool = False
-    """With `void`: True when the next attempt goes on with the call; False when the call is never executed."""
+    """With `void`: whether the next attempt goes on with the call, or the call is never executed."""
     ts: Timestamp
 
 

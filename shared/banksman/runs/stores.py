@@ -121,6 +121,8 @@ class _Driven:
     """A conversation that this process drives."""
 
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    drivers: int = 0
+    """More than one while a fenced owner of this process has not noticed its successor here."""
 
 
 class Watch:
@@ -153,18 +155,22 @@ class Watch:
     async def driving(self, state: Conversation) -> AsyncGenerator[None]:
         """Listen for one conversation while the context is open."""
         key = (state.tenant, state.conversation_id)
-        driven = self._driven[key] = _Driven()
+        driven = self._driven.setdefault(key, _Driven())
+        driven.drivers += 1
 
         def on_commit(stored: StoredCommit) -> None:
             if stored.stream_seq > self._log.at_hand(*key).stream_seq:
                 driven.news.set()
 
-        following = await self._hub.follow(*key, after_stream_seq=state.stream_seq, on_commit=on_commit)
         try:
-            yield
+            following = await self._hub.follow(*key, after_stream_seq=state.stream_seq, on_commit=on_commit)
+            try:
+                yield
+            finally:
+                await following.close()
         finally:
-            await following.close()
-            if self._driven.get(key) is driven:
+            driven.drivers -= 1
+            if not driven.drivers:
                 del self._driven[key]
 
     def facts(self, attempt: str) -> Facts:

@@ -67,6 +67,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         stack.push_async_callback(providers.close)
         worker = Worker(
             ports=ports_of(bus, log, placements, watch, key),
+            log=EventLog(bus),
             watch=watch,
             thinker=Thinker(
                 bus, providers, catalog, placements, Compactor(providers, settings.agent), settings.agent
@@ -135,11 +136,12 @@ def control_plane(bus: Bus, worker: Worker, registry: ToolRegistry) -> ControlPl
         title="fired timers",
         description="Approvals whose time is over.",
     )
-    _serve_registry(control, registry)
+    serve_registry(control, registry)
     return control
 
 
-def _serve_registry(control: ControlPlane, registry: ToolRegistry) -> None:
+def serve_registry(control: ControlPlane, registry: ToolRegistry) -> None:
+    """The registry's requests, from services of the platform and from tenants' accounts."""
     served = (
         ("register", registry.on_register, RegisterTool, ToolRegistration),
         ("withdraw", registry.on_withdraw, WithdrawTool, ToolRegistration),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from banksman.agent.loop import drive
 from banksman.agent.thinking import Thinker
+from banksman.bus.log import EventLog
 from banksman.bus.outcomes import Done, Later, Outcome, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
@@ -47,6 +48,7 @@ class Worker:
     """The handlers of one agent process."""
 
     ports: Ports
+    log: EventLog
     watch: Watch
     thinker: Thinker
 
@@ -83,6 +85,7 @@ class Worker:
             case DeleteConversation():
                 if not await handlers.on_delete(self.ports, signal):
                     return Later(DELETE_AGAIN_S)
+                await self.log.purge(signal.tenant, signal.conversation_id)
         return Done()
 
     async def on_decision(self, message: WorkMessage) -> Outcome:
