@@ -227,7 +227,6 @@ async def test_every_service_may_check_what_exists(connect: Connect, user: str) 
         subjects.tool_result("t1", "k-1"),
         "$JS.API.STREAM.PURGE.EVENTS",
         "$JS.API.STREAM.DELETE.EVENTS",
-        "$KV.owners.t1.c1",
     ],
 )
 async def test_a_gateway_neither_appends_nor_calls(connect: Connect, subject: str) -> None:
