@@ -40,7 +40,7 @@ def _tell(run_id: str | None, data: EventBody) -> None:
             level = logging.INFO if status in _EXPECTED else logging.WARNING
             code = error.code.value if error else None
             extra = {"run_id": run_id, "status": status, "code": code, "iterations": data.iterations}
-            logger.log(level, "the run ended", extra=extra)
+            logger.log(level, "the run ended: %s", code or status, extra=extra)
         case ProtocolRetry(attempt=attempt, error=error, reply=reply):
             extra = {"run_id": run_id, "attempt": attempt, "error": error}
             logger.warning("the model's call could not be read", extra=extra)
