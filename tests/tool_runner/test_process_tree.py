@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import select
+import shlex
+import signal
 import subprocess
 import sys
 import textwrap
-import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
+from banksman.tool_runner.sandbox.leftovers import end_leftovers
 from banksman.tool_runner.workspace import WorkspaceStore
 
 from .conftest import Runner, exists, started
@@ -39,6 +43,18 @@ def _read(pid: int, name: str) -> str:
         return Path(f"/proc/{pid}/{name}").read_bytes().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def sandboxes() -> list[int]:
+    """The bwraps below this process, each with everything below it."""
+    bwraps = [pid for pid in processes.descendants(os.getpid()) if _read(pid, "comm") == "bwrap\n"]
+    return sorted({each for pid in bwraps for each in processes.descendants(pid)})
+
+
+def spawner() -> int:
+    """The process between this one and its sandboxes."""
+    (pid,) = [pid for pid in processes.children(os.getpid()) if "spawner_process" in _read(pid, "cmdline")]
+    return pid
 
 
 def user_ids(pid: int) -> set[int]:
@@ -163,11 +179,17 @@ async def test_the_sweep_spares_children_that_are_not_sandboxes(runner: Runner) 
         assert child.poll() is None
 
 
-async def test_sandboxes_are_children_of_the_event_loops_thread(runner: Runner) -> None:
-    """The parent-death signal is sent when the spawning thread ends, not the process."""
-    async with running(runner, "sleep 778091"):
-        own = _read(os.getpid(), f"task/{threading.get_native_id()}/children").split()
-        assert any("bwrap" in _read(int(pid), "cmdline") for pid in own)
+@pytest.mark.parametrize("delay_ms", range(0, 30, 2))
+async def test_killing_the_spawner_at_any_moment_leaves_nobody_and_the_next_call_works(
+    runner: Runner, delay_ms: int
+) -> None:
+    await runner.bash("true")
+    asyncio.get_running_loop().call_later(delay_ms / 1000, os.kill, spawner(), signal.SIGKILL)
+    outcome = await runner.bash("sleep 778091")
+    assert outcome.error_kind == "unavailable"
+    assert living("sleep\0" + "778091") == []
+    assert processes.orphans() == []
+    assert (await runner.bash("echo again")).value["stdout"] == "again\n"
 
 
 async def test_bwrap_itself_starts_with_an_empty_environment(
@@ -175,25 +197,28 @@ async def test_bwrap_itself_starts_with_an_empty_environment(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
     async with running(runner, "sleep 778101"):
-        tree = [pid for child in processes.children(os.getpid()) for pid in processes.descendants(child)]
-        environments = {_read(pid, "environ") for pid in tree if "bwrap" in _read(pid, "cmdline")}
+        bwraps = [pid for pid in sandboxes() if _read(pid, "comm") == "bwrap\n"]
+        environments = {_read(pid, "environ") for pid in (*bwraps, spawner())}
+    assert len(bwraps) == 2
     assert environments == {""}
+
+
+async def test_a_command_gets_no_file_but_the_standard_ones(runner: Runner) -> None:
+    outcome = await runner.bash("for n in {0..255}; do [ -e /proc/$$/fd/$n ] && echo -n $n; done")
+    assert outcome.value["stdout"] == "012"
 
 
 async def test_no_process_of_a_call_has_the_real_user_root(runner: Runner) -> None:
     async with running(runner, "sleep 778111 & wait"):
-        tree = [
-            pid
-            for child in processes.children(os.getpid())
-            if "bwrap" in _read(child, "cmdline")
-            for pid in processes.descendants(child)
-        ]
-        ids = [user_ids(pid) for pid in tree]
+        tree = sandboxes()
+        ids = [user_ids(pid) for pid in (*tree, spawner())]
         scores = {_read(pid, "oom_score_adj").strip() for pid in tree}
-    assert len(ids) >= 3
+        kept = _read(spawner(), "oom_score_adj")
+    assert len(ids) >= 4
     assert set().union(*ids) == {runner.identity.uid}
     assert runner.identity.uid != 0
     assert scores == {"1000"}
+    assert kept == _read(os.getpid(), "oom_score_adj")
 
 
 async def test_a_command_cannot_signal_what_is_outside(runner: Runner) -> None:
@@ -238,10 +263,85 @@ def test_a_runner_killed_with_9_takes_its_sandboxes_along(root: Path) -> None:
         assert all(ended(pidfd) for pidfd in watched), "the sandbox outlived its runner"
 
 
+_MANY_RUNNERS = textwrap.dedent("""
+    import asyncio, os, sys
+    from pathlib import Path
+    from banksman.tool_runner.identity import sandbox_identity
+    from banksman.tool_runner.limits import SandboxLimits
+    from banksman.tool_runner.sandbox import processes
+    from banksman.tool_runner.sandbox.base import SandboxCommand
+    from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+
+    async def main():
+        sandbox = BwrapSandbox(sandbox_identity(), SandboxLimits())
+        run = lambda script: sandbox.run(SandboxCommand(script, Path(sys.argv[1]), 60))
+        (await run("true")).output.close()
+        print(os.getpid(), *processes.children(os.getpid()), flush=True)
+        await run(sys.argv[2])
+
+    for _ in sys.stdin:
+        if os.fork() == 0:
+            asyncio.run(main())
+""")
+
+
+def test_a_runner_killed_with_9_at_any_moment_of_a_spawn_leaves_nobody(root: Path) -> None:
+    """A forked runner a round: importing one anew takes longer than everything that is tested here."""
+    workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
+    arguments = [sys.executable, "-c", _MANY_RUNNERS, str(workspace), "sleep 778141"]
+    moments = random.Random(20)
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as runners:
+        assert runners.stdin is not None and runners.stdout is not None
+        for _ in range(60):
+            runners.stdin.write(b"next\n")
+            runners.stdin.flush()
+            runner, spawner = map(int, runners.stdout.readline().split())
+            spawner_fd = os.pidfd_open(spawner)
+            time.sleep(moments.uniform(0, 0.02))
+            os.kill(runner, signal.SIGKILL)
+            assert ended(spawner_fd), "the spawner outlived its runner"
+            os.close(spawner_fd)
+            assert living("-c\0sleep 778141") + living("sleep\0" + "778141") == []
+
+
 def ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(5000))
+
+
+_LEFT = (
+    "bwrap --unshare-user --unshare-pid --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib "
+    "--symlink usr/lib64 /lib64 --proc /proc --bind {workspace} /workspace -- "
+    "bash -c 'echo ready; sleep {word}; true'"
+)
+"""A sandbox that nobody looks after: it does not die with its parent."""
+
+
+@contextlib.contextmanager
+def left_behind(workspace: Path, word: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = shlex.split(_LEFT.format(workspace=shlex.quote(str(workspace)), word=word))
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+            end_leftovers(workspace)
+
+
+def test_sandboxes_of_an_earlier_runner_are_ended_and_those_of_others_are_not(root: Path) -> None:
+    ours, others = root / "a runner's" / "acme" / "c1", root / "another's" / "acme" / "c1"
+    ours.mkdir(parents=True)
+    others.mkdir(parents=True)
+    with left_behind(ours, "778151") as left, left_behind(others, "778152") as spared:
+        assert end_leftovers(ours.parent.parent) == 1
+        assert left.wait(5) != 0
+        assert living("sleep\0" + "778151") == []
+        assert spared.poll() is None
+        assert len(living("sleep\0" + "778152")) == 1
+    assert end_leftovers(root) == 0
 
 
 ORDINARY_UID = 61018 if os.geteuid() == 0 else os.geteuid()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from asyncio.subprocess import DEVNULL
 from pathlib import Path
@@ -76,5 +77,6 @@ async def test_a_shell_without_isolation_fails_every_promise(root: Path) -> None
 
 async def test_a_bubblewrap_that_starts_nothing_is_reported(root: Path) -> None:
     identity = sandbox_identity()
-    report = await self_test(root, identity, lambda: BwrapSandbox(identity, SandboxLimits(), bwrap="true"))
+    with contextlib.closing(BwrapSandbox(identity, SandboxLimits(), bwrap="true")) as sandbox:
+        report = await self_test(root, identity, lambda: sandbox)
     assert [check.name for check in report.checks if not check.ok] == ["sandbox"]

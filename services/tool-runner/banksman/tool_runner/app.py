@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import ssl
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.private_exits import EgressWithPrivate
 from banksman.tool_runner.runner_identity import RunnerIdentity, claim
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+from banksman.tool_runner.sandbox.leftovers import end_leftovers
 from banksman.tool_runner.selftest import self_test
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.toolbox import ToolBox, workspace_tools
@@ -43,10 +45,15 @@ from banksman.tool_runner.uploads import Uploads
 from banksman.tool_runner.worker import Worker
 from banksman.tool_runner.workspace import WorkspaceStore, default_root
 
+logger = logging.getLogger(__name__)
+
 THREADS = 32
 """For files and look-ups of names, which may hang; what the interpreter takes by default is a handful."""
 EXIT_WITHIN_S = 5
 """Seconds that an end without a lease may take. Then the kernel ends the process, and that its sandboxes."""
+
+SWEEP_S = 5.0
+"""Seconds that a start may spend on what interrupted writes have left."""
 
 
 def run() -> int:
@@ -116,6 +123,7 @@ async def _premises(data_dir: Path, own: ToolRunnerSettings) -> _Premises:
     )
     workspaces.prepare()
     identity = claim(workspaces.root, runner=own.runner)
+    await asyncio.to_thread(_tidy, workspaces)
     uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
     uploads.prepare()
     sandbox, problem = await _tested_sandbox(workspaces.root, user, own)
@@ -133,6 +141,14 @@ async def _premises(data_dir: Path, own: ToolRunnerSettings) -> _Premises:
     return _Premises(workspaces, uploads, identity, sandbox, problem, box)
 
 
+def _tidy(workspaces: WorkspaceStore) -> None:
+    """Take away what a runner that was killed left: first the processes, then the files that they wrote."""
+    if ended := end_leftovers(workspaces.root):
+        logger.warning("%d sandboxes of an earlier runner were still running and were killed", ended)
+    if skipped := workspaces.sweep(SWEEP_S):
+        logger.warning("%d workspaces were not searched for interrupted writes within %g s", skipped, SWEEP_S)
+
+
 async def _tested_sandbox(
     root: Path, user: SandboxIdentity, own: ToolRunnerSettings
 ) -> tuple[BwrapSandbox | None, str | None]:
@@ -144,7 +160,11 @@ async def _tested_sandbox(
         return made[0]
 
     report = await self_test(root, user, make)
-    return (made[0], None) if report.ok else (None, report.summary())
+    if report.ok:
+        return made[0], None
+    for sandbox in made:
+        sandbox.close()
+    return None, report.summary()
 
 
 async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity) -> Bus:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import posixpath
 import secrets
 import stat
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -143,11 +145,19 @@ def listing(workspace: Path, *, max_entries: int) -> list[FileEntry]:
     return sorted(found, key=lambda entry: entry.path)
 
 
-def sweep_temporaries(workspace: Path) -> int:
-    """Delete what interrupted writes left in a workspace in which nothing runs; returns how many."""
+def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
+    """Delete what interrupted writes left in a workspace in which nothing runs; returns how many.
+
+    Stops at `deadline`, a moment of the monotonic clock.
+
+    Raises:
+        OSError: when the workspace cannot be opened.
+    """
     swept = 0
     with _opened(workspace) as root:
         for directory, entry, _ in _walk(root, "", 1):
+            if time.monotonic() > deadline:
+                break
             if entry.name.startswith(_PRIVATE_PREFIX):
                 with contextlib.suppress(OSError):
                     os.unlink(entry.name, dir_fd=directory)

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 from banksman.contracts.ids import check_token
+from banksman.tool_runner.files import sweep_temporaries
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.quota import QuotaMeter, delete_tree
@@ -115,6 +117,20 @@ class WorkspaceStore:
             for conversation in sorted(path for path in tenant.iterdir() if path.is_dir()):
                 yield tenant.name, conversation.name
 
+    def sweep(self, within_s: float) -> int:
+        """Delete what interrupted writes left in the stored workspaces, while none of them is in use.
+
+        Those changed last come first. Returns how many were not reached within `within_s`.
+        """
+        deadline = time.monotonic() + within_s
+        directories = sorted((self.root.joinpath(*key) for key in self.stored()), key=_changed, reverse=True)
+        for position, directory in enumerate(directories):
+            if time.monotonic() > deadline:
+                return len(directories) - position
+            with contextlib.suppress(OSError):
+                sweep_temporaries(directory, deadline=deadline)
+        return 0
+
     def _create(self, tenant: str, conversation: str) -> Path:
         parent = self.root / tenant
         parent.mkdir(exist_ok=True)
@@ -128,3 +144,7 @@ class WorkspaceStore:
         finally:
             os.close(fd)
         return directory
+
+
+def _changed(directory: Path) -> float:
+    return directory.stat().st_mtime

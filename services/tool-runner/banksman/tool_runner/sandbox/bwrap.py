@@ -5,10 +5,7 @@ import contextlib
 import logging
 import os
 import shutil
-import subprocess
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 from banksman.tool_runner.concurrency import beside
 from banksman.tool_runner.identity import SandboxIdentity
@@ -24,19 +21,16 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.call import BwrapCall
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
+from banksman.tool_runner.sandbox.spawner import Spawner
+from banksman.tool_runner.sandbox.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
 
 log = logging.getLogger(__name__)
 
-_OOM_SCORE_ADJ = "1000"
 _SWEEP_INTERVAL_S = 1.0
 
 
 class BwrapSandbox:
-    """One bwrap per command, spawned in the thread of the event loop.
-
-    The parent-death signal that ends a sandbox with its runner is bound to the spawning thread: a worker
-    thread that ends would take its sandboxes with it.
-    """
+    """One bwrap per command, a child of a spawner that ends it whatever becomes of the runner."""
 
     def __init__(
         self,
@@ -54,14 +48,13 @@ class BwrapSandbox:
         self._identity = identity
         self._limits = limits
         self._max_output_chars = max_output_chars
-        self._bwrap = find_bwrap(bwrap)
         self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
-        self._seccomp_fd = _memfd(_seccomp_filter())
-        processes.become_subreaper()
+        self._spawner = Spawner(identity, find_bwrap(bwrap), _seccomp_filter())
+        become_subreaper()
 
     def close(self) -> None:
-        """Give the filter back; no command may run any more."""
-        os.close(self._seccomp_fd)
+        """End the spawner; no command may run any more."""
+        self._spawner.close()
 
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
@@ -91,87 +84,56 @@ class BwrapSandbox:
         return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
 
     async def sweep(self) -> None:
-        """Bury orphans every second, for ever: the net below the sweep that ends each call."""
+        """Bury orphans every second, for ever: what a spawner left that was itself killed."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             if buried := await processes.bury_orphans():
-                log.warning("%d sandbox processes outlived their call and were killed", buried)
+                log.warning("%d sandbox processes outlived their spawner and were killed", buried)
 
     def _spawn(
         self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
     ) -> BwrapCall:
         with contextlib.ExitStack() as inner, contextlib.ExitStack() as ours:
-            options_read, options_write = _pipe(inner, inner)
             status_read, status_write = _pipe(ours, inner)
             out_read, out_write = _pipe(ours, inner)
             err_read, err_write = _pipe(ours, inner)
             self._identity.own(out_write)
             self._identity.own(err_write)
-            seccomp_fd = _reopen(self._seccomp_fd, inner)
-            process = self._popen(
-                ["--args", str(options_read), "--", *inner_command(command, self._limits)],
+            tree = self._spawner.spawn(
+                bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD),
+                inner_command(command, self._limits),
                 stdout=out_write,
                 stderr=err_write,
-                inherit=(options_read, status_write, seccomp_fd),
-            )
-            ours.callback(_abandon, process)
-            # bwrap waits for its options, so everything that it will ever start inherits the score.
-            Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_SCORE_ADJ)
-            options = bwrap_options(command, self._limits, seccomp_fd=seccomp_fd, status_fd=status_write)
-            os.write(options_write, b"".join(os.fsencode(word) + b"\0" for word in options))
-            call = BwrapCall(
-                process,
-                status_fd=status_read,
-                streams={"stdout": out_read, "stderr": err_read},
-                output=output,
-                stop=stop,
-                max_output_bytes=self._limits.max_output_bytes,
-                on_output=on_output,
+                status=status_write,
+                on_end=stop.exited,
             )
             ours.pop_all()
-            return call
-
-    def _popen(
-        self, arguments: Sequence[str], *, stdout: int, stderr: int, inherit: Sequence[int]
-    ) -> subprocess.Popen[bytes]:
-        user = self._identity.uid if self._identity.switches else None
-        group = self._identity.gid if self._identity.switches else None
-        extra_groups: list[int] | None = [] if self._identity.switches else None
-        try:
-            return subprocess.Popen(  # noqa: S603 - a fixed program; what the model wrote is an argument of bash
-                [self._bwrap, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=inherit,
-                # --clearenv inside bwrap does not reach what its own processes were started with.
-                env={},
-                cwd="/",
-                umask=0o022,
-                # A Ctrl-C at the terminal is for the runner, which then ends its calls in order.
-                start_new_session=True,
-                user=user,
-                group=group,
-                extra_groups=extra_groups,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SandboxUnavailable(
-                f"cannot start {self._bwrap} as user {self._identity.uid}: {error}"
-            ) from error
+        return BwrapCall(
+            tree,
+            self._spawner,
+            status_fd=status_read,
+            streams={"stdout": out_read, "stderr": err_read},
+            output=output,
+            stop=stop,
+            max_output_bytes=self._limits.max_output_bytes,
+            on_output=on_output,
+        )
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop) -> None:
         """Return when the command has ended or has to be ended."""
-        async with beside(self._watch_memory(call.pid, stop)):
+        async with beside(self._watch_memory(call, stop)):
             try:
                 async with asyncio.timeout(timeout_s):
                     await stop.wait()
             except TimeoutError:
                 stop.request("timeout")
 
-    async def _watch_memory(self, pid: int, stop: Stop) -> None:
+    async def _watch_memory(self, call: BwrapCall, stop: Stop) -> None:
         while True:
             await asyncio.sleep(self._limits.watchdog_interval_s)
-            if await asyncio.to_thread(processes.memory_bytes, pid) > self._limits.memory_bytes:
+            if call.pid is None:
+                continue
+            if await asyncio.to_thread(processes.memory_bytes, call.pid) > self._limits.memory_bytes:
                 stop.request("memory_limit")
 
 
@@ -196,26 +158,8 @@ def _seccomp_filter() -> bytes:
     return build_filter()
 
 
-def _memfd(content: bytes) -> int:
-    fd = os.memfd_create("seccomp", os.MFD_CLOEXEC)
-    os.write(fd, content)
-    return fd
-
-
-def _reopen(fd: int, owner: contextlib.ExitStack) -> int:
-    """A descriptor with a file position of its own: bwrap reads the filter to its end."""
-    reopened = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    owner.callback(os.close, reopened)
-    return reopened
-
-
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
     read, write = os.pipe2(os.O_CLOEXEC)
     reader.callback(os.close, read)
     writer.callback(os.close, write)
     return read, write
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()

@@ -3,13 +3,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
-import subprocess
 from typing import cast
 
 from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import OnOutput, SandboxUnavailable, Stop
 from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
+from banksman.tool_runner.sandbox.spawner import SpawnedTree, Spawner
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * 1024
 _STATUS_BYTES = 4096
@@ -20,7 +23,8 @@ class BwrapCall:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
+        tree: SpawnedTree,
+        spawner: Spawner,
         *,
         status_fd: int,
         streams: dict[Stream, int],
@@ -30,8 +34,8 @@ class BwrapCall:
         on_output: OnOutput | None,
     ) -> None:
         """Take over the file descriptors and begin to read."""
-        self._process = process
-        self._pidfd = os.pidfd_open(process.pid)
+        self._tree = tree
+        self._spawner = spawner
         self._status_fd = status_fd
         self._streams = streams
         self._output = output
@@ -39,29 +43,28 @@ class BwrapCall:
         self._max_output_bytes = max_output_bytes
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._pidfd, stop.exited)
         for stream, fd in streams.items():
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._read, stream)
 
     @property
-    def pid(self) -> int:
-        """The outer bwrap."""
-        return self._process.pid
+    def pid(self) -> int | None:
+        """The outer bwrap; None until it was started."""
+        return self._tree.pid
 
     async def end(self, wait_s: float) -> None:
         """Kill what is left of the tree, take the rest of the output, close everything.
 
-        Waits at most `wait_s` for the tree; what the kernel has not ended by then stays with the sweep.
+        Waits at most `wait_s` for the tree; what the kernel has not ended by then stays with the spawner.
         """
-        self._loop.remove_reader(self._pidfd)
-        self._process.kill()
+        self._spawner.kill(self._tree)
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await processes.wait_exit(self._pidfd)
-                    self._process.wait()
+            async with asyncio.timeout(wait_s):
+                await self._tree.ended.wait()
+                if self._tree.failure is not None:
                     await processes.bury_orphans()
+        except TimeoutError:
+            log.warning("processes of a call were killed and have not ended within %g s", wait_s)
         finally:
             self._drain()
             self._close()
@@ -70,10 +73,12 @@ class BwrapCall:
         """What the command returned; None when it was killed from outside.
 
         Raises:
-            SandboxUnavailable: when bwrap failed before it could start the command.
+            SandboxUnavailable: when the command could not be started, or was lost with its spawner.
         """
         if self._stop.reason is not None:
             return None
+        if self._tree.failure is not None:
+            raise SandboxUnavailable(self._tree.failure)
         reported = _reported_exit_code(self._report)
         if reported is None:
             raise SandboxUnavailable(self._output.stderr.text().strip() or "bwrap ended without a report")
@@ -107,7 +112,7 @@ class BwrapCall:
             self._report = os.read(self._status_fd, _STATUS_BYTES)
         for fd in self._streams.values():
             self._loop.remove_reader(fd)
-        for fd in (self._pidfd, self._status_fd, *self._streams.values()):
+        for fd in (self._status_fd, *self._streams.values()):
             os.close(fd)
 
     _report: bytes = b""

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 _PROC = Path("/proc")
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def become_subreaper() -> None:
-    """Make the kernel hand orphaned descendants to this process instead of to init.
-
-    Raises:
-        OSError: when the kernel refuses.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
 
 
 def children(pid: int) -> Iterator[int]:
@@ -44,13 +30,20 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def orphans() -> list[int]:
-    """Children of this process that a sandbox left behind.
+    """Children of this process that a killed spawner left behind.
 
-    A call's own bwrap lives in our pid namespace; whoever is our child and lives in a deeper one was handed
-    to us when its bwrap died. Children that others in this process started are never among them.
+    Only a spawner starts bwrap, and nothing else in the runner makes pid namespaces: children that others in
+    this process started are never among them.
     """
     own_depth = _namespace_depth(os.getpid())
-    return [pid for pid in children(os.getpid()) if _namespace_depth(pid) > own_depth]
+    return [pid for pid in children(os.getpid()) if _is_bwrap(pid) or _namespace_depth(pid) > own_depth]
+
+
+def _is_bwrap(pid: int) -> bool:
+    try:
+        return (_PROC / str(pid) / "comm").read_text() == "bwrap\n"
+    except OSError:
+        return False
 
 
 def _namespace_depth(pid: int) -> int:
