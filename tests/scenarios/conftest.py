@@ -81,7 +81,7 @@ async def client(system: System) -> AsyncGenerator[Client]:
 @pytest.fixture
 async def http(system: System) -> AsyncGenerator[httpx.AsyncClient]:
     """An HTTP client of the gateway."""
-    async with httpx.AsyncClient(base_url=system.url, timeout=PATIENCE_S) as connected:
+    async with httpx.AsyncClient(base_url=system.url, timeout=PATIENCE_S * 2) as connected:
         yield connected
 
 

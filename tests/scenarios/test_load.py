@@ -1,0 +1,82 @@
+"""Many at once, and much at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+from tests.scenarios.conftest import PATIENCE_S, Play, asked
+
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel, System
+
+SESSIONS = 24
+
+
+async def test_many_sessions_run_side_by_side_and_stay_apart(
+    system: System, play: Play, model: ScriptedModel
+) -> None:
+    """R39: each with its own conversation, workspace, question and outcome; no event is lost or doubled."""
+    name = play(
+        Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "mine.txt"}),)),
+        Reply(tool_calls=(ToolCall(name="write_file", arguments={"path": "mine.txt", "content": "x"}),)),
+        Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "mine.txt"}),)),
+        Reply(text="Done."),
+    )
+
+    async def session(number: int) -> None:
+        async with Client.connected(system.url, patience_s=PATIENCE_S * 3) as client:
+            conversation = await client.create(name)
+            run_id = await client.chat(conversation, f"session {number}")
+            await client.approve(run_id)
+            outcome = await client.finished(run_id)
+            assert (outcome["status"], outcome["content"]) == ("completed", "Done.")
+            assert [entry["result"]["success"] for entry in outcome["tool_calls"]] == [False, True, True]
+            seqs = [event["seq"] for event in client.events(conversation)]
+            assert seqs == list(range(1, len(seqs) + 1))
+            assert {f.get("conversation_id", conversation) for f in client.frames} == {conversation}
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(SESSIONS):
+            group.create_task(session(number))
+
+    assert len(asked(model, name)) == SESSIONS * 4
+
+
+async def test_many_calls_of_one_reply_are_executed_and_answered_in_order(client: Client, play: Play) -> None:
+    """R39, R34: one question for all of them, one result for each."""
+    commands = [f"echo {number}" for number in range(16)]
+    calls = tuple(ToolCall(name="bash", arguments={"command": command}) for command in commands)
+    conversation = await client.create(play(Reply(tool_calls=calls), Reply(text="ok")))
+    run_id = await client.chat(conversation, "go")
+    await client.approve(run_id)
+
+    outcome = await client.finished(run_id)
+
+    assert [entry["result"]["stdout"] for entry in outcome["tool_calls"]] == [f"{n}\n" for n in range(16)]
+
+
+async def test_a_large_output_is_kept_whole_and_shown_in_part(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R41: ten megabytes: the model gets 10,000 characters and can page; people can download all of it."""
+    lines = 1_500_000
+    look = ToolCall(name="bash", arguments={"command": f"seq 1 {lines}"})
+    name = play(Reply(tool_calls=(look,)), Reply(text="Long."))
+    conversation = await client.create(name)
+    run_id = await client.chat(conversation, "go")
+    await client.approve(run_id)
+    outcome = await client.finished(run_id)
+    [completed] = client.events(conversation, "tool_call.completed")
+    path = f"/context/runs/{run_id}/tool-calls/{completed['data']['tool_call_id']}/output"
+
+    whole = await http.get(path)
+
+    told = json.loads(asked(model, name)[1]["messages"][-1]["content"])
+    assert outcome["status"] == "completed" and completed["data"]["truncated"] is True
+    assert (len(told["stdout"]) <= 10_000, told["truncated"]) == (True, True)
+    assert told["full_output_path"]
+    assert len(whole.content) > 10_000_000
+    assert whole.text.startswith("1\n2\n") and f"\n{lines}\n" in whole.text

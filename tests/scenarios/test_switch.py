@@ -1,0 +1,43 @@
+"""The whole system with its tools switched off: the way back when something is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from tests.scenarios.conftest import PATIENCE_S, Play, asked
+
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel, System
+
+
+@pytest.fixture
+def plain_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
+    """A system whose operator switched tools off."""
+    system = System(tmp_path / "data", model, {"BANKSMAN_AGENT__TOOLS_ENABLED": "false"})
+    try:
+        system.start()
+        yield system
+    finally:
+        system.close()
+
+
+async def test_without_tools_the_system_goes_on_as_plain_chat(
+    plain_system: System, play: Play, model: ScriptedModel
+) -> None:
+    """R40, R82, R57: the assistant's own switch is on, the system's is off; no tool is told, none runs."""
+    call = ToolCall(name="bash", arguments={"command": "touch never"})
+    name = play(Reply(text="Only words."), Reply(tool_calls=(call,)), Reply(text="Words again."))
+    async with Client.connected(plain_system.url, patience_s=PATIENCE_S) as client:
+        conversation = await client.create(name)
+
+        plain = await client.run(conversation, "hi")
+        stubborn = await client.run(conversation, "use bash")
+
+        kinds = [e["data"]["error_kind"] for e in client.events(conversation, "tool_call.completed")]
+    first = asked(model, name)[0]
+    assert (plain["status"], plain["content"]) == ("completed", "Only words.")
+    assert "tools" not in first and "## Tools" not in first["messages"][0]["content"]
+    assert (stubborn["content"], kinds) == ("Words again.", ["unknown_tool"])
