@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -279,6 +280,28 @@ async def test_a_tool_that_fails_gives_an_error_and_the_others_run_on(
     assert (failed["error_kind"], failed["content"]["success"]) == (kind, False)
     assert told in failed["content"]["error"]
     assert fine["content"] == {"success": True, "result": 7}
+
+
+async def test_a_schema_that_cannot_be_applied_breaks_no_run(
+    system: System, client: Client, play: Play
+) -> None:
+    """R53: whatever a server registers; the model is told, and goes on."""
+    box, name = Toolbox(), new_id("broken-")
+
+    def look(up: str) -> None:
+        """Look something up."""
+
+    made = Toolbox().tool(name=name)(look)
+    schema: dict[str, Any] = {"type": "object", "properties": {"up": {"$ref": "#/$defs/missing"}}}
+    box.add(replace(made, definition=made.definition.model_copy(update={"input_schema": schema})))
+    async with ToolServer(new_id("broken-"), box, nats=local(system)):
+        conversation = await client.create(play(Reply(tool_calls=(call(name, up="x"),)), Reply(text="Odd.")))
+        outcome = await client.run(conversation, "go")
+
+    assert outcome["content"] == "Odd."
+    [result] = results(client, conversation)
+    assert result["error_kind"] == "invalid_arguments"
+    assert "schema cannot be applied" in result["content"]["error"]
 
 
 async def test_an_assistant_is_given_every_registered_tool(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import Field, StringConstraints, field_validator
 
@@ -64,7 +64,14 @@ class ToolDefinition(Stored):
     @classmethod
     def _schema_of_an_object(cls, given: object) -> object:
         # Vendors refuse a tool whose schema does not say that its arguments are an object.
-        return given or {"type": "object", "properties": {}}
+        match given:
+            case None:
+                return {"type": "object", "properties": {}}
+            case dict():
+                schema = cast(JsonObject, given)
+                return schema if "type" in schema else {"type": "object", "properties": {}, **schema}
+            case _:
+                return given
 
 
 class ToolCall(Stored):

@@ -63,12 +63,13 @@ class Tool(Generic[P, R]):
             BadInput: naming the parameter that does not fit.
             Exception: whatever the function raises.
         """
-        call = cast(
-            Callable[[], object],
-            partial(cast(Any, self.function), **self.parameters.bind(arguments, context)),
-        )
-        value = call() if inspect.iscoroutinefunction(self.function) else await in_thread(call)
-        return await cast(Awaitable[object], value) if inspect.isawaitable(value) else value
+        bound = self.parameters.bind(arguments, context)
+        call = cast(Callable[[], object], partial(cast(Any, self.function), **bound))
+        try:
+            value = call() if inspect.iscoroutinefunction(self.function) else await in_thread(call)
+            return await cast(Awaitable[object], value) if inspect.isawaitable(value) else value
+        except SystemExit as error:
+            raise RuntimeError(f"{self.name} tried to end the process that serves it") from error
 
 
 AnyTool = Tool[..., Any]

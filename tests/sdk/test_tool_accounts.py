@@ -1,0 +1,179 @@
+"""Tool servers of tenants and of the platform, each with no more rights than it needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+import pytest
+
+from banksman.bus.accounts import Tenant, render_config, user_names
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.envelope import RemoteError, answer
+from banksman.bus.errors import NoResponders
+from banksman.bus.keys import generate_keys
+from banksman.bus.leases import instance_key
+from banksman.bus.names import RUNNERS, kv_subject
+from banksman.bus.streams import provision
+from banksman.bus.topology import app_topology
+from banksman.bus.users import AGENT, OPERATOR
+from banksman.contracts import subjects
+from banksman.contracts.errors import Conflict, ErrorCode, Forbidden
+from banksman.contracts.registry import RegisterTool
+from banksman.contracts.tools import ToolDefinition
+from banksman.sdk import Toolbox, ToolServer
+from banksman.testing.fixtures import BUDGET, SecuredNats
+from banksman.testing.nats import NatsServer
+from tests.sdk.test_tool_server import Agent, agent_on
+
+TENANTS = (Tenant("acme", tool_servers=("weather",)), Tenant("globex", tool_servers=("weather",)))
+PLATFORM = "tool-server-search"
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
+    """Two tenants with a tool server of the same id, and a tool server `search` for everybody."""
+    keys = tmp_path_factory.mktemp("keys")
+    who: dict[str, Any] = {"tenants": TENANTS, "tool_servers": ("search",)}
+    server = NatsServer()
+    server.config = render_config(
+        generate_keys(keys, user_names(**who)),
+        port=server.port,
+        http_port=server.http_port,
+        store_dir=str(server.directory / "store"),
+        budget=BUDGET,
+        sync_always=False,
+        **who,
+    )
+    with server:
+        secured = SecuredNats(server, keys)
+        asyncio.run(_provision(secured))
+        yield secured
+
+
+async def _provision(nats: SecuredNats) -> None:
+    async with await nats.connect(OPERATOR) as operator:
+        await provision(operator, app_topology(BUDGET))
+
+
+@pytest.fixture
+async def agent(nats: SecuredNats) -> AsyncGenerator[Agent]:
+    """With the rights of an agent."""
+    async with await nats.connect(AGENT) as bus, agent_on(bus, "acme") as one:
+        yield one
+
+
+def serving(nats: SecuredNats, user: str, server: str, tool: str) -> ToolServer:
+    """A server with one tool, which returns who serves it."""
+    box = Toolbox()
+
+    @box.tool(name=tool, description=f"By {user}.")
+    def who() -> str:
+        return user
+
+    settings = NatsSettings(url=nats.server.url, nkey_seed_file=nats.seed_file(user), connect_timeout_s=5)
+    return ToolServer(server, box, nats=settings, drain_s=0)
+
+
+async def test_a_tenants_tool_is_offered_to_that_tenant_and_runs_there(
+    nats: SecuredNats, agent: Agent
+) -> None:
+    """R114: two tenants have a server and a tool of the same names, and neither meets the other's."""
+    async with (
+        serving(nats, "tenant-acme", "weather", "get_weather") as ours,
+        serving(nats, "tenant-globex", "weather", "get_weather"),
+        serving(nats, PLATFORM, "search", "search_web"),
+    ):
+        assert agent.offers("acme") == agent.offers("globex") == {"get_weather", "search_web"}
+        assert agent.offers("other") == {"search_web"}
+        assert {one.tenant for one in await ours.list()} == {"acme", None}
+        assert (await agent.call("weather", "get_weather")).content["result"] == "tenant-acme"
+        assert (await agent.call("search", "search_web")).content["result"] == PLATFORM
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "told"),
+    [
+        ("weather", "search_web", "'search_web' is already registered by server 'search'"),
+        ("search", "find", "'search' belongs to a server of the platform"),
+        ("weather", "bash", "'bash' is already registered: it is one of the workspace's tools"),
+    ],
+)
+async def test_a_tenant_cannot_take_a_name_of_the_platform(
+    nats: SecuredNats, agent: Agent, server: str, tool: str, told: str
+) -> None:
+    """R44: a clear error, and the first stays."""
+    async with serving(nats, PLATFORM, "search", "search_web"):
+        before = agent.offers("acme")
+        with pytest.raises(RemoteError, match=told) as refused:
+            async with serving(nats, "tenant-acme", server, tool):
+                pass
+        assert agent.offers("acme") == before
+    assert refused.value.code == Conflict.code
+
+
+@pytest.mark.parametrize(
+    ("user", "key"),
+    [
+        ("tenant-acme", instance_key("weather", 7, "globex")),
+        ("tenant-acme", instance_key("search", 7, None)),
+        ("tenant-acme", "r1"),
+        (PLATFORM, instance_key("weather", 7, "acme")),
+        (PLATFORM, "r1"),
+    ],
+)
+async def test_nobody_writes_the_lease_of_another(nats: SecuredNats, user: str, key: str) -> None:
+    async with await nats.connect(user) as bus:
+        with pytest.raises((NoResponders, Forbidden)):
+            await bus.request(kv_subject(RUNNERS, key), b"{}", 2)
+
+
+async def test_a_tool_server_of_the_platform_hears_no_calls_but_its_own(nats: SecuredNats) -> None:
+    async with await nats.connect(PLATFORM) as bus:
+        for subject in (subjects.tool_call("r1", "*", "*"), subjects.files("*", "*", "*"), "stored.>"):
+            await bus.subscribe(subject, _unheard)
+        await bus.ready()
+
+        assert bus.stats.forbidden == 3
+
+
+async def _unheard(_message: object) -> None:
+    raise AssertionError("heard")
+
+
+PATTERN = "input_schema.properties.b.pattern"
+NAMED = {"name": "x", "description": "x", "server": "search"}
+
+
+@pytest.mark.parametrize(
+    ("definition", "field"),
+    [
+        ({**NAMED, "server": None}, "definition.server"),
+        ({**NAMED, "description": " "}, "definition.description"),
+        ({**NAMED, "input_schema": {"type": "array"}}, "input_schema.type"),
+        ({**NAMED, "input_schema": {"type": "object", "properties": 3}}, "input_schema.properties"),
+        (
+            {**NAMED, "input_schema": {"properties": {"b": {"pattern": "("}}}},
+            "input_schema.properties.b.pattern",
+        ),
+        ({**NAMED, "input_schema": {"$ref": "http://127.0.0.1/x"}}, "input_schema.$ref"),
+        ({**NAMED, "input_schema": {"title": "x" * 70_000}}, "definition.input_schema"),
+    ],
+)
+async def test_a_definition_that_cannot_be_offered_is_refused_by_its_field(
+    nats: SecuredNats, agent: Agent, definition: dict[str, Any], field: str
+) -> None:
+    """R51: whoever sends it, in whatever language."""
+    asked = RegisterTool(definition=ToolDefinition.model_validate(definition))
+    async with await nats.connect(PLATFORM) as bus:
+        with pytest.raises(RemoteError) as refused:
+            await register(bus, asked.model_dump_json().encode())
+
+    assert refused.value.code == ErrorCode.BAD_REQUEST
+    assert refused.value.frame.details is not None
+    assert refused.value.frame.details["field"] == field
+
+
+async def register(bus: Bus, body: bytes) -> bytes:
+    return answer(await bus.request(subjects.registry("tool", "register"), body, 5))

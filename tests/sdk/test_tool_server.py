@@ -1,0 +1,350 @@
+"""A tool server's calls, as the owner of a run sends them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from banksman.agent.app import serve_registry
+from banksman.agent.catalog import ToolCatalog
+from banksman.agent.registry import ToolRegistry
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.control import ControlPlane
+from banksman.bus.kv import Bucket
+from banksman.bus.names import RUNNERS
+from banksman.bus.slots import CallSlots, StoredFact, watch_results
+from banksman.contracts.assistants import ToolSettings
+from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, RunnerLease
+from banksman.contracts.ids import attempt_id, new_id
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.runs.placement import Placements
+from banksman.runs.ports import Placement
+from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
+from banksman.testing.nats import NatsServer
+
+WAIT_S = 10
+
+
+@dataclass
+class Agent:
+    """The registry and the calls of one agent."""
+
+    bus: Bus
+    placements: Placements
+    catalog: ToolCatalog
+    tenant: str
+    results: dict[str, ToolResult] = field(default_factory=dict)
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def offers(self, tenant: str | None = None) -> set[str]:
+        tools = self.catalog.offered(tenant or self.tenant, ToolSettings(enabled=True))
+        return {tool.name for tool in tools}
+
+    async def received(self, fact: StoredFact) -> None:
+        stored = fact.decode()
+        if isinstance(stored, CallFinished):
+            async with self.arrived:
+                self.results[stored.attempt] = stored.result
+                self.arrived.notify_all()
+
+    def request(self, server: str, tool: str, /, at: Placement, **arguments: Any) -> CallRequest:
+        call = ToolCall(id=new_id("k"), name=tool, arguments=arguments, server=server, timeout_s=5)
+        return CallRequest(
+            tenant=self.tenant,
+            conversation_id="c1",
+            run_id="c1-r1",
+            attempt=attempt_id(call.id, 1),
+            call=call,
+            digest=call.digest,
+            runner_epoch=at.runner_epoch,
+            deadline=datetime.now(UTC) + timedelta(seconds=30),
+        )
+
+    async def place(self, server: str) -> Placement:
+        placement = await self.placements.place(self.tenant, "c1", server)
+        assert placement is not None
+        return placement
+
+    async def result(self, request: CallRequest) -> ToolResult:
+        async with asyncio.timeout(WAIT_S), self.arrived:
+            await self.arrived.wait_for(lambda: request.attempt in self.results)
+        return self.results[request.attempt]
+
+    async def call(self, server: str, tool: str, **arguments: Any) -> ToolResult:
+        placement = await self.place(server)
+        request = self.request(server, tool, placement, **arguments)
+        assert await self.placements.call(placement, request) == CallAnswer(answer="accepted")
+        return await self.result(request)
+
+
+@asynccontextmanager
+async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
+    async with AsyncExitStack() as stack:
+        placements = await stack.enter_async_context(Placements(bus))
+        catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
+        registry = await stack.enter_async_context(ToolRegistry(bus, catalog.registered, placements))
+        control = ControlPlane(bus, title="registry")
+        serve_registry(control, registry)
+        await stack.enter_async_context(control)
+        agent = Agent(bus, placements, catalog, tenant)
+        for subscription in await watch_results(bus, agent.received):
+            stack.push_async_callback(subscription.unsubscribe)
+        yield agent
+
+
+@pytest.fixture
+async def agent(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
+    async with agent_on(bus, tenant) as one:
+        yield one
+
+
+@pytest.fixture
+def box() -> Toolbox:
+    return Toolbox()
+
+
+@pytest.fixture
+def name() -> str:
+    """A server's id, and its tool's, that no other test uses."""
+    return new_id("s")
+
+
+def server(nats_server: NatsServer, name: str, box: Toolbox, **options: Any) -> ToolServer:
+    return ToolServer(name, box, nats=NatsSettings(url=nats_server.url, connect_timeout_s=5), **options)
+
+
+class Answer(BaseModel):
+    text: str
+    at: datetime
+
+
+VALUES: list[tuple[Any, dict[str, Any]]] = [
+    (None, {"success": True, "result": None}),
+    ("hello", {"success": True, "result": "hello"}),
+    ([1, 2], {"success": True, "result": [1, 2]}),
+    ({"found": 3}, {"success": True, "found": 3}),
+    (
+        Answer(text="x", at=datetime(2026, 1, 1, tzinfo=UTC)),
+        {"success": True, "text": "x", "at": "2026-01-01T00:00:00Z"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "content"), VALUES, ids=["none", "text", "list", "object", "model"])
+async def test_what_a_function_returns_is_a_json_object(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, value: Any, content: dict[str, Any]
+) -> None:
+    """R45: objects as they are, anything else under `result`."""
+
+    @box.tool(name=name, description="x")
+    async def give() -> Any:
+        return value
+
+    async with server(nats_server, name, box):
+        result = await agent.call(name, name)
+
+    assert (result.content, result.is_error, result.runner) == (content, False, name)
+
+
+async def test_a_result_that_reports_failure_is_an_error_with_its_own_words(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    """R104: what the tool says reaches the model unchanged."""
+
+    @box.tool(name=name, description="x")
+    def give() -> dict[str, Any]:
+        return {"success": False, "reason": "closed on Sundays"}
+
+    async with server(nats_server, name, box):
+        result = await agent.call(name, name)
+
+    assert result.content == {"success": False, "reason": "closed on Sundays"}
+    assert (result.is_error, result.error_kind) == (True, "tool_error")
+
+
+async def test_a_long_result_is_cut_and_says_so(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    @box.tool(name=name, description="x")
+    def give() -> str:
+        return "x" * 300_000
+
+    async with server(nats_server, name, box):
+        result = await agent.call(name, name)
+
+    assert result.truncated and len(str(result.content["result"])) == 10_000
+    assert "300002 characters" in str(result.content["note"])
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("fail", "No such city."), ("exit", "tried to end the process"), ("stop", "StopIteration")],
+)
+async def test_however_a_function_ends_its_server_goes_on(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, how: str, told: str
+) -> None:
+    """R46: its own words, an exit, an exception that no future holds."""
+
+    @box.tool(name=name, description="x")
+    def end(how: str) -> str:
+        if how == "fail":
+            raise ToolFailed("No such city.")
+        if how == "exit":
+            sys.exit(3)
+        if how == "stop":
+            next(iter(()))
+        return "fine"
+
+    async with server(nats_server, name, box):
+        failed, fine = await agent.call(name, name, how=how), await agent.call(name, name, how="well")
+
+    assert told in str(failed.content["error"])
+    assert fine.content["result"] == "fine"
+
+
+async def test_a_function_is_told_what_its_call_belongs_to(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    @box.tool(name=name, description="x")
+    def whose(context: ToolContext, greeting: str) -> str:
+        return f"{greeting} {context.tenant} {context.conversation_id}"
+
+    async with server(nats_server, name, box):
+        result = await agent.call(name, name, greeting="hello")
+
+    assert result.content["result"] == f"hello {agent.tenant} c1"
+
+
+async def test_a_call_is_admitted_once_and_only_as_it_was_approved(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    """P5: asked again it is not run again; another's arguments, tool or epoch are not taken."""
+    gate, runs = asyncio.Event(), 0
+
+    @box.tool(name=name, description="x")
+    async def once(word: str) -> str:
+        nonlocal runs
+        runs += 1
+        await gate.wait()
+        return word
+
+    async with server(nats_server, name, box, capacity=1):
+        placement = await agent.place(name)
+        request = agent.request(name, name, placement, word="a")
+        other = agent.request(name, name, placement, word="b")
+        answers = [
+            await agent.placements.call(placement, one)
+            for one in (
+                request,
+                request,
+                other,
+                other.model_copy(update={"digest": request.digest}),
+                agent.request(name, "unknown", placement),
+                other.model_copy(update={"runner_epoch": 1}),
+            )
+        ]
+        gate.set()
+        await agent.result(request)
+        again = await agent.placements.call(placement, request)
+
+    kinds = [answer and answer.answer for answer in answers]
+    assert kinds == ["accepted", "accepted", "busy", "refused", "refused", None]
+    assert (again and again.answer, runs) == ("done", 1)
+
+
+async def test_a_server_that_ends_finishes_its_calls_and_is_no_longer_offered(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    @box.tool(name=name, description="x")
+    async def work() -> str:
+        began.set()
+        await gate.wait()
+        return "done"
+
+    async with server(nats_server, name, box) as one, asyncio.timeout(WAIT_S):
+        assert name in agent.offers()
+        calling = asyncio.create_task(agent.call(name, name))
+        await began.wait()
+        one.stop()
+        await until_lease(agent, name, lambda leases: not any(lease.serving for lease in leases))
+        assert name not in agent.offers()
+        gate.set()
+        assert (await calling).content["result"] == "done"
+    assert await agent.placements.place(agent.tenant, "c1", name) is None
+
+
+async def test_a_server_that_lost_its_lease_begins_anew(
+    agent: Agent, bus: Bus, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    """Its calls have ended: others may have declared them lost."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @box.tool(name=name, description="x")
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with server(nats_server, name, box), asyncio.timeout(WAIT_S):
+        first = await agent.place(name)
+        request = agent.request(name, name, first)
+        await agent.placements.call(first, request)
+        await began.wait()
+        await Bucket(bus, RUNNERS, RunnerLease).delete(f"{name}.{first.runner_epoch}")
+        await ended.wait()
+        await until_lease(agent, name, lambda leases: any(one.epoch != first.runner_epoch for one in leases))
+
+        assert not await agent.placements.alive(first)
+        facts = await CallSlots(bus).facts(agent.tenant, request.attempt)
+    assert facts.started is not None and facts.result is None
+
+
+@dataclass
+class _Lease:
+    epoch: int
+    serving: bool
+
+
+async def until_lease(agent: Agent, name: str, holds: Any) -> None:
+    """Wait for what the agent sees of a server's leases; the caller sets the deadline."""
+    while True:
+        leases = [
+            _Lease(one.placement.runner_epoch, one.serving) for one in agent.placements.instances(name, None)
+        ]
+        if holds(leases):
+            return
+        await asyncio.sleep(0.02)
+
+
+async def test_a_withdrawn_tool_is_free_for_others(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    other, keeps = Toolbox(), new_id("t")
+
+    @box.tool(name=name, description="first")
+    def first() -> None: ...
+
+    @box.tool(name=keeps, description="stays")
+    def stays() -> None: ...
+
+    @other.tool(name=name, description="second")
+    def second() -> None: ...
+
+    async with server(nats_server, name, box) as one:
+        await one.withdraw(name)
+        async with server(nats_server, new_id("s"), other):
+            listed = {tool.definition.name: tool.definition.description for tool in await one.list()}
+
+    assert (listed[name], listed[keeps]) == ("second", "stays")

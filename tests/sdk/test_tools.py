@@ -1,0 +1,179 @@
+"""What `tool` makes of a function."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+import pytest
+from pydantic import BaseModel, Field
+
+from banksman.contracts.errors import BadInput, Conflict, NotFound
+from banksman.contracts.tools import ToolDefinition
+from banksman.runs.schemas import check_schema
+from banksman.sdk import Tool, Toolbox, ToolContext
+
+
+@pytest.fixture
+def box() -> Toolbox:
+    return Toolbox()
+
+
+class Place(BaseModel):
+    """Where."""
+
+    latitude: float
+    longitude: float
+
+
+CONTEXT = cast(ToolContext, None)
+
+
+def properties(tool: Tool[..., Any]) -> dict[str, Any]:
+    return cast(dict[str, Any], tool.definition.input_schema["properties"])
+
+
+def test_a_schema_comes_from_annotations_and_texts_from_the_docstring(box: Toolbox) -> None:
+    """R42, R51: name, description, parameters with types, defaults and descriptions."""
+
+    @box.tool
+    def find(
+        query: str,
+        places: list[Place],
+        limit: Annotated[int, Field(ge=1, le=50)] = 10,
+        kind: Literal["a", "b"] = "a",
+    ) -> str:
+        """Find things near places.
+
+        Looks them up in the index.
+
+        Args:
+            query: What to look for,
+                in plain words.
+            places (list): Where.
+            limit: How many at most: fewer may come.
+
+        Returns:
+            What was found.
+        """
+        return query
+
+    assert (find.name, box.get("find")) == ("find", find)
+    assert find.definition.description == "Find things near places.\n\nLooks them up in the index."
+    told = properties(find)
+    assert told["query"] == {"type": "string", "description": "What to look for, in plain words."}
+    assert told["places"]["items"] == {"$ref": "#/$defs/Place"}
+    assert told["limit"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 50,
+        "default": 10,
+        "description": "How many at most: fewer may come.",
+    }
+    assert told["kind"]["enum"] == ["a", "b"]
+    assert find.definition.input_schema["required"] == ["query", "places"]
+    check_schema(find.definition.input_schema)
+
+
+def test_a_tool_is_still_the_function(box: Toolbox) -> None:
+    @box.tool(name="add_up", description="Add.", requires_approval=True, category="sums", timeout_s=3)
+    def add(first: int, second: int = 1) -> int:
+        return first + second
+
+    assert add(2) == 3
+    definition = add.definition
+    assert (definition.name, definition.description, definition.category) == ("add_up", "Add.", "sums")
+    assert (definition.requires_approval, definition.timeout_s) == (True, 3)
+
+
+@pytest.mark.parametrize("schema", [None, {}])
+def test_an_empty_schema_is_that_of_a_tool_without_parameters(schema: object) -> None:
+    """R52: whatever a server sends, models are told of an object."""
+    definition = ToolDefinition.model_validate({"name": "now", "description": "x", "input_schema": schema})
+
+    assert definition.input_schema == {"type": "object", "properties": {}}
+
+
+def test_a_second_tool_of_a_name_is_refused_and_the_first_stays(box: Toolbox) -> None:
+    """R44: before anything is sent."""
+
+    @box.tool(name="now", description="first")
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    with pytest.raises(Conflict, match="'now' is already registered"):
+        box.tool(name="now", description="second")(second)
+
+    assert box.get("now") is first
+    assert [tool.name for tool in box] == ["now"]
+    with pytest.raises(NotFound, match="then"):
+        box.get("then")
+
+
+async def test_arguments_become_what_the_function_expects(box: Toolbox) -> None:
+    """R45: models, defaults and names that a Pydantic model has a method of."""
+
+    @box.tool(description="x")
+    def where(place: Place, copy: bool = False, model_dump: str = "no") -> tuple[type, bool, str]:
+        return type(place), copy, model_dump
+
+    value = await where.invoke({"place": {"latitude": 59, "longitude": 10.7}, "copy": True}, CONTEXT)
+
+    assert value == (Place, True, "no")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "place: Field required"),
+        ({"place": {"latitude": 1.0}}, r"place\.longitude: Field required"),
+        ({"place": {"latitude": "north", "longitude": 1}}, r"place\.latitude: .*valid number .*north"),
+        (
+            {"place": {"latitude": 1, "longitude": 1}, "colour": "red"},
+            "colour: Extra inputs are not permitted",
+        ),
+    ],
+)
+async def test_the_argument_that_does_not_fit_is_named(
+    box: Toolbox, arguments: dict[str, Any], told: str
+) -> None:
+    """R53: with the reason; nothing is called."""
+
+    @box.tool(description="x")
+    def where(place: Place) -> None:
+        raise AssertionError("called")
+
+    with pytest.raises(BadInput, match=told):
+        await where.invoke(arguments, CONTEXT)
+
+
+def test_a_context_is_not_told_to_models(box: Toolbox) -> None:
+    @box.tool(description="x")
+    def whose(context: ToolContext, name: str) -> None: ...
+
+    assert list(properties(whose)) == ["name"]
+
+
+def untyped(what) -> None:
+    """Do."""
+
+
+def variadic(*what: str) -> None:
+    """Do."""
+
+
+def undescribed(what: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (untyped, "untyped: parameter 'what' has no type"),
+        (variadic, "variadic: parameter 'what' cannot be given by its name"),
+        (undescribed, "undescribed: a docstring or a description"),
+    ],
+)
+def test_a_function_that_cannot_be_told_to_a_model_is_refused(box: Toolbox, function: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        box.tool(function)
+    assert len(box) == 0
