@@ -139,7 +139,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             stack.push_async_callback(providers.close)
             thinker = Thinker(bus, providers, catalog, placements, Compactor(providers, chosen), chosen)
             ports = ports_of(bus, log, placements, watch, b"a key that signs what people decide")
-            yield Agent(Worker(ports, watch, thinker), EventLog(bus), tenant, conversation)
+            yield Agent(Worker(ports, EventLog(bus), watch, thinker), EventLog(bus), tenant, conversation)
 
     return start
 
