@@ -5,7 +5,7 @@ from __future__ import annotations
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
-from banksman.contracts.registry import ToolRegistration
+from banksman.contracts.registry import ToolRegistration, visible_to
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 
@@ -19,7 +19,7 @@ class Tools:
     async def offered(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """All tools of a tenant; the runners' come first and keep their names."""
         found = {tool.name: tool for tool in WORKSPACE_TOOLS}
-        async for entry in self._bucket.entries():
-            if entry.value.tenant in (None, tenant):
-                found.setdefault(entry.value.definition.name, entry.value.definition)
+        registered = [entry.value async for entry in self._bucket.entries()]
+        for one in visible_to(tenant, registered):
+            found.setdefault(one.definition.name, one.definition)
         return tuple(found.values())

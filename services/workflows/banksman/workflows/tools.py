@@ -9,7 +9,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
 from banksman.bus.watch import BucketView
-from banksman.contracts.registry import ToolRegistration
+from banksman.contracts.registry import ToolRegistration, visible_to
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 
@@ -32,5 +32,5 @@ class Tools:
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
         """The definition that a tenant's call of `name` goes by; None when there is none."""
         registered = (entry.value for entry in self._registered.entries())
-        others = (one.definition for one in registered if one.tenant in (None, tenant))
+        others = (one.definition for one in visible_to(tenant, registered))
         return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)
