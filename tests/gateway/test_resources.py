@@ -91,7 +91,7 @@ async def test_an_enhanced_prompt_holds_base_tools_and_diagrams(gateway: Served)
         default = (await http.get("/v1/system-prompts/default")).json()
     assert (made.status_code, plain["content"]) == (201, "Serve {{service}}.")
     assert enhanced["content"].startswith("Serve docs.")
-    assert enhanced["tools"] == ["bash", "read_file", "write_file", "web_fetch"]
+    assert {"bash", "read_file", "write_file", "web_fetch"} <= set(enhanced["tools"])
     assert '"terminate"' in enhanced["content"] and "mermaid" in enhanced["content"]
     assert '"terminate"' not in native["content"]
     assert small["dropped_tools"]
