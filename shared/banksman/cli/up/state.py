@@ -107,8 +107,9 @@ class DataDir:
         new.replace(self.run_file)
 
     def forget(self) -> None:
-        """Remove the run file."""
+        """Remove what tells others where the system is."""
         self.run_file.unlink(missing_ok=True)
+        self.nats_context_file.unlink(missing_ok=True)
 
     def end_leftovers(self) -> list[str]:
         """End what a dead supervisor left running; returns the names of the processes."""
