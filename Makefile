@@ -32,7 +32,6 @@ reset:  ## Delete every conversation, file and key of `make up`, after asking (F
 
 test:  ## Run the whole test suite, set-up included (ARGS="tests/bus -k fence")
 	@tools/setup.sh dev
-	@tools/node_tests.sh
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint:  ## Check style, types, imports, spelling and the tree; every check runs, whatever the first one finds

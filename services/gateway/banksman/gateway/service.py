@@ -197,7 +197,7 @@ class Service:
                 reason=request.reason,
                 by=caller.user,
             )
-            await self._intake.signal(signal, _scoped(caller, request.id))
+            await self._intake.signal(signal, _scoped(caller, request))
         return Ack(reply_to=request.id, conversation_id=conversation_id, run_id=request.run_id)
 
     async def _decide(self, caller: Caller, request: ApprovalDecision) -> Ack:
@@ -273,12 +273,25 @@ class Service:
 
     async def _once(self, caller: Caller, request: Request, ids: Mapping[str, str]) -> Mapping[str, str]:
         body = request.model_dump_json(exclude={"id"}).encode()
-        return await once(self._requests, caller.tenant, _scoped(caller, request.id), body, ids)
+        return await once(self._requests, caller.tenant, _scoped(caller, request), body, ids)
 
 
-def _scoped(caller: Caller, request_id: str) -> str:
-    """A request's id among those of all users of its tenant."""
-    return digest(f"{caller.user}\n{request_id}".encode())
+def _scoped(caller: Caller, request: Request) -> str:
+    """A request's id among those of all users of its tenant.
+
+    What is asked of a conversation, a run or an approval has ids of its own there, so that a client which
+    counts its frames in each conversation meets no conflict with itself.
+    """
+    match request:
+        case ChatSend():
+            of = request.conversation_id
+        case RunCancel():
+            of = request.run_id
+        case ApprovalDecision():
+            of = request.approval_id
+        case _:
+            of = ""
+    return digest(f"{caller.user}\n{of}\n{request.id}".encode())
 
 
 def _steer(start: StartRun, caller: Caller) -> SteerRun:
