@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -285,23 +285,67 @@ _MANY_RUNNERS = textwrap.dedent("""
 """)
 
 
-def test_a_runner_killed_with_9_at_any_moment_of_a_spawn_leaves_nobody(root: Path) -> None:
-    """A forked runner a round: importing one anew takes longer than everything that is tested here."""
-    workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
-    arguments = [sys.executable, "-c", _MANY_RUNNERS, str(workspace), "sleep 778141"]
-    moments = random.Random(20)
+@contextlib.contextmanager
+def many_runners(workspace: Path, script: str) -> Iterator[Callable[[], tuple[int, int]]]:
+    """Starts runners, each with one call that begins right now; gives their and their spawners' process ids.
+
+    They are forked: importing one anew takes longer than everything that is tested here.
+    """
+    arguments = [sys.executable, "-c", _MANY_RUNNERS, str(workspace), script]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as runners:
         assert runners.stdin is not None and runners.stdout is not None
+        ask, answer = runners.stdin, runners.stdout
+
+        def start() -> tuple[int, int]:
+            ask.write(b"next\n")
+            ask.flush()
+            runner, spawner = map(int, answer.readline().split())
+            return runner, spawner
+
+        yield start
+
+
+def test_a_runner_killed_with_9_at_any_moment_of_a_spawn_leaves_nobody(root: Path) -> None:
+    workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
+    moments = random.Random(20)
+    with many_runners(workspace, "sleep 778141") as start:
         for _ in range(60):
-            runners.stdin.write(b"next\n")
-            runners.stdin.flush()
-            runner, spawner = map(int, runners.stdout.readline().split())
-            spawner_fd = os.pidfd_open(spawner)
+            runner, spawner = start()
+            with opened(spawner) as spawner_fd:
+                time.sleep(moments.uniform(0, 0.02))
+                os.kill(runner, signal.SIGKILL)
+                assert ended(spawner_fd), "the spawner outlived its runner"
+            assert living("-c\0sleep 778141") + living("sleep\0" + "778141") == []
+
+
+def test_a_command_does_not_start_once_runner_and_spawner_are_killed(root: Path) -> None:
+    """What is left is at most a bwrap that waits for ever and was never let into its command."""
+    workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
+    moments = random.Random(21)
+    with many_runners(workspace, "sleep 778161") as start:
+        for _ in range(20):
+            runner, spawner = start()
             time.sleep(moments.uniform(0, 0.02))
             os.kill(runner, signal.SIGKILL)
-            assert ended(spawner_fd), "the spawner outlived its runner"
-            os.close(spawner_fd)
-            assert living("-c\0sleep 778141") + living("sleep\0" + "778141") == []
+            os.kill(spawner, signal.SIGKILL)
+    commands = [os.pidfd_open(pid) for pid in living("-c\0sleep 778161") if _read(pid, "comm") != "bwrap\n"]
+    assert all(ended(pidfd) for pidfd in commands)
+    assert living("sleep\0" + "778161") == []
+    for pidfd in commands:
+        os.close(pidfd)
+    for pid in living("-c\0sleep 778161"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def opened(pid: int) -> Iterator[int]:
+    """A pidfd."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
 
 
 def ended(pidfd: int) -> bool:

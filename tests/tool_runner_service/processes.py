@@ -25,6 +25,7 @@ from banksman.bus.users import OPERATOR, OPERATOR_FILES, TOOL_RUNNER
 from banksman.testing.fixtures import BUDGET, SecuredNats
 from banksman.testing.nats import NatsServer, free_port
 from banksman.tool_runner.quota import delete_tree
+from banksman.tool_runner.sandbox.processes import children
 
 START_S = 20.0
 WAIT_S = 10.0
@@ -126,6 +127,13 @@ class RunnerProcess:
         except OSError:
             return None
 
+    @property
+    def spawner(self) -> int:
+        """The process between the runner and its sandboxes."""
+        assert self._process is not None
+        (pid,) = children(self._process.pid)
+        return pid
+
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
@@ -190,6 +198,11 @@ def running(word: str) -> bool:
         if word.encode() in arguments:
             return True
     return False
+
+
+def exists(pid: int) -> bool:
+    """Whether this machine has such a process, or one that nobody has reaped."""
+    return Path(f"/proc/{pid}").exists()
 
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> None:

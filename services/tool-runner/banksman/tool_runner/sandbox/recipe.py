@@ -6,6 +6,7 @@ from pathlib import Path
 
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand
+from banksman.tool_runner.sandbox.spawner_process import GATE_FD
 
 WORKSPACE = "/workspace"
 INNER_ID = "1000"
@@ -15,6 +16,7 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own tmpfs
 }
+_GATE = ("BASH_ENV", f"/dev/fd/{GATE_FD}")
 _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
@@ -26,7 +28,7 @@ def bwrap_options(
         *_NAMESPACES,
         *_file_system(command.workspace, limits),
         "--clearenv",
-        *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
+        *(word for name, value in (*ENVIRONMENT.items(), _GATE) for word in ("--setenv", name, value)),
         "--seccomp",
         str(seccomp_fd),
         "--json-status-fd",
