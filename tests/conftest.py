@@ -6,6 +6,7 @@ Where it is missing the check is left out, and the test report ends with a list 
 """
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ import pytest
 from banksman.testing.privileged import MARK
 
 pytest_plugins = ["banksman.testing.fixtures"]
+
+# A shell starts its background jobs with SIGINT ignored, and children inherit that; tests end children by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
