@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 import os
 from pathlib import Path
@@ -91,7 +92,8 @@ def _tmpfs(path: str, size_bytes: int) -> tuple[str, ...]:
     return ("--perms", "1777", "--size", str(size_bytes), "--tmpfs", path)
 
 
-def _root_directories() -> list[str]:
+@functools.cache
+def _root_directories() -> tuple[str, ...]:
     """`/bin` and its like as the host has them: links into `/usr`, or directories of their own."""
     options: list[str] = []
     for name in _ROOT_LINKS:
@@ -100,4 +102,4 @@ def _root_directories() -> list[str]:
             options += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             options += ["--ro-bind", path, path]
-    return options
+    return tuple(options)

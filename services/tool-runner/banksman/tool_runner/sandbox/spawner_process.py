@@ -74,13 +74,14 @@ def _prctl(option: int, value: int) -> None:
 
 def pack_command(options: Sequence[str], command: Sequence[str]) -> bytes:
     """The content of the first descriptor of `spawn`: bwrap's options, and what it is to start."""
-    words = (str(len(options)), *options, *command)
-    return SEPARATOR.join(os.fsencode(word) for word in words)
+    packed_options, packed_command = (os.fsencode("\0".join(words)) for words in (options, command))
+    return b"%d\0%b\0%b" % (len(packed_options) + 1, packed_options, packed_command)
 
 
-def _unpack_command(content: bytes) -> tuple[list[bytes], list[bytes]]:
-    count, *words = content.split(SEPARATOR)
-    return words[: int(count)], words[int(count) :]
+def _unpack_command(content: bytes) -> tuple[bytes, list[bytes]]:
+    """The options as `--args` wants them, and the words of the command."""
+    length, _, packed = content.partition(SEPARATOR)
+    return packed[: int(length)], packed[int(length) :].split(SEPARATOR)
 
 
 class _OomScore:
@@ -170,11 +171,10 @@ class _Spawner:
 
     def _start(self, command: int, stdout: int, stderr: int, status: int) -> int:
         options, words = _unpack_command(os.pread(command, os.fstat(command).st_size, 0))
-        packed_options = b"".join(word + SEPARATOR for word in options)
         with contextlib.ExitStack() as opened, self._oom_score.raised():
             files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
             files |= {GATE_FD: self._gate, LIFE_FD: self._life}
-            files[OPTIONS_FD] = _holding(packed_options, opened)
+            files[OPTIONS_FD] = _holding(options, opened)
             files[SECCOMP_FD] = _holding(self._seccomp, opened)
             return os.posix_spawn(
                 self._bwrap,

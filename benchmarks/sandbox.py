@@ -1,0 +1,245 @@
+"""What a sandboxed command costs beside the bwrap command that it consists of.
+
+Four ways to run `echo` are measured in turn, in blocks, so that a busy machine is busy for all of them:
+
+bare     the same bwrap options, filter and limits, started from a small process of the sandbox's user, its
+         output thrown away: what no runner can be faster than
+sandbox  `BwrapSandbox.run`
+tool     the tool `bash`, with the quota of its workspace
+runner   the tool `bash` of a whole tool-runner, asked over NATS: from the request to the stored result
+
+Run: python -m benchmarks.sandbox
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import select
+import socket
+import ssl
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+from tests.tool_runner_service.owner import Owner, owning
+from tests.tool_runner_service.processes import Runners, secured_server
+
+from banksman.contracts.ids import new_id
+from banksman.tool_runner.egress import Egress
+from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
+from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
+from banksman.tool_runner.quota import delete_tree
+from banksman.tool_runner.sandbox.base import SandboxCommand
+from banksman.tool_runner.sandbox.bwrap import BwrapSandbox, find_bwrap
+from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
+from banksman.tool_runner.sandbox.seccomp import build_filter
+from banksman.tool_runner.sandbox.spawner_process import OPTIONS_FD, SECCOMP_FD, STATUS_FD
+from banksman.tool_runner.toolbox import workspace_tools
+from banksman.tool_runner.workspace import WorkspaceStore
+
+SCRIPT = "echo hi"
+MOST_IN_FLIGHT = 16
+PLANS = ((1, 12, 20), (MOST_IN_FLIGHT, 48, 8))
+"""Calls in flight, calls of a block, rounds."""
+FIRST_FD = 20
+"""Above every number that bwrap is given a file under."""
+
+Block = Callable[[int, int], Awaitable[list[float]]]
+"""Runs a number of calls, so many at a time; gives the seconds of each."""
+
+
+class BareBwrap:
+    """A small process of the sandbox's user that starts bwrap as fast as the kernel does."""
+
+    def __init__(self, identity: SandboxIdentity, workspace: Path) -> None:
+        limits, command = SandboxLimits(), SandboxCommand(SCRIPT, workspace, 20)
+        options = bwrap_options(command, limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
+        gate = options.index("BASH_ENV") - 1
+        del options[gate : gate + 3]
+        self._options = b"".join(os.fsencode(word) + b"\0" for word in options)
+        self._command = inner_command(command, limits)
+        self._bwrap = find_bwrap()
+        self._filter = build_filter()
+        self._here, there = socket.socketpair()
+        if os.fork() == 0:
+            self._here.close()
+            if identity.switches:
+                os.setgroups([])
+                os.setresgid(identity.gid, identity.gid, identity.gid)
+                os.setresuid(identity.uid, identity.uid, identity.uid)
+            self._serve(there)
+        there.close()
+
+    async def block(self, calls: int, in_flight: int) -> list[float]:
+        """See `Block`."""
+        self._here.send(json.dumps([calls, in_flight]).encode())
+        return json.loads(await asyncio.to_thread(self._here.recv, 1 << 20))
+
+    def close(self) -> None:
+        self._here.close()
+        os.wait()
+
+    def _serve(self, there: socket.socket) -> None:
+        while asked := there.recv(4096):
+            there.send(json.dumps(self._measure(*json.loads(asked))).encode())
+        os._exit(0)
+
+    def _measure(self, calls: int, in_flight: int) -> list[float]:
+        began: dict[int, float] = {}
+        took: list[float] = []
+        poll = select.poll()
+        while len(took) < calls:
+            while len(began) < min(in_flight, calls - len(took)):
+                now = time.perf_counter()
+                pidfd = os.pidfd_open(self._start())
+                began[pidfd] = now
+                poll.register(pidfd, select.POLLIN)
+            for pidfd, _ in poll.poll():
+                os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+                took.append(time.perf_counter() - began.pop(pidfd))
+                poll.unregister(pidfd)
+                os.close(pidfd)
+        return took
+
+    def _start(self) -> int:
+        with ExitStack() as opened:
+            null = high(os.open(os.devnull, os.O_RDWR), opened)
+            options, seccomp = (holding(content, opened) for content in (self._options, self._filter))
+            files = {0: null, 1: null, 2: null, OPTIONS_FD: options, STATUS_FD: null, SECCOMP_FD: seccomp}
+            return os.posix_spawn(
+                self._bwrap,
+                [self._bwrap, "--args", str(OPTIONS_FD), "--", *self._command],
+                {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in files.items()],
+                setsid=True,
+            )
+
+
+def holding(content: bytes, owner: ExitStack) -> int:
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    return high(read, owner)
+
+
+def high(fd: int, owner: ExitStack) -> int:
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FD)
+    os.close(fd)
+    owner.callback(os.close, moved)
+    return moved
+
+
+def closed_loop(call: Callable[[int], Awaitable[object]]) -> Block:
+    """A block of `call`, which gets the number of the worker that makes it."""
+
+    async def block(calls: int, in_flight: int) -> list[float]:
+        took: list[float] = []
+
+        async def work(worker: int) -> None:
+            for _ in range(calls // in_flight):
+                began = time.perf_counter()
+                await call(worker)
+                took.append(time.perf_counter() - began)
+
+        async with asyncio.TaskGroup() as workers:
+            for worker in range(in_flight):
+                workers.create_task(work(worker))
+        return took
+
+    return block
+
+
+@contextlib.contextmanager
+def temporary_root() -> Generator[Path]:
+    """A directory that the sandbox's user can reach."""
+    root = Path(tempfile.mkdtemp(prefix="banksman-benchmark-", dir="/var/tmp"))
+    root.chmod(0o711)
+    try:
+        yield root
+    finally:
+        delete_tree(root)
+
+
+@contextlib.asynccontextmanager
+async def ways(
+    bare: BareBwrap, root: Path, identity: SandboxIdentity, owner: Owner
+) -> AsyncGenerator[dict[str, Block]]:
+    limits = RunnerLimits(sandbox=SandboxLimits(max_concurrent_calls=MOST_IN_FLIGHT))
+    store = WorkspaceStore(root, identity, limits.workspace)
+    spaces = [store.get("benchmark", f"c{worker}") for worker in range(MOST_IN_FLIGHT)]
+    asked = [new_id("c") for _ in spaces]
+    with contextlib.closing(BwrapSandbox(identity, limits.sandbox)) as sandbox:
+        box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=ssl.create_default_context()), limits)
+
+        async def in_sandbox(worker: int) -> None:
+            outcome = await sandbox.run(SandboxCommand(SCRIPT, spaces[worker].directory, 20))
+            outcome.output.close()
+            assert outcome.exit_code == 0
+
+        async def by_tool(worker: int) -> None:
+            outcome = await box.run("bash", spaces[worker], {"command": SCRIPT})
+            assert outcome.exit_code == 0
+
+        async def by_runner(worker: int) -> None:
+            request = owner.request("bash", command=SCRIPT)
+            request = request.model_copy(update={"conversation_id": asked[worker]})
+            assert (await owner.result(await owner.accepted(request))).exit_code == 0
+
+        yield {
+            "bare": bare.block,
+            "sandbox": closed_loop(in_sandbox),
+            "tool": closed_loop(by_tool),
+            "runner": closed_loop(by_runner),
+        }
+
+
+async def measure(blocks: dict[str, Block]) -> None:
+    for block in blocks.values():
+        await block(MOST_IN_FLIGHT, MOST_IN_FLIGHT)
+    print(f"{'in flight':>9} {'way':8}{'p50':>9}{'p95':>9}{'mean':>9}{'p50 / bare':>12}{'calls/s':>9}")
+    for in_flight, calls, rounds in PLANS:
+        took: dict[str, list[float]] = {way: [] for way in blocks}
+        for _ in range(rounds):
+            for way, block in blocks.items():
+                took[way] += await block(calls, in_flight)
+        bare = statistics.median(took["bare"])
+        for way, seconds in took.items():
+            print(row(in_flight, way, seconds, bare))
+
+
+def row(in_flight: int, way: str, seconds: list[float], bare: float) -> str:
+    p50, p95 = statistics.median(seconds), statistics.quantiles(seconds, n=20)[-1]
+    mean = statistics.fmean(seconds)
+    times = "".join(f"{value * 1e3:>6.1f} ms" for value in (p50, p95, mean))
+    return f"{in_flight:>9} {way:8}{times}{p50 / bare:>12.2f}{in_flight / mean:>9.0f}"
+
+
+async def compare(bare: BareBwrap, root: Path, identity: SandboxIdentity, runners: Runners) -> None:
+    runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(MOST_IN_FLIGHT))
+    async with AsyncExitStack() as stack:
+        owner = await stack.enter_async_context(owning(runners.secured, runner))
+        await measure(await stack.enter_async_context(ways(bare, root, identity, owner)))
+
+
+def main() -> None:
+    identity = sandbox_identity()
+    with ExitStack() as stack:
+        root = stack.enter_context(temporary_root())
+        own = WorkspaceStore(root, identity, RunnerLimits().workspace).get("benchmark", "bare")
+        # Forked while this process has one thread.
+        bare = stack.enter_context(contextlib.closing(BareBwrap(identity, own.directory)))
+        keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        secured = stack.enter_context(secured_server(keys))
+        runners = stack.enter_context(contextlib.closing(Runners(secured)))
+        asyncio.run(compare(bare, root, identity, runners))
+
+
+if __name__ == "__main__":
+    main()
