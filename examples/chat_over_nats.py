@@ -1,27 +1,25 @@
 """Chats over NATS, as a service without HTTP does, and approves what is asked about its own run.
 
-The gateway must know your tenant's account (`docs/`, section NATS). Then:
+Beside `banksman up`, from the same folder:
 
-    NATS_URL=nats://127.0.0.1:4222 NATS_SEED_FILE=tenant-acme.nk \\
-        python examples/chat_over_nats.py acme "run `ls`"
+    .venv/bin/python examples/chat_over_nats.py local "run `ls`"
+
+Elsewhere NATS_URL and NATS_SEED_FILE name the server and the seed of your tenant's user.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from contextlib import aclosing
-from pathlib import Path
 
 from banksman.sdk import Client, connect
-
-URL = os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
-SEED_FILE = os.environ.get("NATS_SEED_FILE")
+from banksman.sdk.local import nats_settings
 
 
 async def main(tenant: str, text: str) -> int:
-    async with connect(URL, tenant, nkey_seed_file=Path(SEED_FILE) if SEED_FILE else None) as client:
+    nats = nats_settings()
+    async with connect(nats.url, tenant, nkey_seed_file=nats.nkey_seed_file) as client:
         return await chat(client, text)
 
 
