@@ -172,6 +172,29 @@ async def test_calls_that_run_are_not_disturbed_by_the_end_of_others(runner: Run
         assert len(living("778071")) >= 3
 
 
+async def test_the_sweep_finds_nobody_of_calls_that_end_by_themselves(runner: Runner) -> None:
+    """bwrap ends before the first process of its namespace does: that one is on its way, not left behind."""
+    seen: list[int] = []
+
+    async def look() -> None:
+        while True:
+            seen.extend(processes.orphans())
+            await asyncio.sleep(0)
+
+    async def calls() -> None:
+        for _ in range(10):
+            command = SandboxCommand("echo", runner.workspace.directory, 20)
+            (await runner.sandbox.run(command)).output.close()
+
+    looking = asyncio.create_task(look())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(calls())
+    looking.cancel()
+    await asyncio.wait([looking])
+    assert seen == []
+
+
 async def test_the_sweep_spares_children_that_are_not_sandboxes(runner: Runner) -> None:
     with bystander() as child:
         await runner.bash("sleep 9", timeout_s=0.05)

@@ -200,11 +200,6 @@ def running(word: str) -> bool:
     return False
 
 
-def exists(pid: int) -> bool:
-    """Whether this machine has such a process, or one that nobody has reaped."""
-    return Path(f"/proc/{pid}").exists()
-
-
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> None:
     """Wait for something outside that tells nobody: a process, a key that ends."""
     async with asyncio.timeout(within_s):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 
 import pytest
 
 from banksman.contracts.ids import new_id
+from banksman.tool_runner.sandbox.processes import wait_exit
 from tests.tool_runner_service.owner import Owner, owning
-from tests.tool_runner_service.processes import Runners, RunnersNats, exists, running, until
+from tests.tool_runner_service.processes import Runners, RunnersNats, running
 
 CALLS = 4
 """In flight at the moment of a kill: a runner starts no more at a time on one core."""
@@ -30,7 +32,7 @@ async def test_a_runner_killed_while_it_starts_commands_leaves_nobody(
     """The calls are admitted over 20 ms, so one kill meets each at another moment of its start."""
     moments = random.Random(seed)
     runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(CALLS))
-    spawner = runner.spawner
+    spawner = os.pidfd_open(runner.spawner)
     script = f"sleep 7851.{seed}"
     async with owning(runners_nats, runner) as owner:
         async with asyncio.TaskGroup() as calls:
@@ -38,11 +40,9 @@ async def test_a_runner_killed_while_it_starts_commands_leaves_nobody(
                 calls.create_task(start_one(owner, moments.uniform(0, SPREAD_S), script))
         await asyncio.sleep(moments.uniform(0, SPREAD_S))
         runner.signal(signal.SIGKILL)
-
-        async def is_gone() -> bool:
-            return not exists(spawner)
-
-        await until(is_gone, within_s=5)
+        async with asyncio.timeout(5):
+            await wait_exit(spawner)
+        os.close(spawner)
         assert not running(script) and not running(f"7851.{seed}")
         await runner.ended()
 
