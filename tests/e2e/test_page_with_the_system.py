@@ -10,6 +10,9 @@ from playwright.async_api import Page, async_playwright, expect
 
 from banksman.testing.system import System
 
+pytestmark = pytest.mark.timeout(240)
+"""Seconds: each starts systems of its own, which takes its time on a busy machine."""
+
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-sync"]
 PATIENCE_MS = 15_000

@@ -13,6 +13,9 @@ from banksman.model_server import Gate, Reply, ToolCall
 from banksman.testing.client import Client
 from banksman.testing.system import ScriptedModel, System, descendants, kill
 
+pytestmark = pytest.mark.timeout(240)
+"""Seconds: each starts systems of its own, which takes its time on a busy machine."""
+
 LEDGER = "echo ran >> ledger"
 
 
