@@ -29,9 +29,10 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from tests.tool_runner_service.owner import Owner, owning
-from tests.tool_runner_service.processes import Runners, secured_server
+from tests.tool_runner_service.processes import Runners
 
 from banksman.contracts.ids import new_id
+from banksman.testing.fixtures import secured_server
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits

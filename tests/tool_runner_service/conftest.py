@@ -7,26 +7,27 @@ from pathlib import Path
 
 import pytest
 
+from banksman.testing.fixtures import SecuredNats, secured_server
 from tests.tool_runner_service.owner import Owner, owning
-from tests.tool_runner_service.processes import RunnerProcess, Runners, RunnersNats, secured_server
+from tests.tool_runner_service.processes import RunnerProcess, Runners
 
 
 @pytest.fixture(scope="session")
-def runners_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunnersNats]:
+def runners_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
     """A server for all tests here. Never stop it."""
     with secured_server(tmp_path_factory.mktemp("keys")) as secured:
         yield secured
 
 
 @pytest.fixture(scope="session")
-def session_runners(runners_nats: RunnersNats) -> Iterator[Runners]:
+def session_runners(runners_nats: SecuredNats) -> Iterator[Runners]:
     made = Runners(runners_nats)
     yield made
     made.close()
 
 
 @pytest.fixture
-def runners(runners_nats: RunnersNats) -> Iterator[Runners]:
+def runners(runners_nats: SecuredNats) -> Iterator[Runners]:
     """Makes runners of the test's own, which may be killed."""
     made = Runners(runners_nats)
     yield made
@@ -58,7 +59,7 @@ def runner(session_runners: Runners) -> RunnerProcess:
 
 
 @pytest.fixture
-async def owner(runners_nats: RunnersNats, runner: RunnerProcess) -> AsyncGenerator[Owner]:
+async def owner(runners_nats: SecuredNats, runner: RunnerProcess) -> AsyncGenerator[Owner]:
     """An owner whose calls the shared runner takes."""
     async with owning(runners_nats, runner) as made:
         yield made

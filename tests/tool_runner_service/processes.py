@@ -10,60 +10,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from banksman.bus.accounts import render_config, user_names
-from banksman.bus.keys import generate_keys, seed_file
-from banksman.bus.streams import provision
-from banksman.bus.topology import app_topology, run_topology
-from banksman.bus.users import OPERATOR, OPERATOR_FILES, TOOL_RUNNER
-from banksman.testing.fixtures import BUDGET, SecuredNats
-from banksman.testing.nats import NatsServer, free_port
+from banksman.bus.users import TOOL_RUNNER
+from banksman.testing.fixtures import SecuredNats
+from banksman.testing.nats import free_port
 from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.processes import children
 
 START_S = 20.0
 WAIT_S = 10.0
-
-
-class RunnersNats(SecuredNats):
-    """A server with accounts, and the keys of its users."""
-
-    def __init__(self, server: NatsServer, keys: Path) -> None:
-        super().__init__(server, keys)
-        self.keys = keys
-
-
-@contextmanager
-def secured_server(keys: Path, *, runners: tuple[str, ...] = ()) -> Generator[RunnersNats]:
-    """A server with accounts; its runners share one key unless they are named."""
-    public = generate_keys(keys, user_names(runners=runners))
-    server = NatsServer()
-    server.config = render_config(
-        public,
-        port=server.port,
-        http_port=server.http_port,
-        store_dir=str(server.directory / "store"),
-        budget=BUDGET,
-        sync_always=False,
-        runners=runners,
-    )
-    with server:
-        secured = RunnersNats(server, keys)
-        asyncio.run(_provision(secured))
-        yield secured
-
-
-async def _provision(secured: SecuredNats) -> None:
-    async with await secured.connect(OPERATOR) as operator:
-        await provision(operator, app_topology(BUDGET))
-    async with await secured.connect(OPERATOR_FILES) as operator:
-        await provision(operator, run_topology(BUDGET))
 
 
 class RunnerProcess:
@@ -163,7 +124,7 @@ class RunnerProcess:
 class Runners:
     """Makes runners on one server and ends them."""
 
-    def __init__(self, secured: RunnersNats) -> None:
+    def __init__(self, secured: SecuredNats) -> None:
         self.secured = secured
         self._made = ExitStack()
 
@@ -173,7 +134,7 @@ class Runners:
             root = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/var/tmp"))
             root.chmod(0o711)
             self._made.callback(delete_tree, root)
-        seed = seed_file(self.secured.keys, user)
+        seed = self.secured.seed_file(user)
         runner = RunnerProcess(self.secured.server.url, seed, root, **settings)
         self._made.callback(runner.close)
         return runner

@@ -16,15 +16,10 @@ from banksman.bus.users import GATEWAY_FILES
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallStarted, FileWrite
 from banksman.contracts.ids import new_id
+from banksman.testing.fixtures import SecuredNats
 from banksman.tool_runner.execution import MAX_RESULT_BYTES
 from tests.tool_runner_service.owner import Owner, owning
-from tests.tool_runner_service.processes import (
-    RunnerProcess,
-    Runners,
-    RunnersNats,
-    begins,
-    is_gone,
-)
+from tests.tool_runner_service.processes import RunnerProcess, Runners, begins, is_gone
 
 WAIT_FOR_GO = "until [ -e go ]; do sleep 0.02; done"
 
@@ -89,7 +84,7 @@ async def test_a_start_that_the_owner_made_void_never_executes(owner: Owner) -> 
 
 
 async def test_calls_of_one_workspace_run_in_their_order_and_others_beside_them(
-    owner: Owner, runners_nats: RunnersNats
+    owner: Owner, runners_nats: SecuredNats
 ) -> None:
     first = await owner.accepted(owner.request("bash", command=f"{WAIT_FOR_GO}; echo 1 >> order"))
     rest = [
@@ -103,7 +98,7 @@ async def test_calls_of_one_workspace_run_in_their_order_and_others_beside_them(
     assert (await owner.bash("cat order")).content["stdout"] == "1\n2\n3\n4\n"
 
 
-async def test_a_fetch_that_hangs_holds_nobody_up(runners: Runners, runners_nats: RunnersNats) -> None:
+async def test_a_fetch_that_hangs_holds_nobody_up(runners: Runners, runners_nats: SecuredNats) -> None:
     """Also: an allowed private server can be fetched from, on its own port only."""
     asked = asyncio.Event()
 
@@ -198,7 +193,7 @@ async def test_cancelling_kills_the_whole_tree_and_keeps_what_was_written(owner:
     assert (await owner.cancel(request)).answer == "done"
 
 
-async def test_a_long_output_is_stored_whole(owner: Owner, runners_nats: RunnersNats) -> None:
+async def test_a_long_output_is_stored_whole(owner: Owner, runners_nats: SecuredNats) -> None:
     result = await owner.bash("seq 1 400000")
     assert result.truncated and len(str(result.content["stdout"])) <= 10_000
     assert result.output_ref is not None
@@ -221,7 +216,7 @@ async def test_a_written_file_is_named_in_the_result(owner: Owner) -> None:
 
 
 async def test_progress_tells_of_the_start_and_of_output_in_pieces(
-    runners_nats: RunnersNats, runner: RunnerProcess
+    runners_nats: SecuredNats, runner: RunnerProcess
 ) -> None:
     seen: asyncio.Queue[CallProgress] = asyncio.Queue()
     async with owning(runners_nats, runner) as owner:
@@ -244,7 +239,7 @@ async def test_progress_tells_of_the_start_and_of_output_in_pieces(
     assert "".join(piece.text for piece in pieces if piece.stream == "stderr") == "end\n"
 
 
-async def test_a_full_runner_answers_busy(runners: Runners, runners_nats: RunnersNats) -> None:
+async def test_a_full_runner_answers_busy(runners: Runners, runners_nats: SecuredNats) -> None:
     runner = runners.start(BANKSMAN_TOOL_RUNNER__QUEUE_CAPACITY="1")
     async with owning(runners_nats, runner) as owner:
         first = await owner.accepted(owner.request("bash", command=WAIT_FOR_GO))

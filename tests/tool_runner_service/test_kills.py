@@ -10,9 +10,10 @@ import signal
 import pytest
 
 from banksman.contracts.ids import new_id
+from banksman.testing.fixtures import SecuredNats
 from banksman.tool_runner.sandbox.processes import wait_exit
 from tests.tool_runner_service.owner import Owner, owning
-from tests.tool_runner_service.processes import Runners, RunnersNats, running
+from tests.tool_runner_service.processes import Runners, running
 
 CALLS = 4
 """In flight at the moment of a kill: a runner starts no more at a time on one core."""
@@ -27,7 +28,7 @@ async def start_one(owner: Owner, delay_s: float, script: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_runner_killed_while_it_starts_commands_leaves_nobody(
-    runners: Runners, runners_nats: RunnersNats, seed: int
+    runners: Runners, runners_nats: SecuredNats, seed: int
 ) -> None:
     """The calls are admitted over 20 ms, so one kill meets each at another moment of its start."""
     moments = random.Random(seed)

@@ -13,15 +13,9 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.runs.lease import Lease, LeaseLost
+from banksman.testing.fixtures import SecuredNats
 from tests.tool_runner_service.owner import Owner, owning
-from tests.tool_runner_service.processes import (
-    WAIT_S,
-    Runners,
-    RunnersNats,
-    begins,
-    is_gone,
-    until,
-)
+from tests.tool_runner_service.processes import WAIT_S, Runners, begins, is_gone, until
 
 
 async def sleeping(owner: Owner, word: str) -> None:
@@ -31,7 +25,7 @@ async def sleeping(owner: Owner, word: str) -> None:
 
 
 async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoch(
-    runners: Runners, runners_nats: RunnersNats
+    runners: Runners, runners_nats: SecuredNats
 ) -> None:
     runner = runners.start()
     async with owning(runners_nats, runner) as owner:
@@ -58,7 +52,7 @@ async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoc
 
 
 async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_thaws(
-    runners: Runners, runners_nats: RunnersNats
+    runners: Runners, runners_nats: SecuredNats
 ) -> None:
     runner = runners.start()
     async with owning(runners_nats, runner) as owner:
@@ -78,7 +72,7 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
         assert (await owner.bash("ls")).content["stdout"] == ""
 
 
-async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: RunnersNats) -> None:
+async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: SecuredNats) -> None:
     """Nobody renews here, as in a frozen process: then it does not hold, whatever the broker knows."""
     held = RunnerLease(runner=new_id("r"), runner_epoch=1)
     async with await runners_nats.connect(TOOL_RUNNER) as bus:
@@ -113,7 +107,7 @@ def test_two_processes_never_share_a_volume(runners: Runners) -> None:
 
 
 async def test_a_runner_whose_sandbox_does_not_hold_refuses_calls_and_says_what_is_missing(
-    runners: Runners, runners_nats: RunnersNats, tmp_path: Path
+    runners: Runners, runners_nats: SecuredNats, tmp_path: Path
 ) -> None:
     runner = runners.make(PATH=str(tmp_path))
     runner.start(ready=False)
@@ -129,7 +123,7 @@ async def test_a_runner_whose_sandbox_does_not_hold_refuses_calls_and_says_what_
 
 
 async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_more(
-    runners: Runners, runners_nats: RunnersNats
+    runners: Runners, runners_nats: SecuredNats
 ) -> None:
     runner = runners.start()
     async with owning(runners_nats, runner) as owner:
@@ -148,7 +142,7 @@ async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_mor
 
 
 async def test_a_call_that_outlasts_the_drain_is_killed_and_has_a_result(
-    runners: Runners, runners_nats: RunnersNats
+    runners: Runners, runners_nats: SecuredNats
 ) -> None:
     runner = runners.start(BANKSMAN_TOOL_RUNNER__DRAIN_S="0.2")
     async with owning(runners_nats, runner) as owner:

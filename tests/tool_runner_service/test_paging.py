@@ -5,12 +5,12 @@ from __future__ import annotations
 from banksman.bus.names import OUTPUTS
 from banksman.bus.objects import Objects
 from banksman.bus.users import GATEWAY_FILES
+from banksman.testing.fixtures import SecuredNats
 from tests.tool_runner_service.owner import Owner
-from tests.tool_runner_service.processes import RunnersNats
 
 
 async def test_a_megabyte_of_output_is_paged_through_and_kept_whole_for_people(
-    owner: Owner, runners_nats: RunnersNats
+    owner: Owner, runners_nats: SecuredNats
 ) -> None:
     result = await owner.bash("seq -w 150000")
     expected = "".join(f"{number:06d}\n" for number in range(1, 150_001))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -104,11 +105,11 @@ class SecuredNats:
 ACME = Tenant("acme", tool_servers=("weather",))
 
 
-@pytest.fixture(scope="session")
-def secured_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
-    """A server with accounts, shared by all tests: two runners `r1` and `r2`, and the tenant `acme`."""
-    keys = tmp_path_factory.mktemp("keys")
-    runners, tenants = ("r1", "r2"), (ACME,)
+@contextmanager
+def secured_server(
+    keys: Path, *, runners: tuple[str, ...] = (), tenants: tuple[Tenant, ...] = ()
+) -> Generator[SecuredNats]:
+    """A provisioned server with accounts, its users' seeds in `keys`; runners share one key unless named."""
     public = generate_keys(keys, user_names(runners=runners, tenants=tenants))
     server = NatsServer()
     server.config = render_config(
@@ -124,6 +125,13 @@ def secured_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredN
     with server:
         secured = SecuredNats(server, keys)
         asyncio.run(_provision_accounts(secured))
+        yield secured
+
+
+@pytest.fixture(scope="session")
+def secured_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
+    """A server with accounts, shared by all tests: two runners `r1` and `r2`, and the tenant `acme`."""
+    with secured_server(tmp_path_factory.mktemp("keys"), runners=("r1", "r2"), tenants=(ACME,)) as secured:
         yield secured
 
 
