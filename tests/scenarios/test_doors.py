@@ -73,7 +73,7 @@ async def test_a_run_that_outlasts_the_wait_is_shown_as_it_stands(
     path = f"/context/conversations/{conversation}/runs"
 
     waited = await http.post(path, json={"content": "go"}, params={"wait_s": 1})
-    run = waited.json()
+    run = await _asking(http, waited.json()["run_id"])
     [question] = run["pending_approvals"]
     decided = await http.post(f"/context/approvals/{question['approval_id']}", json={"all": "approve"})
 
@@ -408,6 +408,15 @@ async def _outcome(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
         while True:
             run = (await http.get(f"/context/runs/{run_id}")).json()
             if run["finished_at"] is not None:
+                return dict(run)
+
+
+async def _asking(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
+    """A run, once it asks something."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            run = (await http.get(f"/context/runs/{run_id}")).json()
+            if run["pending_approvals"]:
                 return dict(run)
 
 

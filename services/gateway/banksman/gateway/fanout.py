@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +24,13 @@ from banksman.bus.log import StoredCommit
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
-from banksman.contracts.events import ApprovalRequested, Event, MessageCompleted, RunFinished
+from banksman.contracts.events import (
+    ApprovalRequested,
+    Event,
+    MessageCompleted,
+    RunFinished,
+    ToolCallCompleted,
+)
 from banksman.contracts.frames import (
     DETAILS,
     Detail,
@@ -104,6 +111,15 @@ class Feed:
         self._closed = False
         self._following: Following | None = None
         self._channel: _Lossy | None = None
+        self._early: deque[Delta | CallProgress] | None = deque(maxlen=PENDING_DELTAS)
+        """What came before the stored events that it belongs after; None once live."""
+        self._over: set[str] = set()
+        """Messages and calls that the stored events end: nothing early is shown of them."""
+
+    async def listen(self) -> None:
+        """Begin to keep deltas: none of what is written from here on is missed by `follow`."""
+        if self._channel is None:
+            self._channel = await self._fanout.join(self)
 
     async def follow(self, *, quiet: bool = False) -> None:
         """Send what is stored, then `replay.done`, then each event as it comes, until `close`.
@@ -116,6 +132,7 @@ class Feed:
         Raises:
             LogBroken, Poison, Unavailable: the log could not be read.
         """
+        await self.listen()
         log = self._fanout.views.log
         for stored in await log.read(self.tenant, self.conversation_id, after=self._position):
             await self._sink.room()
@@ -125,7 +142,7 @@ class Feed:
         self._following = await self._fanout.hub.follow(
             self.tenant, self.conversation_id, after_stream_seq=self._position, on_commit=self._take
         )
-        self._channel = await self._fanout.join(self)
+        self._show_early()
         if not quiet:
             done = ReplayDone(conversation_id=self.conversation_id, seq=self._last)
             self._sink.put(done.model_dump_json())
@@ -149,8 +166,29 @@ class Feed:
         """Send nothing but the events of one run from here on."""
         self._run_id = run_id
 
-    def delta(self, delta: Delta) -> None:
-        """Send a piece of a message that is being written."""
+    def take(self, lossy: Delta | CallProgress) -> None:
+        """Send a piece of a message that is being written, or what a running tool does."""
+        if self._early is not None:
+            self._early.append(lossy)
+        else:
+            self._show(lossy)
+
+    def _show_early(self) -> None:
+        early, self._early = self._early or (), None
+        for lossy in early:
+            subject = lossy.message_id if isinstance(lossy, Delta) else lossy.tool_call_id
+            if subject not in self._over:
+                self._show(lossy)
+        self._over.clear()
+
+    def _show(self, lossy: Delta | CallProgress) -> None:
+        match lossy:
+            case Delta():
+                self._show_delta(lossy)
+            case CallProgress():
+                self._show_progress(lossy)
+
+    def _show_delta(self, delta: Delta) -> None:
         if self._run_id not in (None, delta.run_id):
             return
         is_message = delta.kind == "message"
@@ -160,8 +198,7 @@ class Feed:
         frame = self._lossy_frame(f"{delta.kind}.delta", delta.run_id, data)
         self._sink.put_delta((self.conversation_id, delta.kind, delta.message_id), frame)
 
-    def progress(self, progress: CallProgress) -> None:
-        """Send that a tool started, or what it writes."""
+    def _show_progress(self, progress: CallProgress) -> None:
         if self._run_id not in (None, progress.run_id):
             return
         data: dict[str, Any] = {"tool_call_id": progress.tool_call_id}
@@ -184,14 +221,24 @@ class Feed:
                 self._consider(event, stored.commit.log_epoch)
 
     def _consider(self, event: Event, log_epoch: str) -> None:
-        if isinstance(event.data, MessageCompleted):
-            self._completed = event.data.message_id
+        match event.data:
+            case MessageCompleted(message_id=message_id):
+                self._completed = message_id
+                self._ended(message_id)
+            case ToolCallCompleted(result=result):
+                self._ended(result.tool_call_id)
+            case _:
+                pass
         if self._run_id not in (None, event.run_id) or DETAILS.index(detail_of(event)) > self._rank:
             return
         self._sink.put(encoded_event(event, self.conversation_id, log_epoch, self._prev))
         self._prev = event.seq
         if self._run_id is not None and isinstance(event.data, RunFinished):
             self.ended.set()
+
+    def _ended(self, message_or_call: str) -> None:
+        if self._early is not None:
+            self._over.add(message_or_call)
 
     def _lossy_frame(self, kind: str, run_id: str, data: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -290,14 +337,14 @@ class _Lossy:
         with contextlib.suppress(ValidationError):
             delta = Delta.model_validate_json(message.data)
             for feed in tuple(self.feeds):
-                feed.delta(delta)
+                feed.take(delta)
 
     async def _progress(self, message: Message) -> None:
         with contextlib.suppress(ValidationError):
             progress = CallProgress.model_validate_json(message.data)
             for feed in tuple(self.feeds):
                 if feed.shows_progress:
-                    feed.progress(progress)
+                    feed.take(progress)
 
 
 def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -74,15 +74,15 @@ class Runs:
             NotFound: this tenant has no such run.
         """
         conversation_id = await self._conversation(tenant, run_id)
-        view = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
-        if view is None:
-            view = await self._waiting(tenant, conversation_id, run_id)
-        if view is None:
+        run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
+        if run is None:
+            run = await self._waiting(tenant, conversation_id, run_id)
+        if run is None:
             # It may have left the queue for the log in between.
-            view = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
-        if view is None:
+            run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
+        if run is None:
             raise NotFound("run", run_id)
-        return await self._found(tenant, conversation_id, view)
+        return await self._found(tenant, conversation_id, run)
 
     async def of_conversation(self, tenant: str, conversation_id: str) -> list[FoundRun]:
         """The runs of a conversation, in the order they were asked for, without their outcomes.
@@ -92,7 +92,7 @@ class Runs:
         """
         await self._conversations.get(tenant, conversation_id)
         view = await self._views.read(tenant, conversation_id)
-        return [FoundRun(conversation_id, run, None) for run in view.runs.values()]
+        return [FoundRun(conversation_id, replace(run), None) for run in view.runs.values()]
 
     async def wait(self, tenant: str, run_id: str, timeout_s: float) -> FoundRun:
         """A run when it has ended, or as it stands after `timeout_s`."""
@@ -161,17 +161,19 @@ class Runs:
                 return RunView(run_id, "queued", asked_at, message_id=work.message_id, model=model)
         return None
 
-    async def _found(self, tenant: str, conversation_id: str, run: RunView) -> FoundRun:
-        outcome: RunFinished | None = None
-        if run.finished_in:
-            stored = await self._views.commit(tenant, conversation_id, run.finished_in)
-            outcome = _outcome(stored, run.run_id) if stored else None
+    async def _found(self, tenant: str, conversation_id: str, waiting: RunView) -> FoundRun:
         view = await self._views.read(tenant, conversation_id)
+        # A copy: the view goes on while the outcome is read, and must not say more than it.
+        run = replace(view.runs.get(waiting.run_id, waiting))
         questions = tuple(
             question.asked.model_dump(mode="json", exclude={"type"})
             for question in view.questions.values()
             if question.run_id == run.run_id
         )
+        outcome: RunFinished | None = None
+        if run.finished_in:
+            stored = await self._views.commit(tenant, conversation_id, run.finished_in)
+            outcome = _outcome(stored, run.run_id) if stored else None
         return FoundRun(conversation_id, run, outcome, questions)
 
 

@@ -29,9 +29,16 @@ async def run_stream(gateway: Gateway, caller: Caller, request: ChatSend, detail
         detail=detail,
         sink=outbox,
     )
-    ack = await gateway.service.answer(caller, request)
-    run_id = ack.run_id or ""
-    feed = await _from_the_start(gateway, caller, run_id, before, detail, outbox)
+    await before.listen()  # the model may be writing before the answer to the request is here
+    try:
+        ack = await gateway.service.answer(caller, request)
+        run_id = ack.run_id or ""
+        feed = await _from_the_start(gateway, caller, run_id, before, detail, outbox)
+    except BaseException:
+        await before.close()
+        raise
+    if feed is not before:
+        await before.close()
     feed.only(run_id)
 
     async def gone() -> None:
@@ -40,7 +47,7 @@ async def run_stream(gateway: Gateway, caller: Caller, request: ChatSend, detail
             await gateway.service.answer(caller, cancel)
 
     headers = {**SSE_HEADERS, "location": f"/context/runs/{run_id}", "banksman-run-id": run_id}
-    return Stream(kept_alive(_events(feed, outbox)), headers=headers, gone=gone)
+    return Stream(kept_alive(_events(feed, outbox)), headers=headers, gone=gone, closed=feed.close)
 
 
 async def _from_the_start(
@@ -69,7 +76,6 @@ async def _events(feed: Feed, outbox: Outbox) -> AsyncIterator[bytes]:
     finally:
         following.cancel()
         await asyncio.wait((following,))
-        await feed.close()
 
 
 def _sse(frame: str) -> bytes:

@@ -21,6 +21,8 @@ SSE_HEADERS = {
 class Stream(Response):
     """A body of pieces. When the client goes away its making is cancelled at once, and `gone` is called.
 
+    `closed` is called at the end of every answer, also of one whose first piece was never asked for.
+
     Starlette's own notices a client that left only when it next sends something.
     """
 
@@ -31,12 +33,14 @@ class Stream(Response):
         headers: Mapping[str, str] | None = None,
         *,
         gone: Callable[[], Awaitable[None]] | None = None,
+        closed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.status_code = status
         self.background = None
         self.body = b""
         self._pieces = pieces
         self._gone = gone
+        self._closed = closed
         self.init_headers(headers)
         with contextlib.suppress(KeyError):
             del self.headers["content-length"]
@@ -54,6 +58,8 @@ class Stream(Response):
             if not sending.done():
                 sending.cancel()
             await asyncio.wait((sending, leaving))
+            if self._closed is not None:
+                await self._closed()
         if not sending.cancelled():
             sending.result()
 
