@@ -30,7 +30,7 @@ from banksman.contracts.ids import conversation_of, new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.auth import Caller
-from banksman.gateway.fanout import encoded_event
+from banksman.gateway.event_frames import encoded_event
 from banksman.gateway.service import Request, Service
 
 logger = logging.getLogger(__name__)

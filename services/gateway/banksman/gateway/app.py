@@ -14,12 +14,11 @@ import uvicorn
 from fastapi import FastAPI, WebSocket
 from starlette.types import ASGIApp
 
-from banksman.bus import streams
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
-from banksman.bus.topology import StorageBudget, app_topology
 from banksman.bus.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.api import Api
 from banksman.gateway.auth import Keys, Tickets
@@ -52,8 +51,6 @@ from banksman.runtime.service import run as run_service
 logger = logging.getLogger(__name__)
 
 VERSION = version("banksman")
-LEAST_STORAGE = StorageBudget(1_000_000)
-"""What the streams must at least be given, together; how much more is the operator's choice."""
 RECONNECT_AFTER_S = 1.0
 DEMO_NOTICE = (
     "No model key is set: a demo model answers. It understands plain requests such as “run `ls`” only."
@@ -191,23 +188,7 @@ def _notices(settings: GatewayServiceSettings) -> tuple[str, ...]:
 def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> None:
     health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
-        health.checks["streams"] = Durability(bus).problem
-
-
-class Durability:
-    """The check that streams are as strong as promised. What holds once is not asked again."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._holds = False
-
-    async def problem(self) -> str | None:
-        """What is missing or weaker; None when all is well."""
-        if not self._holds:
-            findings = await streams.verify(self._bus, app_topology(LEAST_STORAGE))
-            self._holds = not findings
-            return "; ".join(findings) or None
-        return None
+        health.checks["streams"] = Durability.of_app(bus).problem
 
 
 async def main(settings: GatewayServiceSettings, life: Life) -> None:

@@ -7,25 +7,18 @@ deltas and the running output of tools, which are lost when they are lost.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from pydantic import ValidationError
 from pydantic_core import to_json
 
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus
 from banksman.bus.live import Following, LiveHub
 from banksman.bus.log import StoredCommit
-from banksman.bus.messages import Message
-from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
 from banksman.contracts.events import (
-    ApprovalRequested,
     Event,
     MessageCompleted,
     RunFinished,
@@ -35,22 +28,16 @@ from banksman.contracts.frames import (
     DETAILS,
     Detail,
     ReplayDone,
-    Subscribed,
     detail_of,
-    event_data,
-    event_frame,
 )
-from banksman.contracts.wire import JsonValue
+from banksman.gateway.event_frames import encoded_event, subscribed
+from banksman.gateway.lossy import LossyChannel
 from banksman.gateway.views import ConversationView, Views
 
 logger = logging.getLogger(__name__)
 
-EVENT_BYTES = 256 * 1024
-"""A longer event is sent with its long texts cut."""
-CUT_TEXT_CHARS = 2_000
-"""Characters that are left of a text in an event that is too long."""
-PENDING_DELTAS = 4_096
-"""Deltas of one conversation that may wait in this process."""
+EARLY_DELTAS = 4_096
+"""Deltas that may wait for the stored events before them."""
 
 
 class Sink(Protocol):
@@ -110,8 +97,8 @@ class Feed:
         """Set once the run that it is limited to has ended."""
         self._closed = False
         self._following: Following | None = None
-        self._channel: _Lossy | None = None
-        self._early: deque[Delta | CallProgress] | None = deque(maxlen=PENDING_DELTAS)
+        self._channel: LossyChannel | None = None
+        self._early: deque[Delta | CallProgress] | None = deque(maxlen=EARLY_DELTAS)
         """What came before the stored events that it belongs after; None once live."""
         self._over: set[str] = set()
         """Messages and calls that the stored events end: nothing early is shown of them."""
@@ -257,7 +244,7 @@ class Fanout:
         self.hub = hub
         self.views = views
         self._bus = bus
-        self._channels: dict[tuple[str, str], _Lossy] = {}
+        self._channels: dict[tuple[str, str], LossyChannel] = {}
 
     async def feed(
         self,
@@ -286,108 +273,20 @@ class Fanout:
         _check_position(conversation_id, view, after_seq, log_epoch)
         return Feed(self, tenant, conversation_id, view, after_seq=after_seq, detail=detail, sink=sink)
 
-    async def join(self, feed: Feed) -> _Lossy:
+    async def join(self, feed: Feed) -> LossyChannel:
         """Give a feed the deltas of its conversation."""
         key = (feed.tenant, feed.conversation_id)
-        channel = self._channels.setdefault(key, _Lossy(self._bus, *key))
+        channel = self._channels.setdefault(key, LossyChannel(self._bus, *key))
         channel.feeds.add(feed)
         await channel.listen()
         return channel
 
-    async def leave(self, channel: _Lossy, feed: Feed) -> None:
+    async def leave(self, channel: LossyChannel, feed: Feed) -> None:
         """Take a feed off; the last one ends the subscriptions."""
         channel.feeds.discard(feed)
         if not channel.feeds and self._channels.get(channel.key) is channel:
             del self._channels[channel.key]
         await channel.listen()
-
-
-@dataclass(eq=False)
-class _Lossy:
-    """The core subjects of one conversation: deltas, and running output when somebody wants it."""
-
-    bus: Bus
-    tenant: str
-    conversation_id: str
-    feeds: set[Feed] = field(default_factory=set[Feed])
-    _open: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
-    # Opening and closing wait for the server; two at once would subscribe twice.
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.tenant, self.conversation_id
-
-    async def listen(self) -> None:
-        """Subscribe to what the feeds want now, and to nothing else."""
-        async with self._turn:
-            await self._keep(bool(self.feeds), subjects.delta(*self.key), self._delta)
-            wanted = any(feed.shows_progress for feed in self.feeds)
-            await self._keep(wanted, subjects.tool_progress(*self.key), self._progress)
-
-    async def _keep(self, wanted: bool, subject: str, received: Callable[[Message], Any]) -> None:
-        if wanted and subject not in self._open:
-            self._open[subject] = await self.bus.subscribe(
-                subject, received, pending_messages=PENDING_DELTAS, pending_bytes=4 * 1024 * 1024
-            )
-        elif not wanted and subject in self._open:
-            await self._open.pop(subject).unsubscribe()
-
-    async def _delta(self, message: Message) -> None:
-        with contextlib.suppress(ValidationError):
-            delta = Delta.model_validate_json(message.data)
-            for feed in tuple(self.feeds):
-                feed.take(delta)
-
-    async def _progress(self, message: Message) -> None:
-        with contextlib.suppress(ValidationError):
-            progress = CallProgress.model_validate_json(message.data)
-            for feed in tuple(self.feeds):
-                if feed.shows_progress:
-                    feed.take(progress)
-
-
-def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
-    """The head of a conversation, as a subscriber is told."""
-    run = view.open_run
-    pending = tuple(
-        {**question.asked.model_dump(mode="json", exclude={"type"}), "run_id": question.run_id}
-        for question in view.questions.values()
-    )
-    return Subscribed(
-        conversation_id=conversation_id,
-        head_seq=view.last_seq,
-        oldest_seq=view.oldest_seq,
-        log_epoch=view.log_epoch,
-        active_run=None if run is None else {"run_id": run.run_id, "status": run.status},
-        pending_approvals=pending,
-    )
-
-
-def encoded_event(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> str:
-    """An event frame as text, at most 256 KiB but for questions, which are shown in full."""
-    frame = event_frame(event, conversation_id, log_epoch, prev_seq)
-    text = to_json(frame).decode()
-    if len(text) > EVENT_BYTES and not isinstance(event.data, ApprovalRequested):
-        frame["data"] = {**_cut_object(event_data(event)), "truncated": True}
-        text = to_json(frame).decode()
-    return text
-
-
-def _cut_object(data: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    return {name: _cut(value) for name, value in data.items()}
-
-
-def _cut(value: JsonValue) -> JsonValue:
-    match value:
-        case str() if len(value) > CUT_TEXT_CHARS:
-            return f"{value[:CUT_TEXT_CHARS]}… ({len(value) - CUT_TEXT_CHARS} characters left out)"
-        case dict():
-            return _cut_object(value)
-        case list():
-            return [_cut(item) for item in value]
-        case _:
-            return value
 
 
 def _check_position(

@@ -18,7 +18,7 @@ from banksman.contracts.frames import (
     detail_of,
 )
 from banksman.gateway.auth import Caller
-from banksman.gateway.fanout import encoded_event, subscribed
+from banksman.gateway.event_frames import encoded_event, subscribed
 from banksman.gateway.gateway import Gateway
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.bodies import CancelBody, DecisionBody, NewChat, NewConversation, NewRun, Rename
