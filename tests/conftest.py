@@ -13,7 +13,7 @@ import pytest
 
 from banksman.testing.privileged import MARK
 
-pytest_plugins = ["banksman.testing.fixtures"]
+pytest_plugins = ["banksman.testing.fixtures", "banksman.testing.docker_engine"]
 
 # A shell starts its background jobs with SIGINT ignored, and children inherit that; tests end children by it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

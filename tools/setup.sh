@@ -32,6 +32,19 @@ missing_packages() {
     command -v npm >/dev/null || echo npm
     command -v git >/dev/null || echo git
     has_compose || compose_package
+    [ "$(id -u)" != 0 ] || missing_for_privileged_tests
+}
+
+# What only root's tests use: an engine and images for it, network and disk faults, other clocks.
+missing_for_privileged_tests() {
+    command -v dockerd >/dev/null || echo docker.io
+    command -v mmdebstrap >/dev/null || echo mmdebstrap
+    command -v apparmor_parser >/dev/null || echo apparmor
+    command -v ip >/dev/null || echo iproute2
+    command -v iptables >/dev/null || echo iptables
+    command -v faketime >/dev/null || echo faketime
+    command -v mkfs.ext4 >/dev/null || echo e2fsprogs
+    command -v zstd >/dev/null || echo zstd
 }
 
 # Debian 12 knows only docker-compose 1.29; newer releases and Ubuntu package the plugin.
