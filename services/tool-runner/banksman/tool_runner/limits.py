@@ -92,6 +92,21 @@ class FetchLimits(_Limits):
     """Body after decompression; the rest is not inflated."""
 
 
+class MarkdownLimits(_Limits):
+    """What turning one page into Markdown may use; beyond it the page comes back as it is, with a note."""
+
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Wall clock, the wait for a slot included."""
+    cpu_s: int = Field(default=8, ge=1)
+    """RLIMIT_CPU of the process."""
+    memory_bytes: int = Field(default=256 * MIB, ge=64 * MIB)
+    """RLIMIT_DATA of the process. A page of 2 MiB takes about 60 MiB."""
+    max_markdown_bytes: int = Field(default=8 * MIB, ge=1)
+    """Length of the Markdown in UTF-8."""
+    max_concurrent: int = Field(default=2, ge=1)
+    """Pages at a time; more wait."""
+
+
 class RunnerLimits(_Limits):
     """All limits of a runner."""
 
@@ -101,3 +116,4 @@ class RunnerLimits(_Limits):
     sandbox: SandboxLimits = SandboxLimits()
     workspace: WorkspaceLimits = WorkspaceLimits()
     fetch: FetchLimits = FetchLimits()
+    markdown: MarkdownLimits = MarkdownLimits()

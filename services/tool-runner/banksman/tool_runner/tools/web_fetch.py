@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import codecs
 import re
+from dataclasses import dataclass
 
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
 from banksman.tool_runner.concurrency import unless
 from banksman.tool_runner.egress import Egress, Fetched, FetchFailed, FetchRefused
 from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.markdown.converter import ConversionFailed, MarkdownConverter
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
 from banksman.tool_runner.workspace import Workspace
@@ -16,8 +18,20 @@ from banksman.tool_runner.workspace import Workspace
 _TEXT_TYPES = re.compile(
     r"text/.*|application/(.*\+)?(json|xml)|application/(x-)?(javascript|ecmascript|ndjson|yaml|x-yaml)"
 )
+_PAGE_TYPES = ("text/html", "application/xhtml+xml")
+_BEGINS_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _META_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The text of a response as the model gets it."""
+
+    text: str
+    is_markdown: bool = False
+    note: str | None = None
+    """What the model has to know of the text; None when it is all there in the form that was asked for."""
 
 
 class WebFetch:
@@ -29,6 +43,7 @@ class WebFetch:
     def __init__(self, egress: Egress, limits: RunnerLimits) -> None:
         self._egress = egress
         self._max_chars = limits.max_output_chars
+        self._converter = MarkdownConverter(limits.markdown)
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """GET `url`; an HTTP error status is a result with `success` false, not an error of the tool."""
@@ -42,27 +57,38 @@ class WebFetch:
             return failure(kind, f"web_fetch of {url[:500]} failed: {failed}", url=url)
         if fetched is None:
             return failure("cancelled", "the fetch was cancelled", url=url)
-        return await asyncio.to_thread(self._result, fetched, run.workspace)
-
-    def _result(self, fetched: Fetched, workspace: Workspace) -> ToolOutcome:
-        media_type = fetched.content_type.partition(";")[0].strip().lower()
-        value: JsonObject = {
-            "success": 200 <= fetched.status < 300,
-            "url": fetched.url,
-            "status": fetched.status,
-            "content_type": fetched.content_type,
-            "total_bytes": len(fetched.body),
-        }
+        media_type = _media_type(fetched)
         if media_type and not _TEXT_TYPES.fullmatch(media_type):
-            value |= {
-                "body": "",
-                "truncated": bool(fetched.body),
-                "message": f"{media_type} is not shown as text",
-            }
-            return ToolOutcome(value=value, truncated=bool(fetched.body), output=fetched.body or None)
-        text = _text(fetched)
+            return _described(fetched, media_type)
+        shown = _Shown(await asyncio.to_thread(_text, fetched))
+        if arguments.get("format") == "markdown":
+            converted = await unless(self._markdown(fetched, shown.text, run.workspace), run.stop.wait())
+            if converted is None:
+                return failure("cancelled", "the fetch was cancelled", url=url)
+            shown = converted
+        return await asyncio.to_thread(self._result, fetched, shown, run.workspace)
+
+    async def _markdown(self, fetched: Fetched, text: str, workspace: Workspace) -> _Shown:
+        """A page as Markdown; whatever is no page, or cannot be converted, as it is."""
+        if not _is_page(fetched, text):
+            return _Shown(text)
+        try:
+            markdown = await self._converter.convert(text, base_url=fetched.url, identity=workspace.identity)
+        except ConversionFailed as failed:
+            return _Shown(text, note=f"The page is shown as it is, not as Markdown: {failed}.")
+        if text.strip() and not markdown.text.strip():
+            return _Shown(text, note="The page is shown as it is: as Markdown nothing is left of it.")
+        note = f"Not all of the page is here: {' '.join(markdown.warnings)}" if markdown.warnings else None
+        return _Shown(markdown.text, is_markdown=True, note=note)
+
+    def _result(self, fetched: Fetched, shown: _Shown, workspace: Workspace) -> ToolOutcome:
+        text = shown.text
         truncated = fetched.truncated or len(text) > self._max_chars
-        value |= {"body": text[: self._max_chars], "truncated": truncated}
+        value = _facts(fetched) | {"body": text[: self._max_chars], "truncated": truncated}
+        if shown.is_markdown:
+            value["format"] = "markdown"
+        if shown.note is not None:
+            value["note"] = shown.note
         whole = text.encode("utf-8", "replace") if truncated else None
         if whole is not None and (path := keep_whole(workspace, whole)):
             value |= {"full_output_path": path, "more": self._more(fetched, text, path)}
@@ -73,6 +99,35 @@ class WebFetch:
         shown = text[: self._max_chars].encode("utf-8", "replace")
         rest = how_to_go_on(path, len(shown)) if len(text) > self._max_chars else ""
         return " ".join(part for part in (bound, rest) if part)
+
+
+def _facts(fetched: Fetched) -> JsonObject:
+    return {
+        "success": 200 <= fetched.status < 300,
+        "url": fetched.url,
+        "status": fetched.status,
+        "content_type": fetched.content_type,
+        "total_bytes": len(fetched.body),
+    }
+
+
+def _described(fetched: Fetched, media_type: str) -> ToolOutcome:
+    """The result for a response that is no text."""
+    cut = bool(fetched.body)
+    message = f"{media_type} is not shown as text"
+    value = _facts(fetched) | {"body": "", "truncated": cut, "message": message}
+    return ToolOutcome(value=value, truncated=cut, output=fetched.body or None)
+
+
+def _media_type(fetched: Fetched) -> str:
+    return fetched.content_type.partition(";")[0].strip().lower()
+
+
+def _is_page(fetched: Fetched, text: str) -> bool:
+    """True for HTML by its type; without a type, by how it begins."""
+    if media_type := _media_type(fetched):
+        return media_type in _PAGE_TYPES
+    return _BEGINS_PAGE.match(text) is not None
 
 
 def _text(fetched: Fetched) -> str:
