@@ -10,11 +10,12 @@ from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, WrongLastSequence
 from banksman.bus.messages import StoredMessage
-from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, MSG_ID, PREV, SNAPSHOT
+from banksman.bus.names import CONSUMED, EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, MSG_ID, PREV, SNAPSHOT
 from banksman.bus.publish import durable, message_id
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Commit
+from banksman.contracts.usage import Consumed
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +79,7 @@ class EventLog:
                 commit.model_dump_json(by_alias=True).encode(),
                 msg_id=commit.id,
                 expect_last_subject_seq=after,
-                headers={
-                    FIRST_SEQ: str(commit.first_seq),
-                    LAST_SEQ: str(commit.last_seq),
-                    PREV: str(after),
-                    LOG_EPOCH: commit.log_epoch,
-                    SNAPSHOT: str(snapshot),
-                },
+                headers=_headers(commit, after, snapshot),
             )
         except WrongLastSequence as refused:
             return await self._stored_before(subject, commit, after) or Conflict(refused.found)
@@ -176,6 +171,18 @@ class EventLog:
             commits.append(stored)
             position = stored.stream_seq
         return commits
+
+
+def _headers(commit: Commit, after: int, snapshot: int) -> dict[str, str]:
+    headers = {
+        FIRST_SEQ: str(commit.first_seq),
+        LAST_SEQ: str(commit.last_seq),
+        PREV: str(after),
+        LOG_EPOCH: commit.log_epoch,
+        SNAPSHOT: str(snapshot),
+    }
+    consumed = Consumed.by(commit.events)
+    return {**headers, CONSUMED: consumed.header} if consumed.requests else headers
 
 
 def stored_commit(message: StoredMessage) -> StoredCommit:

@@ -208,6 +208,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.OWNERS, budget.share(10), replicas),
         bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S, tells_end=True),
         bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
+        bucket(names.USAGE, budget.share(2), replicas),
     )
 
 

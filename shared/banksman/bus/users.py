@@ -34,6 +34,7 @@ _BUCKETS = (
     names.OWNERS,
     names.RUNNERS,
     names.IDEMPOTENCY,
+    names.USAGE,
 )
 _STREAMS = (
     names.EVENTS,
@@ -126,12 +127,15 @@ def agent() -> User:
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
             subjects.files(ANY, ANY, ANY),
-            *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS),
+            *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.USAGE),
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.RUNS, names.AGENTS),
             *_pulls(names.RUNS, names.SIGNALS),
             *_pulls(names.APPROVALS, names.APPROVAL_REPLIES),
             *_pulls(names.TIMERS, names.FIRED_TIMERS),
+            # Each agent follows all logs, to know what a tenant consumed at any of them.
+            api("CONSUMER.CREATE", names.EVENTS, ANY),
+            api("CONSUMER.MSG.NEXT", names.EVENTS, ANY),
             *(api("STREAM.PURGE", stream) for stream in _STREAMS),
             api("STREAM.MSG.DELETE", names.DEAD),
             api("STREAM.MSG.DELETE", names.APPROVALS),

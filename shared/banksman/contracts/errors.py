@@ -49,6 +49,8 @@ class ErrorCode(StrEnum):
     CALL_LIMIT = "call_limit"
     TOKEN_LIMIT = "token_limit"
     COST_LIMIT = "cost_limit"
+    TENANT_TOKEN_LIMIT = "tenant_token_limit"
+    TENANT_COST_LIMIT = "tenant_cost_limit"
     CRASH_LOOP = "crash_loop"
     PROVIDER_ERROR = "provider_error"
     WORKFLOW_ERROR = "workflow_error"

@@ -45,6 +45,7 @@ SECTIONS = frozenset(
         "models",
         "nats",
         "operator",
+        "tenants",
         "tool_runner",
         "workflows",
     }
