@@ -1,0 +1,57 @@
+"""What befalls the processes of a fleet, one thing after the other, by a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from banksman.testing.chaos.fleet import Fleet, Member
+from banksman.testing.history.records import Fault, Recording
+
+What = Literal["kill", "freeze"]
+
+
+@dataclass
+class Faults:
+    """Kills and freezes members at random for as long as `strike` runs."""
+
+    fleet: Fleet
+    recording: Recording
+    chance: random.Random
+    every_s: float = 3.0
+    freezes: float = 0.15
+    """Share of the strikes that freeze."""
+    frozen_s: tuple[float, float] = (45.0, 90.0)
+    struck: dict[str, int] = field(default_factory=dict[str, int])
+    """Kills by member."""
+
+    async def strike(self) -> None:
+        """Strike until cancelled; what is frozen then is thawed."""
+        async with asyncio.TaskGroup() as frozen:
+            while True:
+                await asyncio.sleep(self.chance.uniform(0.6, 1.4) * self.every_s)
+                awake = [member for member in self.fleet.members.values() if member.name not in self._asleep]
+                member = self.chance.choice(awake)
+                if self.chance.random() < self.freezes and len(self._asleep) < 2:
+                    frozen.create_task(self._freeze(member))
+                else:
+                    self._kill(member)
+
+    _asleep: set[str] = field(default_factory=set[str])
+
+    def _kill(self, member: Member) -> None:
+        self.recording.add(Fault(what="kill", target=member.name))
+        self.struck[member.name] = self.struck.get(member.name, 0) + 1
+        member.kill()
+
+    async def _freeze(self, member: Member) -> None:
+        self.recording.add(Fault(what="freeze", target=member.name))
+        self._asleep.add(member.name)
+        member.freeze()
+        try:
+            await asyncio.sleep(self.chance.uniform(*self.frozen_s))
+        finally:
+            member.thaw()
+            self._asleep.discard(member.name)

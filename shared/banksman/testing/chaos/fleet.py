@@ -1,0 +1,345 @@
+"""The processes of a system, each of which a test may kill, freeze, and start otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.users import OPERATOR, inbox_prefix
+from banksman.cli.up.child_process import problem_of
+from banksman.cli.up.nats import LOCAL, LocalNats
+from banksman.cli.up.plan import Plan, ProcessSpec, Stage, launched
+from banksman.cli.up.settings import LocalSettings, UpSettings
+from banksman.cli.up.state import DataDir
+from banksman.testing.nats import free_port
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.workspace import default_root
+
+START_S = 90.0
+"""Seconds that the system may take until all of it is ready, on a machine that has more to do."""
+RESTART_AFTER_S = 0.2
+END_S = 40.0
+LEDGER_SERVER = "ledger"
+"""The tool server whose one tool writes into a ledger outside of every workspace."""
+_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")
+
+
+class Member:
+    """One process of the system, started again whenever it ends."""
+
+    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+        self.spec = spec
+        self.log = log
+        self.prefix: tuple[str, ...] = ()
+        """What its command is run by: `ip netns exec …`."""
+        self.environment: dict[str, str] = {}
+        """What it is told on top, at its next starts."""
+        self.starts = 0
+        self.exit_codes: list[int] = []
+        """Of the processes that have ended; negative for a signal."""
+        self._once: dict[str, str] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._wanted = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Its name in the system."""
+        return self.spec.name
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now; None between two."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it, and start it again whenever it ends, until `stop`."""
+        self._wanted.set()
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep(), name=self.name)
+
+    def once(self, **environment: str) -> None:
+        """Tell the next process this, and those after it no more."""
+        self._once = environment
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.send(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stop it in its tracks: its connections stay open and nothing answers."""
+        self.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.send(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process; nothing between two."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait until the process that runs now has ended; returns its exit code."""
+        seen = len(self.exit_codes)
+        while len(self.exit_codes) == seen:
+            self._ended.clear()
+            await self._ended.wait()
+        return self.exit_codes[-1]
+
+    async def restart(self) -> int:
+        """End it in order, as a supervisor does; another is started. Returns the exit code."""
+        self.send(signal.SIGTERM)
+        return await self.ended()
+
+    async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End it for good, or until `start`."""
+        self._wanted.clear()
+        self.thaw()
+        self.send(number)
+        while self._process is not None:
+            await self.ended()
+
+    async def close(self) -> None:
+        """End it, and start no more."""
+        await self.stop()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+    async def problem(self, http: httpx.AsyncClient) -> str | None:
+        """What keeps it from being ready, by its own word; None when it is."""
+        return "not running" if self._process is None else await problem_of(http, self.spec.ready_url)
+
+    async def ready(self, http: httpx.AsyncClient, *, wanted: bool = True, within_s: float = START_S) -> None:
+        """Wait until it says that it is ready, or that it is not.
+
+        Raises:
+            AssertionError: it does not; with the end of its log.
+        """
+        said = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while ((said := await self.problem(http)) is None) is not wanted:
+                    await asyncio.sleep(0.05)
+                return
+        state = "ready" if wanted else "unready"
+        raise AssertionError(f"{self.name} is not {state} in {within_s:g} s: {said}\n{self.last_words}")
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
+
+    async def _keep(self) -> None:
+        while True:
+            await self._wanted.wait()
+            await self._run_once()
+            await asyncio.sleep(RESTART_AFTER_S)
+
+    async def _run_once(self) -> None:
+        told, self._once = self._once, {}
+        with self.log.open("ab") as out:
+            self._process = await asyncio.create_subprocess_exec(
+                *launched((*self.prefix, *self.spec.command), os.getpid()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**self.spec.environment, **self.environment, **told},
+                process_group=0,
+            )
+        self.starts += 1
+        code = await self._process.wait()
+        self._process = None
+        self.exit_codes.append(code)
+        self._ended.set()
+
+
+class Fleet:
+    """A system of two agents, gateways and tool-runners, one of everything else, and a tool server.
+
+    As an async context manager it runs while the block does.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        model_url: str,
+        *,
+        host: str = "127.0.0.1",
+        agents: int = 2,
+        gateways: int = 2,
+        runners: int = 2,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            directory: Where everything is kept.
+            model_url: The model server that agents ask.
+            host: Where its processes listen; another than loopback reaches them over other networks.
+            agents: Agent processes.
+            gateways: Gateway processes.
+            runners: Tool-runner processes, each with workspaces of its own.
+            settings: Variables for all services.
+        """
+        self.directory = directory
+        self.host = host
+        self.ledger = directory / "ledger.txt"
+        """What the ledger tool writes, a line an execution: marker, execution, time."""
+        self._data = DataDir(directory / "data")
+        self._data.prepare()
+        self.nats = LocalNats(self._data, port=free_port(), http_port=free_port())
+        self.nats.prepare()
+        self._listen_everywhere()
+        inherited = {
+            **{name: value for name in _KEPT if (value := os.environ.get(name)) is not None},
+            "BANKSMAN_MODELS__OPENAI_API_KEY": "sk-test-canary-openai-0123456789",
+            "BANKSMAN_MODELS__OPENAI_BASE_URL": f"{model_url}/v1",
+            **(settings or {}),
+        }
+        chosen = UpSettings.model_validate(
+            {"local": LocalSettings(agents=agents), "models": {"openai_api_key": "sk-test"}}
+        )
+        plan = Plan(chosen, self.nats, gateway_port=free_port(), inherited=inherited)
+        self.roots: list[Path] = []
+        """The directories of workspaces, one a runner."""
+        self.urls: list[str] = []
+        """Where the gateways answer."""
+        specs = [plan.server(), *(spec for spec in plan.services())]
+        found = [copy for spec in specs for copy in self._copies(spec, gateways, runners)]
+        found.append(self._ledger_server(inherited))
+        logs = self._data.logs
+        self.members = {spec.name: Member(spec, logs / f"{spec.name}.log") for spec in found}
+
+    async def __aenter__(self) -> Self:
+        self.http = httpx.AsyncClient(trust_env=False)
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __getitem__(self, name: str) -> Member:
+        """A process by its name: `nats`, `agent-1`, `gateway-2`, `tool-runner-1`, `workflows`, `ledger`."""
+        return self.members[name]
+
+    async def start(self) -> None:
+        """Start everything and wait until all is ready."""
+        server = self["nats"]
+        server.start()
+        await server.ready(self.http)
+        await self.nats.provision()
+        for member in self.members.values():
+            member.start()
+        await self.ready()
+
+    async def ready(self, within_s: float = START_S) -> None:
+        """Wait until every process says that it is ready.
+
+        Raises:
+            AssertionError: one does not.
+        """
+        async with asyncio.TaskGroup() as waiting:
+            for member in self.members.values():
+                if member.name != LEDGER_SERVER:
+                    waiting.create_task(member.ready(self.http, within_s=within_s))
+
+    async def close(self) -> None:
+        """End everything at once."""
+        async with asyncio.TaskGroup() as ending:
+            for member in self.members.values():
+                ending.create_task(member.close())
+        await self.http.aclose()
+
+    @asynccontextmanager
+    async def operator(self) -> AsyncGenerator[Bus]:
+        """The operator's connection, which may read everything."""
+        settings = NatsSettings(
+            url=self.nats.url, nkey_seed_file=self.nats.seed_file(OPERATOR), connect_timeout_s=20
+        )
+        async with await Bus.connect(
+            settings, name="chaos-operator", inbox_prefix=inbox_prefix(OPERATOR)
+        ) as bus:
+            yield bus
+
+    def log(self) -> str:
+        """The end of every process's log."""
+        return "\n".join(f"--- {member.name}\n{member.last_words}" for member in self.members.values())
+
+    def _copies(self, spec: ProcessSpec, gateways: int, runners: int) -> list[ProcessSpec]:
+        match spec.name:
+            case "gateway":
+                return [self._gateway(spec, number) for number in range(1, gateways + 1)]
+            case "tool-runner":
+                return [self._runner(spec, number) for number in range(1, runners + 1)]
+            case _:
+                return [self._on(spec)]
+
+    def _gateway(self, spec: ProcessSpec, number: int) -> ProcessSpec:
+        port = free_port()
+        self.urls.append(f"http://{self.host}:{port}")
+        told = {
+            "BANKSMAN_GATEWAY__PORT": str(port),
+            "BANKSMAN_GATEWAY__HOST": self.host,
+            "BANKSMAN_GATEWAY__KEYLESS": "true",
+            "BANKSMAN_GATEWAY__ALLOWED_HOSTS": f'["{self.host}"]',
+        }
+        return self._on(spec, f"gateway-{number}", told)
+
+    def _runner(self, spec: ProcessSpec, number: int) -> ProcessSpec:
+        data = self._data.path / f"runner-{number}"
+        data.mkdir(mode=0o711)
+        root = default_root(data, sandbox_identity())
+        self.roots.append(root)
+        return self._on(spec, f"tool-runner-{number}", {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(root)})
+
+    def _on(
+        self, spec: ProcessSpec, name: str | None = None, told: Mapping[str, str] | None = None
+    ) -> ProcessSpec:
+        """A copy of a process with ports of its own, on the host of this system."""
+        environment = {**spec.environment, **(told or {})}
+        section = next((key.rpartition("__")[0] for key in environment if key.endswith("HEALTH_PORT")), None)
+        if section is None:
+            return spec
+        port = free_port()
+        environment |= {f"{section}__HEALTH_PORT": str(port), f"{section}__HEALTH_HOST": self.host}
+        named = {key: value.replace("127.0.0.1", self.host) for key, value in environment.items()}
+        ready_url = f"http://{self.host}:{port}/readyz"
+        return replace(spec, name=name or spec.name, environment=named, ready_url=ready_url)
+
+    def _ledger_server(self, inherited: Mapping[str, str]) -> ProcessSpec:
+        command = (sys.executable, "-m", "banksman.testing.chaos.ledger", str(self.ledger))
+        environment = {
+            **{name: value for name, value in inherited.items() if not name.startswith("BANKSMAN_")},
+            "NATS_URL": self.nats.url.replace("127.0.0.1", self.host),
+            "NATS_SEED_FILE": str(self.nats.seed_file(LOCAL.user)),
+        }
+        url = f"{self.nats.monitoring_url}/healthz"
+        return ProcessSpec(LEDGER_SERVER, Stage.TOOL_RUNNER, command, environment, url)
+
+    def _listen_everywhere(self) -> None:
+        if self.host != "127.0.0.1":
+            file = self.nats.config_file
+            text = file.read_text(encoding="utf-8")
+            file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")

@@ -1,0 +1,112 @@
+"""What the runs of a chaos do: scripts of the model, and people who answer, cancel and steer."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from banksman.model_server import Reply, ToolCall
+
+LEDGER_FILE = "ledger"
+"""In a workspace, what its commands have done: a line an execution, with marker, execution, time."""
+
+AUTO, ASKING, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
+_TOOLS = {"enabled": True, "allowed_tools": ["bash", "enter"]}
+ASSISTANTS = {
+    AUTO: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "auto"}]},
+    ASKING: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "ask"}]},
+    FEEDBACK: {
+        "tools": {**_TOOLS, "on_reject": "feedback"},
+        "approval_policy": [{"tool": "*", "action": "ask"}],
+    },
+}
+"""Assistants by id."""
+
+Verdict = Literal["approve", "reject", "edit", "race", "ignore"]
+Kind = Literal[
+    "text", "command", "commands", "json", "tool", "approve", "reject", "feedback", "edit", "race", "cancel",
+    "cancel-question", "steer", "queue",
+]  # fmt: skip
+
+WEIGHTS: dict[Kind, int] = {
+    "text": 10,
+    "command": 14,
+    "commands": 8,
+    "json": 8,
+    "tool": 14,
+    "approve": 10,
+    "reject": 4,
+    "feedback": 4,
+    "edit": 4,
+    "race": 6,
+    "cancel": 8,
+    "cancel-question": 3,
+    "steer": 4,
+    "queue": 3,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: what its model says, and what its person does."""
+
+    kind: Kind
+    marker: str
+    assistant: str
+    replies: tuple[Reply, ...]
+    verdict: Verdict = "approve"
+    think_s: float = 0.0
+    """Seconds until the person answers, cancels or steers."""
+    json_text: bool = False
+
+
+def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
+    """The next run."""
+    kind = kind or chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    think_s = chance.uniform(0, 1.5)
+    seconds = chance.choice((0.0, 0.0, 0.2, 1.0))
+    done = Reply(text=f"Done: {marker}.", first_delay_s=chance.choice((0.0, 0.0, 0.3)))
+    match kind:
+        case "text":
+            return Plan(kind, marker, AUTO, (done,))
+        case "command" | "steer" | "queue":
+            return Plan(kind, marker, AUTO, (_native(_bash(marker, seconds)), done), think_s=think_s)
+        case "commands":
+            two = (_bash(f"{marker}-1", seconds), _bash(f"{marker}-2", 0.0))
+            return Plan(kind, marker, AUTO, (_native(*two), _native(_bash(f"{marker}-3", 0.0)), done))
+        case "json":
+            return Plan(kind, marker, AUTO, (_as_text(_bash(marker, seconds)), done), json_text=True)
+        case "tool":
+            entered = ToolCall(name="enter", arguments={"marker": marker, "seconds": seconds})
+            return Plan(kind, marker, AUTO, (_native(entered), done))
+        case "cancel":
+            # Long enough that the cancel meets it in the middle, or before it began.
+            slow = _bash(marker, chance.choice((0.5, 3.0)))
+            return Plan(kind, marker, AUTO, (_native(slow), done), think_s=think_s)
+        case "cancel-question":
+            return Plan(kind, marker, ASKING, (_native(_bash(marker, 0)), done), "ignore", think_s)
+        case "approve" | "reject" | "edit" | "race":
+            return Plan(kind, marker, ASKING, (_native(_bash(marker, seconds)), done), kind, think_s)
+        case "feedback":
+            return Plan(kind, marker, FEEDBACK, (_native(_bash(marker, 0)), done), "reject", think_s)
+
+
+def command(marker: str, seconds: float = 0.0) -> str:
+    """A command that writes its line into the ledger of its workspace, once for each execution."""
+    line = f'echo "{marker} $(cat /proc/sys/kernel/random/uuid) $(date +%s.%N)" >> {LEDGER_FILE}'
+    return f"{line}; sleep {seconds}" if seconds else line
+
+
+def _bash(marker: str, seconds: float) -> ToolCall:
+    return ToolCall(name="bash", arguments={"command": command(marker, seconds)})
+
+
+def _native(*calls: ToolCall) -> Reply:
+    return Reply(tool_calls=calls)
+
+
+def _as_text(call: ToolCall) -> Reply:
+    written = {"tool": call.name, "parameters": call.arguments, "terminate": False}
+    return Reply(text=json.dumps(written))

@@ -1,0 +1,305 @@
+"""People who start runs all the time, answer, cancel and steer them, and write down what they see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx
+
+from banksman.contracts.ids import new_id
+from banksman.model_server import ModelServer
+from banksman.testing.chaos.fleet import Fleet
+from banksman.testing.chaos.person import Frame, Person, RequestFailed, Subscription, Told, seen
+from banksman.testing.chaos.plans import ASSISTANTS, LEDGER_FILE, Kind, Plan, command, plan
+from banksman.testing.history.records import Calm, Cancel, Decide, Effect, Phase, Recording, Send, Violation
+
+PEOPLE = 4
+MOST_OPEN = 60
+"""Runs under way above which nobody starts another: what is measured is loss, not overload."""
+READ_LEDGERS_EVERY_S = 1.0
+END_S = 120.0
+"""Seconds after the calm that all runs get to end."""
+
+
+@dataclass(eq=False)
+class _Run:
+    """A run that somebody waits for."""
+
+    plan: Plan
+    person: Person
+    conversation_id: str
+    run_id: str | None = None
+    acted: set[str] = field(default_factory=set[str])
+    """Questions that were answered, so that nobody answers twice."""
+    finished: set[str] = field(default_factory=set[str])
+    """Runs of this conversation that have ended; one may do so before its acknowledgement comes."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ended(self) -> None:
+        """Wait for the end of the run."""
+        while self.run_id not in self.finished:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+@dataclass
+class Traffic:
+    """What people do with a fleet. Everything that they see goes into the recording."""
+
+    fleet: Fleet
+    model: ModelServer
+    recording: Recording
+    chance: random.Random
+    rate: float
+    """Runs started a second."""
+    kinds: tuple[Kind, ...] = ()
+    """Only these; all when empty."""
+    people: list[Person] = field(default_factory=list[Person])
+    conversations: list[str] = field(default_factory=list[str])
+    problems: list[str] = field(default_factory=list[str])
+    """What should not have happened to a client: refusals, and requests that were never answered."""
+    _open: dict[str, _Run] = field(default_factory=dict[str, _Run])
+    """By conversation."""
+    _group: asyncio.TaskGroup | None = None
+    _known_effects: set[str] = field(default_factory=set[str])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Let people come and go while the block runs; then nobody starts anything new."""
+        await self._prepare()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            lives = [group.create_task(person.live()) for person in self.people]
+            reading = group.create_task(self._read_ledgers_for_ever())
+            starting = group.create_task(self._start_for_ever())
+            try:
+                yield
+                starting.cancel()
+                self.recording.add(Calm())
+                await self._settled()
+                await self._read_again()
+            finally:
+                for task in (*lives, reading, starting):
+                    task.cancel()
+                for task in self._tasks:
+                    task.cancel()
+        self.read_ledgers()
+        for violation in self.model.violations:
+            self.recording.add(Violation(text=f"{violation.message} ({violation.model})"))
+
+    @property
+    def open_runs(self) -> int:
+        """Runs that have not ended, as far as their people know."""
+        return len(self._open)
+
+    async def start(self, kind: Kind | None = None) -> None:
+        """Somebody starts a run, and does with it what its plan says."""
+        chosen = plan(self.chance, new_id("mark-"), kind)
+        person = self.chance.choice(self.people)
+        self._soon(self._see_through(chosen, person))
+
+    def read_ledgers(self) -> None:
+        """Write down what executions have done until now."""
+        files = [path for root in self.fleet.roots for path in root.glob(f"*/*/{LEDGER_FILE}")]
+        for file in (*files, self.fleet.ledger):
+            with contextlib.suppress(OSError):
+                for line in file.read_text().splitlines():
+                    self._note_effect(line)
+
+    def _note_effect(self, line: str) -> None:
+        words = line.split()
+        if len(words) == 3 and line not in self._known_effects:
+            self._known_effects.add(line)
+            self.recording.add(Effect(marker=words[0], execution=words[1], at=float(words[2])))
+
+    async def _prepare(self) -> None:
+        async with httpx.AsyncClient(base_url=self.fleet.urls[0], trust_env=False, timeout=20) as http:
+            for name, fields in ASSISTANTS.items():
+                answer = await http.post("/context/assistants", json={"id": name, **fields})
+                assert answer.status_code in (201, 409), answer.text
+        for number in range(PEOPLE):
+            chance = random.Random(self.chance.random())
+            name = f"person-{number + 1}"
+            self.people.append(Person(name, self.fleet.urls, self.recording, chance, self._on_event))
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._group is not None
+        task = self._group.create_task(self._noting_problems(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    async def _noting_problems(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (RequestFailed, TimeoutError) as problem:
+            self.problems.append(f"{type(problem).__name__}: {problem}")
+
+    async def _start_for_ever(self) -> None:
+        while True:
+            if len(self._open) < MOST_OPEN:
+                kind = self.chance.choice(self.kinds) if self.kinds else None
+                await self.start(kind)
+            await asyncio.sleep(self.chance.expovariate(self.rate))
+
+    async def _see_through(self, chosen: Plan, person: Person) -> None:
+        name = f"m{chosen.marker.removeprefix('mark-')}"
+        self.model.play(name, chosen.replies, at_end="repeat")
+        settings = {"tool_protocol": "json_text" if chosen.json_text else "native"}
+        created = await person.request(
+            {
+                "type": "conversation.create",
+                "assistant": chosen.assistant,
+                "model": f"openai:scripted/{name}",
+                "settings": settings,
+                "detail": "full",
+            }
+        )
+        conversation_id = str(created["conversation_id"])
+        self.conversations.append(conversation_id)
+        run = self._open[conversation_id] = _Run(chosen, person, conversation_id)
+        try:
+            await person.follow(conversation_id)
+            run.run_id = await self._send(run, "go")
+            await self._meddle(run)
+            await run.ended()
+        finally:
+            self._open.pop(conversation_id, None)
+        await person.leave(conversation_id)
+
+    async def _send(self, run: _Run, text: str, *, mode: str = "queue") -> str:
+        request_id, steers = new_id("q"), mode == "steer"
+
+        def told(phase: str, frame: Frame) -> None:
+            self.recording.add(
+                Send(
+                    phase=cast(Phase, phase),
+                    request_id=request_id,
+                    conversation_id=run.conversation_id,
+                    run_id=frame.get("run_id") if phase == "ok" else None,
+                    problem=frame.get("message") if phase in ("fail", "info") else None,
+                    steers=steers,
+                )
+            )
+
+        frame: Frame = {"type": "chat.send", "conversation_id": run.conversation_id, "id": request_id}
+        answer = await run.person.request({**frame, "content": text, "mode": mode}, told=told)
+        return str(answer["run_id"])
+
+    async def _meddle(self, run: _Run) -> None:
+        """Cancel, steer, or send another message."""
+        if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue"):
+            return
+        await asyncio.sleep(run.plan.think_s)
+        match run.plan.kind:
+            case "steer":
+                await self._send(run, "and hurry", mode="steer")
+            case "queue":
+                await self._send(run, "and another thing")
+            case _:
+                await self._cancel(run)
+
+    async def _cancel(self, run: _Run) -> None:
+        assert run.run_id is not None
+        run_id, request_id = run.run_id, new_id("q")
+
+        def told(phase: str, frame: Frame) -> None:
+            problem = frame.get("message") if phase in ("fail", "info") else None
+            line = Cancel(phase=cast(Phase, phase), request_id=request_id, run_id=run_id, problem=problem)
+            self.recording.add(line)
+
+        await run.person.request({"type": "run.cancel", "run_id": run_id, "id": request_id}, told=told)
+
+    def _on_event(self, frame: Frame) -> None:
+        run = self._open.get(frame["conversation_id"])
+        if run is None:
+            return
+        if frame["type"] == "run.finished":
+            run.finished.add(frame["run_id"])
+            run.changed.set()
+        if frame["type"] == "approval.requested":
+            self._soon(self._answer(run, frame["data"]))
+
+    async def _answer(self, run: _Run, asked: Frame) -> None:
+        if run.plan.verdict == "ignore" or asked["approval_id"] in run.acted:
+            return
+        run.acted.add(asked["approval_id"])
+        await asyncio.sleep(run.plan.think_s)
+        match run.plan.verdict:
+            case "race":
+                other = self.chance.choice(self.people)
+                async with asyncio.TaskGroup() as racing:
+                    racing.create_task(self._decide(run.person, asked, {"all": "approve"}))
+                    racing.create_task(self._decide(other, asked, {"all": "reject"}))
+            case "edit":
+                edited = {"command": command(f"{run.plan.marker}-edited")}
+                decisions = [
+                    {"tool_call_id": item["tool_call_id"], "decision": "approve", "arguments": edited}
+                    for item in asked["items"]
+                ]
+                await self._decide(run.person, asked, {"decisions": decisions})
+            case verdict:
+                await self._decide(run.person, asked, {"all": verdict})
+
+    async def _decide(self, person: Person, asked: Frame, verdict: Frame) -> None:
+        approval_id, request_id = asked["approval_id"], new_id("q")
+        frame = {"type": "approval.reply", "approval_id": approval_id, "id": request_id, **verdict}
+        await person.request(frame, told=self._told_of(approval_id, request_id))
+
+    def _told_of(self, approval_id: str, request_id: str) -> Told:
+        def told(phase: str, frame: Frame) -> None:
+            self.recording.add(
+                Decide(
+                    phase=cast(Phase, phase),
+                    request_id=request_id,
+                    approval_id=approval_id,
+                    outcome=frame.get("outcome") if phase == "ok" else None,
+                    already_resolved=bool(frame.get("already_resolved")) and phase == "ok",
+                    problem=frame.get("message") if phase in ("fail", "info") else None,
+                )
+            )
+
+        return told
+
+    async def _read_ledgers_for_ever(self) -> None:
+        while True:
+            self.read_ledgers()
+            await asyncio.sleep(READ_LEDGERS_EVERY_S)
+
+    async def _settled(self) -> None:
+        """Wait until everything that was started has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        for run in self._open.values():
+            self.problems.append(f"{run.plan.kind} run {run.run_id} of {run.conversation_id} is open")
+
+    async def _read_again(self) -> None:
+        """Read every conversation once more, over HTTP and by another gateway, as a reader of its own."""
+        async with httpx.AsyncClient(base_url=self.fleet.urls[-1], trust_env=False, timeout=20) as http:
+            for conversation_id in self.conversations:
+                await self._read_log(http, conversation_id)
+
+    async def _read_log(self, http: httpx.AsyncClient, conversation_id: str) -> None:
+        mine = Subscription()
+        while True:
+            path = f"/context/conversations/{conversation_id}/events"
+            answer = (await http.get(path, params={"after_seq": mine.last, "detail": "full"})).json()
+            for frame in answer["items"]:
+                self.recording.add(seen(f"final {conversation_id}", mine, frame))
+                mine.last = frame["seq"]
+            if answer.get("next") is None:
+                return
+
+
+Clock = Callable[[], float]
+now: Clock = time.monotonic
