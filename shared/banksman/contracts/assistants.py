@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from banksman.contracts.messages import ToolProtocol
+from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.wire import JsonObject, Stored, Text, Token
 
 Decision = Literal["auto", "ask", "deny"]
@@ -65,6 +66,9 @@ class ToolSettings(Stored):
     final_summary: bool = False
     """True asks the model once more after a terminating call, instead of answering with its result."""
     on_reject: OnReject = "abort"
+    network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
+    """Hosts that `web_fetch` and, when it grants that, commands may reach; None for all that the operator
+    allows to `web_fetch`, and no network for commands."""
 
 
 class Limits(Stored):

@@ -14,6 +14,7 @@ from pydantic import Field
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import Content, ToolProtocol, Usage
+from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token
 
@@ -135,6 +136,8 @@ class ApprovalItem(Stored):
     digest: str
     editable: bool = True
     preview: Preview
+    network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
+    """Where the call may connect to; see `ToolCall.network`."""
 
 
 class ApprovalRequested(Stored):
@@ -196,12 +199,17 @@ class WorkspaceChanged(Stored):
 
 
 class WorkspaceRestored(Stored):
-    """The workspace was rebuilt from a snapshot on another runner."""
+    """The workspace was rebuilt on another runner, and changes may be missing."""
 
     type: Literal["workspace.restored"] = "workspace.restored"
     snapshot_ts: Timestamp | None
+    """When the copy was made; None when the workspace begins empty."""
     lost_calls: tuple[str, ...]
     """Ids of the calls whose changes may be missing."""
+    term: int = 0
+    """The term of the workspace that began with the loss: each log tells it once."""
+    reason: str | None = None
+    """Why an existing copy was not restored."""
 
 
 class CancelRequested(Stored):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, cast
 from pydantic import Field, StringConstraints, field_validator
 
 from banksman.contracts.ids import digest
+from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$")]
@@ -90,16 +91,23 @@ class ToolCall(Stored):
     idempotent: bool = False
     timeout_s: float = 60.0
     server: Token | None = None
+    network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
+    """Where a call of a workspace tool may connect to, from the assistant's settings; None for what the
+    runner's operator allows to `web_fetch`, and no network for commands."""
 
     @property
     def digest(self) -> str:
-        """What an approval and the runner agree on: SHA-256 over the name and the exact arguments."""
-        return call_digest(self.name, self.arguments)
+        """What an approval and the runner agree on; see `call_digest`."""
+        return call_digest(self.name, self.arguments, self.network)
 
 
-def call_digest(name: str, arguments: JsonObject) -> str:
-    """SHA-256 over `[name, arguments]` in canonical JSON (sorted keys, no white space, UTF-8)."""
-    canonical = json.dumps([name, arguments], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def call_digest(name: str, arguments: JsonObject, network: NetworkPolicy | None = None) -> str:
+    """SHA-256 over `[name, arguments]` in canonical JSON (sorted keys, no white space, UTF-8).
+
+    A call with a network policy has that as the third element.
+    """
+    words = [name, arguments, *([] if network is None else [network.model_dump(mode="json")])]
+    canonical = json.dumps(words, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return digest(canonical.encode("utf-8"))
 
 

@@ -24,7 +24,8 @@ BASH = ToolDefinition(
     description=(
         "Run a command with bash in the workspace of this conversation. Each call starts a new shell in "
         "/workspace: files stay; variables, the current directory and background processes do not. "
-        "There is no network (use web_fetch) and no standard input. Returns stdout, stderr and "
+        "There is no network (use web_fetch), unless HTTPS_PROXY is set: then some hosts answer by that "
+        "proxy. There is no standard input. Returns stdout, stderr and "
         f"exit_code; output beyond {MAX_OUTPUT_CHARS} characters is cut in the middle and kept "
         "whole in the file full_output_path: page through it with read_file, or search it with grep."
     ),
@@ -151,6 +152,9 @@ WEB_FETCH = ToolDefinition(
 
 WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = (BASH, READ_FILE, WRITE_FILE, WEB_FETCH)
 """What every runner serves in the workspaces that it owns."""
+
+NETWORK_TOOLS = frozenset({BASH.name, WEB_FETCH.name})
+"""Those whose calls carry the network policy of their assistant."""
 
 WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
 """No other tool may have one of these names."""

@@ -163,7 +163,7 @@ def _decision(item: ApprovalItem, verdict: Verdict, schemas: Mapping[str, JsonOb
         if not item.editable:
             raise BadInput("decisions.arguments", item.name, "no edited arguments for this call")
         check_arguments(item.name, decision.arguments, schemas)
-        if call_digest(item.name, decision.arguments) == item.digest:
+        if call_digest(item.name, decision.arguments, item.network) == item.digest:
             return decision.model_copy(update={"arguments": None})
     return decision
 

@@ -22,8 +22,10 @@ from banksman.contracts.events import (
     ToolCallRequested,
 )
 from banksman.contracts.messages import Usage, text_of
+from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.wire import JsonObject
+from banksman.contracts.workspace_tools import NETWORK_TOOLS
 from banksman.runs.schemas import argument_problem
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import MAX_MALFORMED, Ending, finished
@@ -71,11 +73,15 @@ def recorded(state: Conversation, reply: Reply) -> tuple[EventBody, ...]:
 
 def failure(state: Conversation, error: BanksmanError) -> tuple[EventBody, ...]:
     """The end of a run whose model could not be asked."""
+    code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR
+    return ended(state, Ending("failed", code, str(error), "not_executed"))
+
+
+def ended(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
+    """The end of a run whose model is not asked; nothing when it was cancelled meanwhile."""
     if state.run is None or state.run.cancel is not None:
         return ()
-    code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR
-    ending = Ending("failed", code, str(error), "not_executed")
-    return (finished(state.run, "failed", str(error), ending),)
+    return (finished(state.run, ending.status, ending.message, ending),)
 
 
 def _message(run: Run, reply: Reply, text: str | None) -> MessageCompleted:
@@ -117,7 +123,8 @@ def _calls(
         ending = Ending("failed", ErrorCode.CALL_LIMIT, said, "not_executed")
         return (message, finished(run, "failed", said, ending))
     pairs = list(zip(requested, reply.call_ids, strict=True))
-    calls = [_call(asked, call_id, reply.tools) for asked, call_id in pairs]
+    network = run.settings.tools.network
+    calls = [_call(asked, call_id, reply.tools, network) for asked, call_id in pairs]
     decided = _policy(state, run, reply)
     events: list[EventBody] = [
         ToolCallRequested(call=call, arguments_error=asked.arguments_error)
@@ -137,7 +144,9 @@ def _calls(
     return (message, *events)
 
 
-def _call(asked: RequestedCall, call_id: str, tools: Mapping[str, ToolDefinition]) -> ToolCall:
+def _call(
+    asked: RequestedCall, call_id: str, tools: Mapping[str, ToolDefinition], network: NetworkPolicy | None
+) -> ToolCall:
     tool = tools.get(asked.name)
     call = ToolCall(
         id=call_id,
@@ -154,6 +163,7 @@ def _call(asked: RequestedCall, call_id: str, tools: Mapping[str, ToolDefinition
             "idempotent": tool.idempotent,
             "timeout_s": tool.timeout_s,
             "server": tool.server,
+            "network": network if tool.name in NETWORK_TOOLS else None,
         }
     )
 
@@ -205,6 +215,7 @@ def _question(reply: Reply, calls: list[ToolCall]) -> ApprovalRequested:
             name=call.name,
             arguments=call.arguments,
             digest=call.digest,
+            network=call.network,
             preview=preview(call, old_content=reply.old_contents.get(str(call.arguments.get("path")))),
         )
         for call in calls

@@ -1,4 +1,4 @@
-"""The one way out of the runner: a GET that only ever connects to addresses that were checked.
+"""The one way out of the runner, which only ever connects to addresses that were checked.
 
 FetchRefused      the policy forbids the URL, an address or a redirect
 FetchFailed       it was allowed and did not work: look-up, connection, protocol, deadline
@@ -7,7 +7,6 @@ FetchFailed       it was allowed and did not work: look-up, connection, protocol
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import re
 import socket
 import ssl
@@ -20,6 +19,7 @@ import httpcore
 import httpx
 
 from banksman.tool_runner.addresses import Address, is_public
+from banksman.tool_runner.hosts import ANY_HOST, HostRules
 from banksman.tool_runner.inflate import Inflater, UnsupportedEncoding
 from banksman.tool_runner.limits import FetchLimits
 
@@ -55,18 +55,6 @@ class FetchFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class HostRules:
-    """Which hosts may be fetched from, by glob patterns on the name in lower case; checked at every hop."""
-
-    allowed: tuple[str, ...] = ("*",)
-    denied: tuple[str, ...] = ()
-
-    def admit(self, host: str) -> bool:
-        """True when a pattern allows the host and none denies it."""
-        return _matches(host, self.allowed) and not _matches(host, self.denied)
-
-
-@dataclass(frozen=True, slots=True)
 class Fetched:
     """A response."""
 
@@ -99,8 +87,10 @@ class Egress:
         self._network = PinnedNetwork(resolver or resolve, address_allowed)
         self._ssl_context = ssl_context or ssl.create_default_context()
 
-    async def get(self, url: str, *, timeout_s: float | None = None) -> Fetched:
+    async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
         """GET a URL, following redirects, each checked like the first.
+
+        `within` narrows the hosts for this one; it cannot widen them.
 
         Raises:
             FetchRefused: when the policy forbids a hop.
@@ -109,23 +99,42 @@ class Egress:
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._follow(url)
+                return await self._follow(url, within)
         except TimeoutError as error:
             raise FetchFailed(f"no complete answer within {deadline_s:g} s", timed_out=True) from error
 
-    async def _follow(self, url: str) -> Fetched:
-        current = self._checked(url)
+    async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
+        """A connection to the host and port of a URL, under the rules of a fetch; the caller closes it.
+
+        Raises:
+            FetchRefused: when the policy forbids the host, the port or an address.
+            FetchFailed: when nothing answers there, or not within the limit's time.
+        """
+        checked = self._checked(str(url), within)
+        try:
+            async with asyncio.timeout(self._limits.timeout_s):
+                return await self._network.connect_tcp(checked.raw_host.decode("ascii"), _port(checked))
+        except TimeoutError as error:
+            raise FetchFailed("no connection in time", timed_out=True) from error
+        except (httpcore.NetworkError, httpcore.TimeoutException, OSError, ValueError) as error:
+            raise FetchFailed(f"{type(error).__name__}: {error}") from error
+
+    async def _follow(self, url: str, within: HostRules) -> Fetched:
+        current = self._checked(url, within)
         for _ in range(self._limits.max_redirects + 1):
             answer = await self._hop(current)
             if isinstance(answer, Fetched):
                 return answer
-            current = self._checked(str(answer))
+            current = self._checked(str(answer), within)
         raise FetchRefused(f"more than {self._limits.max_redirects} redirects")
 
-    def _checked(self, url: str) -> httpx.URL:
+    def _checked(self, url: str, within: HostRules) -> httpx.URL:
         parsed = check_url(url, self._ports)
-        if not self._hosts.admit(parsed.host.rstrip(".").lower()):
-            raise FetchRefused(f"host {parsed.host!r} is not allowed")
+        name = parsed.raw_host.decode("ascii").strip("[]").rstrip(".").lower()
+        if not self._hosts.admit(name, _port(parsed)):
+            raise FetchRefused(f"host {name!r} is not allowed on this runner")
+        if not within.admit(name, _port(parsed)):
+            raise FetchRefused(f"host {name!r} is not allowed for this assistant")
         return parsed
 
     async def _hop(self, url: httpx.URL) -> Fetched | httpx.URL:
@@ -252,11 +261,15 @@ def check_url(url: str, ports: frozenset[int] = _PORTS) -> httpx.URL:
         raise FetchRefused(f"scheme {parsed.scheme!r}: only http and https are allowed")
     if "@" in _AUTHORITY_END.split(url.partition("://")[2], maxsplit=1)[0]:
         raise FetchRefused("a user name or password in the URL is not allowed")
-    port = parsed.port or (443 if parsed.scheme == "https" else 80)
+    port = _port(parsed)
     if port not in ports:
         raise FetchRefused(f"port {port} is not allowed; allowed are {', '.join(map(str, sorted(ports)))}")
     _check_host(parsed.host)
     return parsed
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
 
 
 def _check_host(host: str) -> None:
@@ -274,10 +287,6 @@ def _literal(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host.strip("[]").rstrip("."))
     except ValueError:
         return None
-
-
-def _matches(host: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(host, pattern.lower()) for pattern in patterns)
 
 
 def _wire_url(url: httpx.URL) -> httpcore.URL:

@@ -69,7 +69,13 @@ class Execution:
             workspace = self.workspaces.get(request.tenant, request.workspace_id)
             async with asyncio.timeout(timeout_s + OVERTIME_S):
                 return await self.box.run(
-                    call.name, workspace, call.arguments, timeout_s=timeout_s, on_output=on_output, stop=stop
+                    call.name,
+                    workspace,
+                    call.arguments,
+                    timeout_s=timeout_s,
+                    on_output=on_output,
+                    stop=stop,
+                    network=call.network,
                 )
         except TimeoutError:
             return failure("timeout", f"{call.name[:80]} did not end within {timeout_s:g} s")

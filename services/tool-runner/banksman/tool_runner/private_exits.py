@@ -6,10 +6,12 @@ import ssl
 from collections.abc import Iterable
 from ipaddress import ip_address
 
+import httpcore
 import httpx
 
 from banksman.tool_runner.addresses import Address
-from banksman.tool_runner.egress import Egress, Fetched, HostRules
+from banksman.tool_runner.egress import Egress, Fetched
+from banksman.tool_runner.hosts import ANY_HOST, HostRules
 from banksman.tool_runner.limits import FetchLimits
 
 
@@ -29,12 +31,19 @@ class EgressWithPrivate(Egress):
             place: _only(*place, limits, ssl_context) for place in (_place(text) for text in private)
         }
 
-    async def get(self, url: str, *, timeout_s: float | None = None) -> Fetched:
+    async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
         """GET a URL; see `Egress.get`. Only the first hop may be a private server."""
         way_out = self._private.get(_asked(url))
         if way_out is not None:
-            return await way_out.get(url, timeout_s=timeout_s)
-        return await super().get(url, timeout_s=timeout_s)
+            return await way_out.get(url, timeout_s=timeout_s, within=within)
+        return await super().get(url, timeout_s=timeout_s, within=within)
+
+    async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
+        """A connection to the host of a URL; see `Egress.connect`."""
+        way_out = self._private.get(_asked(str(url)))
+        if way_out is not None:
+            return await way_out.connect(url, within=within)
+        return await super().connect(url, within=within)
 
 
 def _only(address: str, port: int, limits: FetchLimits, ssl_context: ssl.SSLContext) -> Egress:

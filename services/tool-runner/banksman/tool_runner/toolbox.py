@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
+from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import argument_problem
@@ -48,10 +49,12 @@ class ToolBox:
         on_output: OnProgress | None = None,
         on_start: OnStart | None = None,
         stop: Stop | None = None,
+        network: NetworkPolicy | None = None,
     ) -> ToolOutcome:
         """Execute one call when its turn in the workspace has come.
 
         `timeout_s` (default: the definition's) counts from that turn. `stop` ends a call that waits or runs.
+        `network` says where it may connect to, within what this runner allows.
         Cancelling the caller also ends the call, and its processes.
 
         Raises:
@@ -64,7 +67,7 @@ class ToolBox:
         if problem := argument_problem(tool.definition.input_schema, arguments):
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
-        run = ToolRun(workspace, limit_s, stop or Stop(), on_output)
+        run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network)
         if not tool.exclusive:
             return await self._execute(tool, arguments, run, on_start)
         async with workspace.exclusive():

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ErrorKind, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.sandbox.base import Stop
@@ -46,6 +47,8 @@ class ToolRun:
     stop: Stop
     """Ends a running call."""
     on_progress: OnProgress | None = None
+    network: NetworkPolicy | None = None
+    """Where the assistant's settings let the call connect to; None for no settings."""
 
 
 class Tool(Protocol):

@@ -9,6 +9,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
 from banksman.tool_runner.concurrency import unless
 from banksman.tool_runner.egress import Egress, Fetched, FetchFailed, FetchRefused
+from banksman.tool_runner.hosts import rules_of
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.markdown.converter import ConversionFailed, MarkdownConverter
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
@@ -49,7 +50,8 @@ class WebFetch:
         """GET `url`; an HTTP error status is a result with `success` false, not an error of the tool."""
         url = str(arguments["url"])
         try:
-            fetched = await unless(self._egress.get(url, timeout_s=run.timeout_s), run.stop.wait())
+            get = self._egress.get(url, timeout_s=run.timeout_s, within=rules_of(run.network))
+            fetched = await unless(get, run.stop.wait())
         except FetchRefused as refused:
             return failure("denied", f"web_fetch refused {url[:500]}: {refused}", url=url)
         except FetchFailed as failed:
