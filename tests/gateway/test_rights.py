@@ -11,9 +11,10 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import OUTPUTS, OWNERS, RUNNERS
 from banksman.bus.objects import Objects
 from banksman.bus.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES
-from banksman.contracts.calls import RunnerLease, WorkspaceOwner
+from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.tools import ToolResult
+from banksman.contracts.workspaces import WorkspaceOwner
 from banksman.testing.fixtures import SecuredNats
 
 

@@ -184,7 +184,9 @@ class SimulatedRunners:
 
     world: World
 
-    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
+    async def place(
+        self, tenant: str, conversation_id: str, server: str | None, *, changes: bool = True
+    ) -> Placement | None:
         return await Op("place", lambda: self.world.place(conversation_id))
 
     async def alive(self, placement: Placement) -> bool:

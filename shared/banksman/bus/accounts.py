@@ -200,8 +200,9 @@ _RUN_WRITES = (
     subjects.tool_started(ANY, ANY),
     subjects.tool_result(ANY, ANY),
     kv_subject(names.RUNNERS, ANY),
+    subjects.workspace_report(ANY, ANY, ANY),
 )
-"""What runners may store in APP. The acknowledgement comes back as a service's answer."""
+"""What runners may store in APP, and tell it. The acknowledgement comes back as a service's answer."""
 _RUN_TELLS = subjects.tool_progress(ANY, ANY)
 
 

@@ -148,6 +148,7 @@ def agent() -> User:
             subjects.cancel_nudge(ANY, ANY),
             subjects.registry("tool", ANY),
             subjects.tenant_registry("tool", ANY, ANY),
+            subjects.workspace_report(ANY, ANY, ANY),
         ),
         answers=True,
     )
@@ -209,6 +210,7 @@ def tool_runner(runner: str | None = None) -> User:
             subjects.tool_result(ANY, ANY),
             subjects.tool_progress(ANY, ANY),
             kv_subject(names.RUNNERS, who),
+            subjects.workspace_report(who, ANY, ANY),
             *(subject for store in _FILES for subject in _writes_objects(store)),
         ),
         subscribe=(

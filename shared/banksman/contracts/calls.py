@@ -9,6 +9,7 @@ from pydantic import Field
 
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlace
 
 
 class CallRequest(Stored):
@@ -29,6 +30,8 @@ class CallRequest(Stored):
     progress: bool = True
     workspace: Token | None = None
     """The conversation in whose workspace it runs; None for that of `conversation_id`."""
+    place: WorkspacePlace = WorkspacePlace()
+    """The state of the workspace that the caller knows; a tool server keeps none."""
 
     @property
     def workspace_id(self) -> str:
@@ -40,7 +43,7 @@ CallAnswerKind = Literal["accepted", "busy", "wrong_epoch", "done", "refused"]
 """
 accepted     it will run, or runs already
 busy         the queue is full; ask again
-wrong_epoch  the runner restarted since the workspace was placed
+wrong_epoch  the runner restarted, or the workspace was saved or moved, since it was placed
 done         a result is stored
 refused      the digest does not match, or the runner's sandbox does not hold; `reason` says which
 """
@@ -110,15 +113,13 @@ class RunnerLease(Stored):
     problem: str | None = None
 
 
-class WorkspaceOwner(Stored):
-    """KV `owners`: where a workspace is."""
+class _OnFiles(Stored):
+    """What every file request says of the workspace."""
 
-    runner: Token
-    runner_epoch: int
-    dirty: bool = False
+    place: WorkspacePlace = WorkspacePlace()
 
 
-class FileList(Stored):
+class FileList(_OnFiles):
     """Lists the files below a path."""
 
     op: Literal["list"] = "list"
@@ -126,7 +127,7 @@ class FileList(Stored):
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
-class FileRead(Stored):
+class FileRead(_OnFiles):
     """Reads a slice of a file."""
 
     op: Literal["read"] = "read"
@@ -135,7 +136,7 @@ class FileRead(Stored):
     max_bytes: int = Field(default=512 * 1024, ge=1, le=512 * 1024)
 
 
-class FileWrite(Stored):
+class FileWrite(_OnFiles):
     """Writes a slice; the last one replaces the file."""
 
     op: Literal["write"] = "write"
@@ -146,14 +147,16 @@ class FileWrite(Stored):
     last: bool
 
 
-class FileDelete(Stored):
+class FileDelete(_OnFiles):
     """Deletes a file."""
 
     op: Literal["delete"] = "delete"
     path: str = Field(max_length=4096)
 
 
-FileRequest = Annotated[FileList | FileRead | FileWrite | FileDelete, Field(discriminator="op")]
+FileRequest = Annotated[
+    FileList | FileRead | FileWrite | FileDelete | WorkspaceForget, Field(discriminator="op")
+]
 
 
 class FileEntry(Stored):
@@ -169,6 +172,8 @@ class FileAnswer(Stored):
     """The answer to a `FileRequest`; `error` when it failed."""
 
     error: str | None = None
+    moved: bool = False
+    """Nothing was done: the workspace was saved or moved since it was placed. Place it anew and ask again."""
     items: tuple[FileEntry, ...] = ()
     data_base64: str | None = None
     total_bytes: int | None = None

@@ -96,6 +96,11 @@ def files(runner: str, tenant: str, conversation_id: str) -> str:
     return _join("file", runner, tenant, conversation_id)
 
 
+def workspace_report(runner: str, tenant: str, conversation_id: str) -> str:
+    """What a runner tells of a workspace; core request, served by agents."""
+    return _join("workspace", "report", runner, tenant, conversation_id)
+
+
 def workflow_run(name: str, tenant: str, conversation_id: str) -> str:
     """Starts of one workflow (stream WORKFLOWS)."""
     return _join("workflow", "run", name, tenant, conversation_id)

@@ -1,18 +1,20 @@
 """Where calls go: the runners that are alive, and which of them owns a workspace.
 
 A workspace stays where it is for as long as its runner lives or may come back with it. Its place is one key
-in KV `owners`, written by compare-and-set; a runner that restarts keeps its id and so its workspaces.
+in KV `owners`, written by compare-and-set; a runner that restarts keeps its id and so its workspaces. When it
+goes elsewhere is decided by `banksman.runs.workspaces`.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
+from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
@@ -21,13 +23,17 @@ from banksman.contracts.calls import (
     CallRequest,
     CancelCall,
     FileAnswer,
+    FileList,
+    FileRead,
     FileRequest,
     RunnerLease,
-    WorkspaceOwner,
 )
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Placement
+from banksman.runs.spread import Spread
 from banksman.runs.tool_servers import Instance, least_loaded
+from banksman.runs.workspaces import place_of, wanted
 
 CALL_TIMEOUT_S = 2.0
 """Seconds within which a runner answers a request; it only has to admit the call."""
@@ -35,12 +41,29 @@ CALL_TIMEOUT_S = 2.0
 FILES_TIMEOUT_S = 10.0
 """Seconds within which a runner answers about files."""
 
+RESTORE_TIMEOUT_S = 60.0
+"""Seconds within which a runner that must restore the workspace first answers about files."""
+
+WAIT_S = 60.0
+"""Seconds that a changed workspace waits for its runner, unless set otherwise."""
+
+_PLACED_ANEW = 3
+"""Times that a file request is sent, which met a workspace that was just saved or moved."""
+
 
 class Placements:
     """The runners as one process sees them; as a context manager it watches their leases."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, *, wait_s: float = WAIT_S) -> None:
+        """Describe it.
+
+        Args:
+            bus: The connection.
+            wait_s: Seconds that a changed workspace waits for its runner.
+        """
         self._bus = bus
+        self._wait_s = wait_s
+        self._spread = Spread()
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._leases = BucketView(Bucket(bus, RUNNERS, RunnerLease))
 
@@ -68,8 +91,21 @@ class Placements:
             return True
         return any(one.placement == placement for one in self._instances(placement.runner))
 
-    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
+    async def place(
+        self,
+        tenant: str,
+        conversation_id: str,
+        server: str | None,
+        *,
+        changes: bool = True,
+    ) -> Placement | None:
         """The live process that serves the workspace, or the least loaded one of the tool server.
+
+        Args:
+            tenant: Whose workspace.
+            conversation_id: The conversation whose workspace it is.
+            server: The tool server; None for a runner.
+            changes: Whether the request may change files: then the workspace counts as changed from now on.
 
         Returns:
             None when nobody serves, or the workspace waits for its runner.
@@ -79,18 +115,41 @@ class Placements:
         key = f"{tenant}.{conversation_id}"
         while True:
             entry = await self._owners.get(key)
-            if entry is None:
-                chosen = self._least_loaded()
-                if chosen is None:
-                    return None
-                if await self._owners.create(key, _owned_by(chosen)) is not None:
-                    return chosen
+            record = entry and entry.value
+            should = wanted(
+                record,
+                holder=None if record is None else self._lease_of(record.runner),
+                chosen=self._spread.choose(self._leases.entries()),
+                changes=changes,
+                now=datetime.now(UTC),
+                wait_s=self._wait_s,
+            )
+            if should is None:
+                return None
+            if should.record != record and not await self._store(key, should.record, entry):
                 continue
-            here = self._serving(entry.value.runner)
-            if here is None or here.runner_epoch == entry.value.runner_epoch:
-                return here
-            if await self._owners.update(key, _owned_by(here), entry.revision) is not None:
-                return here
+            if record is None or record.runner != should.record.runner:
+                self._spread.placed(should.record.runner)
+            return _placement(should.record) if should.serves else None
+
+    async def forget(self, tenant: str, conversation_id: str) -> None:
+        """Remove the workspace of a deleted conversation, and its copy.
+
+        A runner that is away finds the conversation deleted when it comes back.
+        """
+        key = f"{tenant}.{conversation_id}"
+        while True:
+            entry = await self._owners.get(key)
+            if entry is None:
+                return
+            record = entry.value
+            if record.deleted:
+                break
+            buried = record.model_copy(update={"deleted": True, "dirty": False, "gone_since": None})
+            if await self._owners.update(key, buried, entry.revision) is not None:
+                break
+        if await self._forgotten(tenant, conversation_id, record):
+            await self._owners.delete(key)
 
     async def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
         """Send a call; None when nobody answered, or not in our words."""
@@ -115,30 +174,53 @@ class Placements:
         Raises:
             Unavailable: no runner serves the workspace now, or it did not answer.
         """
-        placement = await self.place(tenant, conversation_id, None)
-        if placement is None:
-            raise Unavailable("no tool-runner serves this workspace now")
-        subject = subjects.files(placement.runner, tenant, conversation_id)
-        reply = await self._bus.request(subject, request.model_dump_json().encode(), FILES_TIMEOUT_S)
+        changes = not isinstance(request, FileList | FileRead)
+        for _ in range(_PLACED_ANEW):
+            placement = await self.place(tenant, conversation_id, None, changes=changes)
+            if placement is None:
+                raise Unavailable("no tool-runner serves this workspace now")
+            placed = request.model_copy(update={"place": placement.place})
+            answer = await self._ask_files(placement.runner, tenant, conversation_id, placed)
+            if not answer.moved:
+                return answer
+        raise Unavailable("the workspace moves to another runner")
+
+    async def _ask_files(
+        self, runner: str, tenant: str, conversation_id: str, request: FileRequest
+    ) -> FileAnswer:
+        subject = subjects.files(runner, tenant, conversation_id)
+        restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
+        timeout_s = RESTORE_TIMEOUT_S if restores else FILES_TIMEOUT_S
+        reply = await self._bus.request(subject, request.model_dump_json().encode(), timeout_s)
         return FileAnswer.model_validate_json(reply)
+
+    async def _forgotten(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
+        """Have a workspace and its copy removed; False when not everything is gone for certain."""
+        home = self._lease_of(record.runner)
+        helper = home or self._spread.choose(self._leases.entries())
+        if helper is None:
+            return False
+        request = WorkspaceForget(snapshot=record.snapshot)
+        try:
+            answer = await self._ask_files(helper.runner, tenant, conversation_id, request)
+        except Unavailable:
+            return False
+        return home is not None and answer.error is None
+
+    async def _store(self, key: str, record: WorkspaceOwner, over: Entry[WorkspaceOwner] | None) -> bool:
+        """Write a record unless another was written meanwhile."""
+        if over is None:
+            return await self._owners.create(key, record) is not None
+        return await self._owners.update(key, record, over.revision) is not None
 
     def _instances(self, server: str) -> list[Instance]:
         found = (Instance.of(entry) for entry in self._leases.entries(f"{server}."))
         return [one for one in found if one is not None]
 
-    def _serving(self, runner: str) -> Placement | None:
+    def _lease_of(self, runner: str) -> RunnerLease | None:
         entry = self._leases.get(runner)
-        if entry is None or not entry.value.serving:
-            return None
-        return Placement(entry.value.runner, entry.value.runner_epoch)
-
-    def _least_loaded(self) -> Placement | None:
-        serving = [lease for lease in self.leases() if lease.serving and lease.workspaces]
-        if not serving:
-            return None
-        chosen = min(serving, key=lambda lease: lease.load)
-        return Placement(chosen.runner, chosen.runner_epoch)
+        return None if entry is None else entry.value
 
 
-def _owned_by(placement: Placement) -> WorkspaceOwner:
-    return WorkspaceOwner(runner=placement.runner, runner_epoch=placement.runner_epoch, dirty=True)
+def _placement(record: WorkspaceOwner) -> Placement:
+    return Placement(record.runner, record.runner_epoch, place_of(record), record.loss)

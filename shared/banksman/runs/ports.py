@@ -6,13 +6,14 @@ what it says or raises `Unavailable`; in between, the process may crash at any a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
+from banksman.contracts.workspaces import WorkspaceLoss, WorkspacePlace
 from banksman.runs.state import Conversation
 
 
@@ -106,13 +107,25 @@ class Placement:
 
     runner: str
     runner_epoch: int
+    place: WorkspacePlace = field(default=WorkspacePlace(), compare=False)
+    """What the runner must know of the workspace; two placements with the same process are the same."""
+    loss: WorkspaceLoss | None = field(default=None, compare=False)
+    """What did not come along when the workspace last moved."""
 
 
 class Runners(Protocol):
     """Those who execute calls."""
 
-    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
+    async def place(
+        self, tenant: str, conversation_id: str, server: str | None, *, changes: bool = True
+    ) -> Placement | None:
         """The live runner that owns the workspace (placed now if nobody does), or the live tool server.
+
+        Args:
+            tenant: Whose workspace.
+            conversation_id: The conversation whose workspace it is.
+            server: The tool server; None for a runner.
+            changes: Whether the call may change files.
 
         Returns:
             None when nobody is alive, or the workspace waits for its runner to come back.

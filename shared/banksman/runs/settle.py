@@ -340,8 +340,8 @@ class Settlement:
         runners, state = self.owned.ports.runners, self.owned.state
         if pursuit.accepted and pursuit.placement and await runners.alive(pursuit.placement):
             return pursuit.placement
-        workspace = self.owned.workspace or state.conversation_id
-        return await runners.place(state.tenant, workspace, pursuit.open_call.call.server)
+        workspace, call = self.owned.workspace or state.conversation_id, pursuit.open_call.call
+        return await runners.place(state.tenant, workspace, call.server, changes=not call.idempotent)
 
     async def _void(self, pursuit: Pursuit, moved: bool) -> None:
         ports, state = self.owned.ports, self.owned.state
@@ -357,6 +357,7 @@ class Settlement:
         pursuit.fresh = False
 
     async def _declare(self, pursuit: Pursuit, result: ToolResult) -> None:
+            place=placement.place,
         state = self.owned.state
         finished = CallFinished(conversation_id=state.conversation_id, attempt=pursuit.attempt, result=result)
         await self.owned.ports.slots.put_result(state.tenant, finished)

@@ -188,6 +188,8 @@ class Conversation:
     title: str = ""
     tombstone: int = 0
     """Number of the last event that says the conversation was deleted; 0 while it is not."""
+    restored_term: int = 0
+    """The newest term of the workspace that is known to have begun with a loss; 0 for none."""
     snapshot_seq: int = 0
     """Stream sequence of the newest snapshot; 0 for none."""
     since_snapshot: int = 0
@@ -476,13 +478,21 @@ def _with_result(history: tuple[Message, ...], name: str, result: ToolResult) ->
 
 
 def _tell_restored(state: Conversation, run: Run, data: WorkspaceRestored) -> Conversation:
+    note = UserMessage(message_id=run.message.message_id, content=_restored_text(data))
+    term = max(state.restored_term, data.term)
+    return replace(state, restored_term=term, run=replace(run, steering=(*run.steering, note)))
+
+
+def _restored_text(data: WorkspaceRestored) -> str:
+    if data.reason is not None:
+        what = f"The copy of the workspace could not be restored: {data.reason}. The workspace is empty now"
+    elif data.snapshot_ts is None:
+        what = "The machine with the workspace was lost, and there was no copy. The workspace is empty now"
+    else:
+        copied = f"{data.snapshot_ts:%Y-%m-%d %H:%M:%S} UTC"
+        what = f"The workspace was restored from a copy of {copied}; changes after it are lost"
     lost = ", ".join(data.lost_calls) or "none known"
-    text = (
-        "[The workspace was restored from a snapshot on another machine. "
-        f"Changes made by these calls may be missing: {lost}. Check files before relying on them.]"
-    )
-    note = UserMessage(message_id=run.message.message_id, content=text)
-    return replace(state, run=replace(run, steering=(*run.steering, note)))
+    return f"[{what}. Changes made by these calls may be missing: {lost}. Check files before relying on them.]"
 
 
 def _flush_steering(state: Conversation) -> Conversation:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from banksman.contracts import calls, events, work
+from banksman.contracts import calls, events, work, workspaces
 from banksman.contracts.assistants import ApprovalRule, Limits, ModelOptions, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import FilePart, ImagePart, TextPart, Usage
@@ -114,7 +114,7 @@ BODIES: tuple[events.EventBody, ...] = (
     ),
     events.ToolCallCompleted(result=RESULT),
     events.WorkspaceChanged(paths=({"path": "a.txt", "change": "created"},)),
-    events.WorkspaceRestored(snapshot_ts=TS, lost_calls=("k1",)),
+    events.WorkspaceRestored(snapshot_ts=TS, lost_calls=("k1",), term=2),
     events.HistoryCompacted(
         message_id="m4",
         how="summarised",
@@ -173,6 +173,7 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
     )
     yield from _work()
     yield from _calls()
+    yield from _workspaces()
 
 
 def _work() -> Iterator[tuple[str, BaseModel]]:
@@ -221,6 +222,7 @@ def _calls() -> Iterator[tuple[str, BaseModel]]:
         deadline=LATER,
         progress=False,
         workspace="c2",
+        place=workspaces.WorkspacePlace(term=2, generation=7),
     )
     yield "call.request", request
     yield "call.answer", calls.CallAnswer(answer="refused", reason="no sandbox")
@@ -234,6 +236,45 @@ def _calls() -> Iterator[tuple[str, BaseModel]]:
     )
     yield "call.finished", calls.CallFinished(conversation_id="c1", attempt="k1-1", result=RESULT)
     yield "call.cancel", calls.CancelCall(attempt="k1-1", reason="timeout")
+
+
+def _workspaces() -> Iterator[tuple[str, BaseModel]]:
+    copy = workspaces.SnapshotRef(id="s1", manifest_digest="ab" * 32, created_at=TS, size=700)
+    yield (
+        "workspace.owner",
+        workspaces.WorkspaceOwner(
+            runner="runner-1",
+            runner_epoch=4,
+            term=2,
+            generation=7,
+            dirty=True,
+            snapshot=copy,
+            starter="f1",
+            gone_since=LATER,
+            loss=workspaces.WorkspaceLoss(term=2, snapshot_ts=TS, reason="broken"),
+        ),
+    )
+    yield (
+        "workspace.manifest",
+        workspaces.SnapshotManifest(
+            tenant="acme",
+            conversation_id="c1",
+            id="s1",
+            created_at=TS,
+            term=2,
+            generation=7,
+            parts=(workspaces.SnapshotPart(size=700, digest="cd" * 32),),
+            files=3,
+            size=9_000,
+        ),
+    )
+    yield (
+        "workspace.report",
+        workspaces.WorkspaceReport(
+            runner_epoch=4, term=2, generation=7, snapshot=copy, complete=True, lost="broken"
+        ),
+    )
+    yield "workspace.verdict", workspaces.WorkspaceVerdict(mine=True, dirty=False, snapshot=copy)
 
 
 def written(sample: BaseModel) -> str:

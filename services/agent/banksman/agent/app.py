@@ -27,10 +27,12 @@ from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply
 from banksman.runs.folded_log import FoldedLog
+from banksman.contracts.workspaces import WorkspaceReport, WorkspaceVerdict
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
 from banksman.runs.stores import StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
 from banksman.runtime import service
+from banksman.runs.workspace_reports import WorkspaceReports
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life
 
@@ -146,6 +148,15 @@ def serve_registry(control: ControlPlane, registry: ToolRegistry) -> None:
         ("register", registry.on_register, RegisterTool, ToolRegistration),
         ("withdraw", registry.on_withdraw, WithdrawTool, ToolRegistration),
         ("list", registry.on_list, None, ToolList),
+    control.serve(
+        subjects.workspace_report(ANY, ANY, ANY),
+        WorkspaceReports(bus).on_report,
+        queue=names.AGENTS,
+        request=WorkspaceReport,
+        reply=WorkspaceVerdict,
+        title="workspace.report",
+        description="A runner tells what became of a workspace, or asks whose it is.",
+    )
     )
     for action, respond, request, reply in served:
         for subject in (subjects.registry("tool", action), subjects.tenant_registry("tool", action, ANY)):
