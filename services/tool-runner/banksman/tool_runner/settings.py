@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from banksman.bus.connection import NatsSettings
+from banksman.contracts.network import HostPattern
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
@@ -29,10 +30,11 @@ def _address_and_port(value: str) -> str:
 class EgressSettings(Section):
     """Where `web_fetch` may go. The sandbox itself has no network."""
 
-    allow_hosts: tuple[str, ...] = ("*",)
-    """Globs over host names; a host that none matches is refused, at every redirect too."""
-    deny_hosts: tuple[str, ...] = ()
-    """Globs over host names that are refused though allowed."""
+    allow_hosts: tuple[HostPattern, ...] = ("*",)
+    """Hosts as `example.org`, `*.example.org` or `example.org:443`; one that no pattern matches is refused, at
+    every redirect too. An assistant's own lists narrow these and cannot widen them."""
+    deny_hosts: tuple[HostPattern, ...] = ()
+    """Hosts that are refused though allowed."""
     allow_private_addresses: tuple[Annotated[str, AfterValidator(_address_and_port)], ...] = ()
     """`address:port` of servers of your own that may be fetched from though their address is not public.
     A page elsewhere cannot redirect to one."""
