@@ -22,7 +22,12 @@ workspace_limit  it grew its workspace beyond the quota
 
 
 class SandboxUnavailable(Exception):
-    """The sandbox could not be set up, so the command was never started. The message is bwrap's or ours."""
+    """The sandbox could not be set up, or was lost with its command. The message is the backend's or ours."""
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        """What to install or to set; None when the message is all that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,21 @@ class Sandbox(Protocol):
     ) -> SandboxOutcome:
         """Run one command to its end; `stop` ends it early, and so does cancelling the caller.
 
+        Commands of one workspace come one after another.
+
         Raises:
             SandboxUnavailable: when the command could not be started.
         """
+        ...
+
+
+class SandboxBackend(Sandbox, Protocol):
+    """A sandbox together with what looks after it."""
+
+    async def sweep(self) -> None:
+        """Tidy up from time to time, for ever."""
+        ...
+
+    def close(self) -> None:
+        """End everything that it has started; no command may run any more."""
         ...

@@ -21,6 +21,7 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.call import BwrapCall
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
+from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
 from banksman.tool_runner.sandbox.spawner import Spawner
 from banksman.tool_runner.sandbox.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
 
@@ -49,7 +50,7 @@ class BwrapSandbox:
         self._limits = limits
         self._max_output_chars = max_output_chars
         self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
-        self._spawner = Spawner(identity, find_bwrap(bwrap), _seccomp_filter())
+        self._spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program())
         become_subreaper()
 
     def close(self) -> None:
@@ -145,17 +146,11 @@ def find_bwrap(program: str = "bwrap") -> str:
     """
     path = shutil.which(program)
     if path is None:
-        raise SandboxUnavailable(f"{program} not found: install the package bubblewrap (0.8.0 or newer)")
+        raise SandboxUnavailable(
+            f"{program} not found: install the package bubblewrap (0.8.0 or newer)",
+            remedy="apt-get install bubblewrap libseccomp2",
+        )
     return path
-
-
-def _seccomp_filter() -> bytes:
-    try:
-        # Loads libseccomp when imported, so a machine without it can still say what is missing.
-        from banksman.tool_runner.sandbox.seccomp import build_filter
-    except (ImportError, OSError, RuntimeError) as error:
-        raise SandboxUnavailable(f"libseccomp: install the package libseccomp2 ({error})") from error
-    return build_filter()
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:

@@ -1,0 +1,271 @@
+"""One container a workspace, by a Docker engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TypeVar, cast
+from weakref import WeakValueDictionary
+
+from banksman.contracts.ids import new_id
+from banksman.tool_runner.concurrency import unless
+from banksman.tool_runner.identity import SandboxIdentity
+from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.sandbox.base import (
+    OnOutput,
+    SandboxCommand,
+    SandboxOutcome,
+    SandboxUnavailable,
+    Stop,
+)
+from banksman.tool_runner.sandbox.docker_container import Container, directory_id
+from banksman.tool_runner.sandbox.docker_engine import Engine
+from banksman.tool_runner.sandbox.docker_place import find_place, own_container
+from banksman.tool_runner.sandbox.docker_recipe import INSTALLATION_LABEL, ContainerRecipe
+from banksman.tool_runner.sandbox.docker_settings import DEFAULT_IMAGE, DockerSettings
+from banksman.tool_runner.sandbox.output import CapturedOutput
+
+log = logging.getLogger(__name__)
+
+_SWEEP_INTERVAL_S = 1.0
+_CLOSE_WAIT_S = 5.0
+_ENGINE_THREADS = 8
+_Result = TypeVar("_Result")
+
+
+class DockerSandbox:
+    """A container for each workspace that is in use, started by its first command.
+
+    The library blocks, so the engine is spoken to in threads; output is read in the event loop.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        identity: SandboxIdentity,
+        limits: SandboxLimits,
+        settings: DockerSettings,
+        *,
+        max_output_chars: int = 10_000,
+    ) -> None:
+        """Connect to the engine and remove what an earlier process left for the workspaces below `root`.
+
+        Blocks for a few times `settings.engine_timeout_s` at most.
+
+        Raises:
+            SandboxUnavailable: naming what the engine lacks.
+        """
+        self._limits = limits
+        self._settings = settings
+        self._max_output_chars = max_output_chars
+        self._engine = Engine(settings.engine_timeout_s)
+        own = own_container(self._engine)
+        self._place = find_place(root, settings.host_dir, own)
+        own_image = DEFAULT_IMAGE if own is None else str(own["Image"])
+        self._recipe = ContainerRecipe(
+            image=_checked_image(self._engine, settings.image or own_image),
+            runtime=_checked_runtime(self._engine, settings.runtime),
+            cpus=settings.cpus,
+            identity=identity,
+            limits=limits,
+            installation=hashlib.sha256(os.fsencode(self._place.there)).hexdigest()[:16],
+            instance=new_id("i"),
+        )
+        _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
+        self._threads = ThreadPoolExecutor(_ENGINE_THREADS, "docker")
+        self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
+        self._turns: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
+        """One for each workspace that has a command or waits for one."""
+        self._starting: dict[Path, asyncio.Task[Container]] = {}
+        self._live: dict[Path, Container] = {}
+        self._condemned: dict[str, Path] = {}
+        """Workspaces by the name of a container of theirs that may still be there: until it is gone they get
+        no other one."""
+
+    def close(self) -> None:
+        """End every container, within seconds; one that the engine does not end ends with this process."""
+        for task in self._starting.values():
+            task.cancel()
+        for container in list(self._live.values()):
+            self._condemn(container)
+        removals = [self._threads.submit(self._engine.remove, name) for name in self._condemned]
+        wait(removals, _CLOSE_WAIT_S)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._engine.close()
+
+    async def run(
+        self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
+    ) -> SandboxOutcome:
+        """Run one command to its end; see `Sandbox.run`."""
+        stop = stop or Stop()
+        async with self._turns.setdefault(command.workspace, asyncio.Lock()), self._slots:
+            output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
+            with contextlib.ExitStack() as on_failure:
+                on_failure.callback(output.close)
+                outcome = await self._run(command, output, on_output, stop)
+                on_failure.pop_all()
+            return outcome
+
+    async def _run(
+        self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
+    ) -> SandboxOutcome:
+        container = None if stop.reason is not None else await self._container(command.workspace, stop)
+        if container is None:
+            return SandboxOutcome(None, output, stop.reason, 0)
+        started = time.monotonic()
+        call = container.begin(self._limits, output, on_output, stop)
+        try:
+            await container.run(command, self._limits, stop)
+        finally:
+            if not await container.end(self._limits.kill_wait_s):
+                await self._end(container)
+        duration_ms = round((time.monotonic() - started) * 1000)
+        return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
+
+    async def sweep(self) -> None:
+        """Remove idle containers, and what could not be removed before, every second, for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+            for container in self._idle():
+                if container.idle_s > self._settings.idle_s or not container.usable:
+                    self._condemn(container)
+            await self._remove_condemned(list(self._condemned))
+
+    async def _container(self, workspace: Path, stop: Stop) -> Container | None:
+        """The container of a workspace; None when `stop` comes first, which leaves it to the next command.
+
+        Raises:
+            SandboxUnavailable: when there is none, in time.
+        """
+        container = self._live.get(workspace)
+        if container is not None:
+            if container.usable:
+                return container
+            self._condemn(container)
+        if workspace not in self._starting:
+            self._starting[workspace] = asyncio.create_task(self._start(workspace))
+            self._starting[workspace].add_done_callback(lambda _: self._starting.pop(workspace))
+        try:
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                return await unless(_uncancelled(self._starting[workspace]), stop.wait())
+        except TimeoutError:
+            limit_s = self._settings.start_timeout_s
+            raise SandboxUnavailable(f"the Docker engine started no container within {limit_s:g} s") from None
+
+    async def _start(self, workspace: Path) -> Container:
+        self._make_room()
+        await self._remove_condemned([name for name, of in self._condemned.items() if of == workspace])
+        if workspace in self._condemned.values():
+            raise SandboxUnavailable("the Docker engine has not removed the workspace's last container")
+        mounted = directory_id(workspace)
+        if mounted is None:
+            raise SandboxUnavailable(f"{workspace} does not exist")
+        container = Container(f"banksman-{self._recipe.installation}-{new_id('w')}", workspace, mounted)
+        try:
+            container.connect(await self._in_thread(lambda: self._open(container)))
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                await container.ready()
+        except BaseException:
+            self._condemn(container)
+            raise
+        self._live[workspace] = container
+        return container
+
+    def _open(self, container: Container) -> socket.socket:
+        """Have a container started; attached before, since its supervisor speaks first."""
+        source = self._place.of(container.directory)
+        workspace = container.directory.relative_to(self._place.here)
+        self._engine.create(container.name, self._recipe.config(source, str(workspace)))
+        connection = self._engine.attach(container.name)
+        try:
+            self._engine.start(container.name)
+        except SandboxUnavailable:
+            connection.close()
+            raise
+        return connection
+
+    def _make_room(self) -> None:
+        """Condemn the containers that were idle longest, as many as there are too many."""
+        excess = len(self._live) + len(self._starting) - self._settings.max_containers
+        longest_first = sorted(self._idle(), key=lambda container: container.idle_s, reverse=True)
+        for container in longest_first[: max(0, excess)]:
+            self._condemn(container)
+
+    def _idle(self) -> list[Container]:
+        """The containers that no command has, waits for or is about to have."""
+        return [container for container in self._live.values() if container.directory not in self._turns]
+
+    async def _end(self, container: Container) -> None:
+        """End a container that does not end its command; what the engine does not end either is retried."""
+        self._condemn(container)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.kill_wait_s):
+                await self._remove_condemned([container.name])
+        if container.name in self._condemned:
+            log.warning("%s was killed and is not known to have ended", container.name)
+
+    def _condemn(self, container: Container) -> None:
+        container.close()
+        self._condemned[container.name] = container.directory
+        if self._live.get(container.directory) is container:
+            del self._live[container.directory]
+
+    async def _remove_condemned(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                await self._in_thread(lambda name=name: self._engine.remove(name))
+            except SandboxUnavailable as error:
+                log.warning("%s is not removed: %s", name, error)
+                return
+            self._condemned.pop(name, None)
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+async def _uncancelled(task: asyncio.Task[Container]) -> Container:
+    """Wait for a task that goes on when the caller does not."""
+    await asyncio.wait([task])
+    return task.result()
+
+
+def _checked_image(engine: Engine, image: str) -> str:
+    found = engine.image(image)
+    if found is None:
+        raise SandboxUnavailable(
+            f"the Docker engine has no image {image}",
+            remedy=f"Run `docker pull {image}`, or name another in tool_runner.docker.image.",
+        )
+    config = cast(dict[str, dict[str, object] | None], found.get("Config") or {})
+    if volumes := config.get("Volumes"):
+        raise SandboxUnavailable(
+            f"the image {image} declares volumes ({', '.join(volumes)}), which commands could fill",
+            remedy="Name another image in tool_runner.docker.image.",
+        )
+    return image
+
+
+def _checked_runtime(engine: Engine, runtime: str | None) -> str | None:
+    if runtime is None or runtime in (known := engine.runtimes()):
+        return runtime
+    raise SandboxUnavailable(
+        f"the Docker engine does not know the runtime {runtime!r}; it knows {', '.join(sorted(known))}",
+        remedy="Add it to the engine's daemon.json, or leave tool_runner.docker.runtime out.",
+    )
+
+
+def _remove_orphans(engine: Engine, label: str) -> None:
+    """Remove the containers of a process that is gone; the caller is the only one to serve this directory."""
+    orphans = engine.labelled(label)
+    for orphan in orphans:
+        engine.remove(orphan)
+    if orphans:
+        log.warning("%d containers of an earlier runner were still there and were removed", len(orphans))

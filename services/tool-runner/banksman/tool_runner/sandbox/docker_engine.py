@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import docker
+import requests
+from docker import errors
+
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.sandbox.base import SandboxUnavailable
+
+_CONFLICT = 409
+_STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+
+
+class _Attached(Protocol):
+    """What the library gives for a hijacked connection: a file object over the socket."""
+
+    def fileno(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class _Client(Protocol):
+    """The part of `docker.APIClient` that is used here. Every method raises what `_answering` expects."""
+
+    def info(self) -> JsonObject: ...
+    def inspect_image(self, image: str) -> JsonObject: ...
+    def inspect_container(self, container: str) -> JsonObject: ...
+    def create_container_from_config(self, config: JsonObject, name: str) -> dict[str, str]: ...
+    def attach_socket(self, container: str, params: Mapping[str, int]) -> _Attached: ...
+    def start(self, container: str) -> None: ...
+    def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
+    def containers(
+        self, *, all: bool, quiet: bool, filters: Mapping[str, Sequence[str]]
+    ) -> list[dict[str, str]]: ...
+    def close(self) -> None: ...
+
+
+class _BoundedClient(docker.APIClient):
+    """Gives every request a deadline; the library's own `attach` has none."""
+
+    def request(self, *arguments: Any, **options: Any) -> requests.Response:
+        options.setdefault("timeout", self.timeout)
+        return super().request(*arguments, **options)
+
+
+class Engine:
+    """A Docker engine. Every method blocks for at most a few times the deadline of one request.
+
+    Every method raises `SandboxUnavailable` when the engine does not answer in time or refuses.
+    """
+
+    def __init__(self, timeout_s: int) -> None:
+        """Connect to the engine that `DOCKER_HOST` names, by default that of this machine."""
+        self.address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        with self._answering("connect"):
+            client = _BoundedClient(base_url=self.address, version="auto", timeout=timeout_s)
+        self._client = cast(_Client, client)
+
+    def runtimes(self) -> frozenset[str]:
+        """The OCI runtimes that the engine lists by name."""
+        with self._answering("info"):
+            return frozenset(cast(dict[str, object], self._client.info().get("Runtimes") or {}))
+
+    def image(self, image: str) -> JsonObject | None:
+        """What the engine says of an image; None when it has none of that name."""
+        with self._answering(f"inspect image {image}"), contextlib.suppress(errors.NotFound):
+            return self._client.inspect_image(image)
+        return None
+
+    def container(self, container: str) -> JsonObject | None:
+        """What the engine says of a container; None when it has no such container."""
+        with self._answering("inspect a container"), contextlib.suppress(errors.NotFound):
+            return self._client.inspect_container(container)
+        return None
+
+    def labelled(self, label: str) -> list[str]:
+        """Ids of the containers, running or not, that have the label `name=value`."""
+        with self._answering("list containers"):
+            found = self._client.containers(all=True, quiet=True, filters={"label": [label]})
+        return [container["Id"] for container in found]
+
+    def create(self, name: str, config: JsonObject) -> None:
+        """Create a container."""
+        with self._answering("create a container"):
+            self._client.create_container_from_config(config, name)
+
+    def attach(self, container: str) -> socket.socket:
+        """Standard input and output of a container: what is sent, and frames of what it writes."""
+        with self._answering("attach to a container"):
+            attached = self._client.attach_socket(container, _STREAMS)
+        try:
+            connection = socket.socket(fileno=os.dup(attached.fileno()))
+        finally:
+            attached.close()
+        connection.setblocking(False)
+        return connection
+
+    def start(self, container: str) -> None:
+        """Start a container."""
+        with self._answering("start a container"):
+            self._client.start(container)
+
+    def remove(self, container: str) -> None:
+        """Kill a container and remove it; nothing when it is gone, or going."""
+        with self._answering("remove a container"):
+            try:
+                self._client.remove_container(container, v=True, force=True)
+            except errors.NotFound:
+                pass
+            except errors.APIError as error:
+                # The engine removes it already, by `AutoRemove`.
+                if error.status_code != _CONFLICT:
+                    raise
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+    @contextlib.contextmanager
+    def _answering(self, action: str) -> Generator[None]:
+        """Name the engine, and what it did not do."""
+        try:
+            yield
+        except errors.APIError as error:
+            raise SandboxUnavailable(f"the Docker engine refused to {action}: {_said(error)}") from error
+        except (errors.DockerException, requests.RequestException, OSError) as error:
+            raise SandboxUnavailable(
+                f"the Docker engine at {self.address} does not answer ({action}): {_first_line(error)}",
+                remedy="Start the engine, or name another in DOCKER_HOST, and let this user use its socket.",
+            ) from error
+
+
+def _said(error: errors.APIError) -> str:
+    return str(cast(object, error.explanation) or error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]

@@ -1,0 +1,395 @@
+"""The first process of a workspace's container.
+
+It starts the commands of the workspace one after another, and ends what they leave: as the first process of
+its pid namespace it inherits every orphan, no signal from within reaches it, and its `kill(-1)` reaches
+everybody else, a fork bomb at its limit included. It has no child any more: then nobody is left.
+
+The runner speaks over its standard input and output; when the runner is gone, the input ends, and so does
+this process and with it the container. The program is given to the container's Python as text: only the
+standard library, Python 3.9 or newer.
+
+Both sides send frames: one byte for the kind, four for the length, big-endian, then the payload.
+Runner: `R` {"script", "cpu_s", "deadline_s"} and `K`, which ends the command. Supervisor: `H` when it is
+ready, `1` and `2` for output, `X` {"exit_code", "killed_reason", "failure"} when nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from typing import NoReturn
+
+WORKSPACE = "/workspace"
+HEADER = struct.Struct(">cI")
+RUN, KILL, HELLO, STDOUT, STDERR, EXIT = b"R", b"K", b"H", b"1", b"2", b"X"
+MAX_FRAME_BYTES = 1024 * 1024
+
+_READ_BYTES = 64 * 1024
+_REAP_INTERVAL_S = 0.02
+_CLEAN_S = 10
+_HIGHEST_OOM_SCORE = b"1000"
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
+_SECCOMP_MODE_FILTER = 2
+_BPF_INSTRUCTION_BYTES = 8
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+"""The signals that this process, or Python, treats in its own way and a command must not."""
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+_IPC_LISTS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _RunnerGone(Exception):
+    """Standard input has ended."""
+
+
+class _Filter(ctypes.Structure):
+    """`struct sock_fprog`."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_void_p))
+
+
+def _prctl(option: int, *values: object) -> None:
+    if _LIBC.prctl(option, *values, *([0] * (4 - len(values)))) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+class _Rules:
+    """What holds for every command of this container; see `DockerSandbox`."""
+
+    def __init__(self, text: str) -> None:
+        rules = json.loads(text)
+        self.environment: dict[str, str] = rules["environment"]
+        self.limits: dict[str, int] = rules["limits"]
+        """Resource limits by the last part of their name: `NOFILE`."""
+        self.memory_bytes: int = rules["memory_bytes"]
+        self.watch_s: float = rules["watch_s"]
+        self.scratch: list[str] = rules["scratch"]
+        """Directories that are empty before each command."""
+        self.seccomp = base64.b64decode(rules["seccomp"])
+
+
+class _OomScore:
+    """What the kernel kills first when memory is short: a command, never this process.
+
+    A child inherits the score. Its own file would not do: until its exec is over, it belongs to root.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+        self._own = os.read(self._fd, 16)
+
+    @contextlib.contextmanager
+    def raised(self) -> Generator[None]:
+        """While it lasts, children are born with the highest score; to go back needs no privilege."""
+        os.pwrite(self._fd, _HIGHEST_OOM_SCORE, 0)
+        try:
+            yield
+        finally:
+            os.pwrite(self._fd, self._own, 0)
+
+
+class _Command:
+    """One command that runs, and everything that it has started."""
+
+    def __init__(self, rules: _Rules, request: dict[str, object], oom_score: _OomScore) -> None:
+        self._rules = rules
+        self._cpu_s = int(str(request["cpu_s"]))
+        self._script = str(request["script"])
+        self._pid = 0
+        self.status: int | None = None
+        """As `waitpid` gives it; None while it runs."""
+        self.streams: dict[int, bytes] = {}
+        """Kind of frame by the descriptor that it is read from."""
+        with contextlib.ExitStack() as theirs, oom_score.raised():
+            self.failure = self._start(self._pipe(theirs, STDOUT), self._pipe(theirs, STDERR))
+        """Why it was not started."""
+
+    def _pipe(self, theirs: contextlib.ExitStack, kind: bytes) -> int:
+        read, write = os.pipe()
+        theirs.callback(os.close, write)
+        os.set_blocking(read, False)
+        self.streams[read] = kind
+        return write
+
+    def _start(self, stdout: int, stderr: int) -> str | None:
+        told, tell = os.pipe()
+        with open(told, "rb") as reader:
+            try:
+                self._pid = os.fork()
+            except OSError as error:
+                return f"fork: {error.strerror}"
+            finally:
+                if self._pid:
+                    os.close(tell)
+            if self._pid == 0:
+                self._become(tell, stdout, stderr)
+            return reader.read().decode() or None
+
+    def _become(self, tell: int, stdout: int, stderr: int) -> NoReturn:
+        try:
+            os.setsid()
+            os.umask(0o022)
+            os.chdir(WORKSPACE)
+            for number, fd in enumerate((os.open(os.devnull, os.O_RDONLY), stdout, stderr)):
+                os.dup2(fd, number)
+            for name, value in {**self._rules.limits, "CPU": self._cpu_s}.items():
+                resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+            for number in _DEFAULT:
+                signal.signal(number, signal.SIG_DFL)
+            _filter_calls(self._rules.seccomp)
+            words = ["bash", "--noprofile", "--norc", "-c", self._script]
+            os.execvpe(words[0], words, self._rules.environment)  # noqa: S606 - what it is for
+        except BaseException as error:
+            os.write(tell, str(error).encode())
+        finally:
+            os._exit(127)
+
+    def reap(self) -> bool:
+        """Reap whoever has ended; False when nobody is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._pid:
+                self.status = status
+
+
+def _filter_calls(program: bytes) -> None:
+    """Add our filter to the engine's; the stricter answer of the two holds."""
+    code = ctypes.create_string_buffer(program, len(program))
+    rules = _Filter(len(program) // _BPF_INSTRUCTION_BYTES, ctypes.cast(code, ctypes.c_void_p))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(rules))
+
+
+class _Supervisor:
+    """Serves one runner until it is gone."""
+
+    def __init__(self, rules: _Rules, oom_score: _OomScore) -> None:
+        self._rules = rules
+        self._oom_score = oom_score
+        self._received = b""
+        self._woken, wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _wake)
+
+    def serve(self) -> None:
+        """Run one command after another."""
+        self._send(HELLO)
+        while True:
+            kind, payload = self._next_frame()
+            # A `K` that comes here is for a command that has just ended.
+            if kind == RUN:
+                self._run(json.loads(payload))
+                self._clean()
+
+    def _run(self, request: dict[str, object]) -> None:
+        oom_kills = _oom_kills()
+        command = _Command(self._rules, request, self._oom_score)
+        reason = None
+        try:
+            if command.failure is None:
+                reason = self._watch(command, float(str(request["deadline_s"])), oom_kills)
+        finally:
+            self._end(command)
+        self._drain(command)
+        for fd in command.streams:
+            os.close(fd)
+        if reason is None and _oom_kills() > oom_kills:
+            reason = "memory_limit"
+        code = None if command.status is None or reason else _exit_code(command.status)
+        report = {"exit_code": code, "killed_reason": reason, "failure": command.failure}
+        self._send(EXIT, json.dumps(report).encode())
+
+    def _watch(self, command: _Command, deadline_s: float, oom_kills: int) -> str | None:
+        """Pass on output until the command has ended or has to be ended; returns why it had to."""
+        deadline = time.monotonic() + deadline_s
+        look = 0.0
+        poll = select.poll()
+        for fd in (0, self._woken, *command.streams):
+            poll.register(fd, select.POLLIN)
+        while command.status is None:
+            now = time.monotonic()
+            if now >= deadline:
+                return "timeout"
+            if now >= look:
+                if _memory_bytes() > self._rules.memory_bytes or _oom_kills() > oom_kills:
+                    return "memory_limit"
+                look = time.monotonic() + self._rules.watch_s
+            for fd, _ in poll.poll(max(0.0, min(look, deadline) - now) * 1000):
+                if fd in command.streams:
+                    if not self._forward(command, fd):
+                        poll.unregister(fd)
+                elif fd == self._woken:
+                    os.read(self._woken, _READ_BYTES)
+                    command.reap()
+                elif self._killed():
+                    return None
+        return None
+
+    def _forward(self, command: _Command, fd: int) -> bool:
+        """Pass on one chunk; False when the stream has ended."""
+        try:
+            chunk = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        if chunk:
+            self._send(command.streams[fd], chunk)
+        return bool(chunk)
+
+    def _drain(self, command: _Command) -> None:
+        """Pass on what is left in the pipes; nobody writes to them any more."""
+        for fd in command.streams:
+            while True:
+                try:
+                    chunk = os.read(fd, _READ_BYTES)
+                except BlockingIOError:
+                    break
+                if not chunk:
+                    break
+                self._send(command.streams[fd], chunk)
+
+    def _end(self, command: _Command) -> None:
+        """Kill everybody, and return once nobody is left."""
+        while command.reap():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            poll = select.poll()
+            poll.register(self._woken, select.POLLIN)
+            if poll.poll(_REAP_INTERVAL_S * 1000):
+                os.read(self._woken, _READ_BYTES)
+
+    def _clean(self) -> None:
+        """Empty the scratch space. A container that keeps anything is not used again.
+
+        Raises:
+            SystemExit: something is left.
+        """
+        if any(_entries(directory) for directory in self._rules.scratch):
+            null = subprocess.DEVNULL
+            words = ["find", *self._rules.scratch, "-xdev", "-mindepth", "1", "-delete"]
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(  # noqa: S603 - our own words
+                    words, stdin=null, stdout=null, stderr=null, timeout=_CLEAN_S
+                )
+        if any(_entries(directory) for directory in (*self._rules.scratch, "/dev/mqueue")) or _has_ipc():
+            raise SystemExit(0)
+
+    def _killed(self) -> bool:
+        """Take what the runner has sent; True when the command is to be ended."""
+        self._receive()
+        killed = False
+        while (frame := self._complete_frame()) is not None:
+            killed = killed or frame[0] == KILL
+        return killed
+
+    def _next_frame(self) -> tuple[bytes, bytes]:
+        while (frame := self._complete_frame()) is None:
+            self._receive()
+        return frame
+
+    def _receive(self) -> None:
+        received = os.read(0, _READ_BYTES)
+        if not received:
+            raise _RunnerGone
+        self._received += received
+
+    def _complete_frame(self) -> tuple[bytes, bytes] | None:
+        if len(self._received) < HEADER.size:
+            return None
+        kind, length = HEADER.unpack_from(self._received)
+        end = HEADER.size + length
+        if len(self._received) < end:
+            return None
+        payload, self._received = self._received[HEADER.size : end], self._received[end:]
+        return kind, payload
+
+    @staticmethod
+    def _send(kind: bytes, payload: bytes = b"") -> None:
+        rest = memoryview(HEADER.pack(kind, len(payload)) + payload)
+        while rest:
+            rest = rest[os.write(1, rest) :]
+
+
+def _wake(_number: int, _frame: object) -> None:
+    """Have `set_wakeup_fd` write."""
+
+
+def _exit_code(status: int) -> int:
+    """As bash reports it: 128 + n for signal n."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _entries(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _has_ipc() -> bool:
+    """True when an object of System V exists: each list has a line of headings."""
+    for path in _IPC_LISTS:
+        with contextlib.suppress(OSError), open(path, "rb") as listed:
+            if len(listed.read().splitlines()) > 1:
+                return True
+    return False
+
+
+def _oom_kills() -> int:
+    """How many processes of this container the kernel has killed for want of memory, where it says."""
+    for path in _OOM_COUNTERS:
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as counters:
+            for line in counters:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0
+
+
+def _memory_bytes() -> int:
+    """Proportional set size of everybody but this process."""
+    return sum(_process_bytes(entry) for entry in os.listdir("/proc") if entry.isdigit() and entry != "1")
+
+
+def _process_bytes(pid: str) -> int:
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+        for line in rollup:
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    # Of a process that is closed to us, at least what it has in memory.
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm", "rb") as pages:
+        return int(pages.read().split()[1]) * resource.getpagesize()
+    return 0
+
+
+def main(rules: str) -> None:
+    """Serve the runner at the other end of standard input; `rules` is what `_Rules` reads."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    oom_score = _OomScore()
+    # Commands have the same user id: they may neither trace this process nor write its memory.
+    _prctl(_PR_SET_DUMPABLE, 0)
+    with contextlib.suppress(_RunnerGone, BrokenPipeError):
+        _Supervisor(_Rules(rules), oom_score).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
