@@ -17,7 +17,7 @@ OF_OTHER_PAGES = {f"A{number:02d}" for number in (5, 13, 14, 17, 18, 29, 30, 31,
 
 
 @cache
-def tests_in(path: str) -> set[str]:
+def defined_in(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -26,7 +26,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
     named = NAMED.findall(PAGE)
 
     missing = [path for path, _ in named if not (ROOT / path).is_file()]
-    missing += [f"{path}::{test}" for path, test in named if test and test not in tests_in(path)]
+    missing += [f"{path}::{test}" for path, test in named if test and test not in defined_in(path)]
 
     assert len(named) > 30
     assert missing == []

@@ -8,7 +8,8 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from banksman.bus import direct
 from banksman.bus.connection import Bus
@@ -17,7 +18,7 @@ from banksman.bus.messages import StoredMessage
 from banksman.bus.names import CODE_NO_MESSAGE, DEAD, api
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
-from banksman.contracts.errors import NotFound
+from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.work import DeadLetter
 
 _SUBJECT = "Banksman-Dead-Subject"
@@ -26,6 +27,10 @@ _STREAM_SEQ = "Banksman-Dead-Stream-Seq"
 _REASON = "Banksman-Dead-Reason"
 _HEADERS = "Banksman-Dead-Headers"
 
+DOOR = "API"
+"""Where dead letters of the NATS door say they come from: no stream."""
+
+_HEADERS_OF_LETTER: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
 _NOT_TOKEN = re.compile(r"[^a-z0-9]+")
 _MAX_REASON_CHARS = 500
 
@@ -82,38 +87,74 @@ async def dead_letters(
         yield StoredDeadLetter(message.stream_seq, _letter(message))
 
 
+async def dead_letter(bus: Bus, stream_seq: int) -> DeadLetter:
+    """One dead letter.
+
+    Raises:
+        NotFound: there is none at that sequence.
+    """
+    return _letter(await _stored(bus, stream_seq))
+
+
 async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
     """Publish a dead letter on its own subject again, and remove it.
 
     Raises:
         NotFound: there is none at that sequence.
+        Conflict: it came over a door, where clients repeat what they ask for.
         Overloaded, Unavailable: it could not be published; it stays.
     """
-    try:
-        answer = await call(bus, api("STREAM.MSG.GET", DEAD), {"seq": stream_seq})
-    except ApiError as error:
-        if error.err_code == CODE_NO_MESSAGE:
-            raise NotFound("dead letter", str(stream_seq)) from error
-        raise
-    message = stored_message(answer)
+    message = await _stored(bus, stream_seq)
     letter = _letter(message)
+    if letter.stream in (DOOR, DEAD):
+        raise Conflict(f"dead letter {stream_seq} was never in a stream: its sender has to repeat it")
     ours = {name: value for name, value in letter.headers.items() if not name.startswith("Nats-")}
     await durable(bus, letter.subject, message.data, msg_id=f"replay:{stream_seq}", headers=ours)
     await delete_message(bus, DEAD, stream_seq)
     return letter
 
 
+async def remove(bus: Bus, stream_seq: int) -> DeadLetter:
+    """Remove a dead letter for good; returns what it was.
+
+    Raises:
+        NotFound: there is none at that sequence.
+    """
+    letter = await dead_letter(bus, stream_seq)
+    await delete_message(bus, DEAD, stream_seq)
+    return letter
+
+
+async def _stored(bus: Bus, stream_seq: int) -> StoredMessage:
+    try:
+        answer = await call(bus, api("STREAM.MSG.GET", DEAD), {"seq": stream_seq})
+    except ApiError as error:
+        if error.err_code == CODE_NO_MESSAGE:
+            raise NotFound("dead letter", str(stream_seq)) from error
+        raise
+    return stored_message(answer)
+
+
 def _letter(message: StoredMessage) -> DeadLetter:
     headers = message.headers
+    origin = headers.get(_STREAM_SEQ, "")
     return DeadLetter(
-        subject=headers[_SUBJECT],
-        stream=headers[_STREAM],
-        stream_seq=int(headers[_STREAM_SEQ]),
-        reason=headers[_REASON],
+        # What others than `bury` stored here says less of itself.
+        subject=headers.get(_SUBJECT, message.subject),
+        stream=headers.get(_STREAM, DEAD),
+        stream_seq=int(origin) if origin.isdecimal() else message.stream_seq,
+        reason=headers.get(_REASON, "stored without a reason"),
         payload_base64=base64.b64encode(message.data).decode(),
-        headers=cast(dict[str, str], json.loads(headers[_HEADERS])),
+        headers=_original_headers(headers.get(_HEADERS, "")),
         ts=datetime.fromisoformat(message.time),
     )
+
+
+def _original_headers(text: str) -> dict[str, str]:
+    try:
+        return _HEADERS_OF_LETTER.validate_json(text)
+    except ValidationError:
+        return {}
 
 
 def _token(reason: str) -> str:

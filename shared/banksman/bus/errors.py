@@ -10,6 +10,7 @@ Refused
 └── Overloaded            a stream's or the server's storage is full
 Fault
 ├── PublishRefused        the server refused a durable publish for another reason
+├── NewerVersion          a message of a version that this process does not read yet
 └── LogBroken             a stored commit is missing from a log
 Signals of compare-and-set, for the caller to handle
 ├── SlotTaken             a write-once subject holds a message already
@@ -68,6 +69,15 @@ class PublishRefused(Fault):
         self.err_code = err_code
         self.description = description
         super().__init__(f"{subject}: {description} ({err_code})")
+
+
+class NewerVersion(Fault):
+    """A message of a higher version: a process that was upgraded may read it."""
+
+    def __init__(self, subject: str, version: int) -> None:
+        self.subject = subject
+        self.version = version
+        super().__init__(f"{subject}: version {version} of this message is not known here")
 
 
 class LogBroken(Fault):

@@ -12,13 +12,16 @@ from typing import assert_never
 
 from banksman.bus import dead
 from banksman.bus.connection import Bus
-from banksman.contracts.errors import BanksmanError, Fenced, Poison, Unavailable
+from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused, Unavailable
 
 logger = logging.getLogger(__name__)
 
 ACK_BUDGET_S = 10.0
 """Seconds that an acknowledgement is tried. After that the message is redelivered, and its handler finds
 nothing to do."""
+MOST_FAILURES = 10
+"""Deliveries after which a message that its handler fails on is buried; some 30 s. What passes by itself
+(no broker, storage full) is no failure; a message of a newer version is left to others for as long."""
 BURY_AGAIN_S = 30.0
 """Seconds until poison is tried again when the stream of dead letters did not take it."""
 
@@ -60,20 +63,24 @@ class Leave:
 
 Outcome = Done | Later | Leave
 Handler = Callable[[WorkMessage], Awaitable[Outcome]]
-"""Handles a message; safe to run twice. May raise `Poison` (to the dead letters, then acknowledged) or
-`Fenced` (like `Leave`); anything else is logged, and the message is redelivered after `ack_wait`."""
+"""Handles a message; safe to run twice. May raise `Poison` of the message's own subject (to the dead
+letters, then acknowledged), `Fenced` or `Refused` (like `Leave`); after anything else the message is
+redelivered too, and buried when that has happened `MOST_FAILURES` times."""
 
 
 async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) -> Outcome:
     """Run a handler and say what becomes of its message; raises nothing but cancellation."""
     try:
         return await handler(message)
-    except Poison as poison:
-        return await _bury(bus, stream, message, poison)
-    except Fenced as fenced:
-        logger.info("%s: %s", message.subject, fenced)
-    except Exception:
+    except (Fenced, Refused) as pause:
+        logger.info("%s: left for later: %s", message.subject, pause)
+    except Exception as error:
+        if isinstance(error, Poison) and error.subject == message.subject:
+            return await _bury(bus, stream, message, error.reason)
         logger.exception("%s: handling message %d failed", message.subject, message.stream_seq)
+        if message.num_delivered >= MOST_FAILURES:
+            why = f"not handled in {message.num_delivered} deliveries: {type(error).__name__}: {error}"
+            return await _bury(bus, stream, message, why)
     return Leave()
 
 
@@ -99,15 +106,15 @@ async def say(bus: Bus, reply: str, word: bytes) -> None:
         await bus.publish(reply, word)
 
 
-async def _bury(bus: Bus, stream: str, message: WorkMessage, poison: Poison) -> Outcome:
-    logger.error("message %d of %s is poison: %s", message.stream_seq, stream, poison)
+async def _bury(bus: Bus, stream: str, message: WorkMessage, reason: str) -> Outcome:
+    logger.error("%s: message %d of %s is poison: %s", message.subject, message.stream_seq, stream, reason)
     try:
         await dead.bury(
             bus,
             subject=message.subject,
             stream=stream,
             stream_seq=message.stream_seq,
-            reason=poison.reason,
+            reason=reason,
             payload=message.data,
             headers=message.headers,
         )

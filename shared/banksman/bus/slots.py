@@ -17,6 +17,7 @@ from banksman.bus.connection import Bus, Subscription
 from banksman.bus.errors import SlotTaken
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import APPROVALS, RESULTS
+from banksman.bus.outcomes import WorkMessage
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted
@@ -112,14 +113,14 @@ class CallSlots:
         idempotent call has none).
 
         Raises:
-            Poison: what is stored cannot be decoded.
+            Poison: what is stored cannot be decoded; there is a copy among the dead letters.
             Unavailable: no answer.
         """
         result = await self._last(subjects.tool_result(tenant, attempt))
         started = await self._last(subjects.tool_started(tenant, attempt))
         return Facts(
-            started and _decode(CallStarted, started.subject, started.data),
-            result and _decode(CallFinished, result.subject, result.data),
+            started and await self._read(CallStarted, started),
+            result and await self._read(CallFinished, result),
         )
 
     async def forget(self, tenant: str, attempts: Iterable[str]) -> None:
@@ -130,6 +131,13 @@ class CallSlots:
         for attempt in attempts:
             await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_started(tenant, attempt))
             await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
+
+    async def _read(self, model: type[T], message: StoredMessage) -> T:
+        try:
+            return _decode(model, message.subject, message.data)
+        except Poison as poison:
+            await _bury(self._bus, RESULTS, message, poison.reason)
+            raise
 
     async def _put(self, subject: str, value: T, writer: str) -> Placed[T]:
         return await _put(self._bus, RESULTS, subject, value, writer, may_read=self._may_read)
@@ -218,15 +226,12 @@ class ApprovalSlots:
         message = await self._last(subject)
         if message is None or _decode(ApprovalReply, subject, message.data) != reply:
             return
-        await dead.bury(
-            self._bus,
-            subject=subject,
-            stream=APPROVALS,
-            stream_seq=message.stream_seq,
-            reason=reason,
-            payload=message.data,
-            headers=message.headers,
-        )
+        await _bury(self._bus, APPROVALS, message, reason)
+        await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
+
+    async def put_away(self, message: WorkMessage, reason: str) -> None:
+        """Keep an answer that nobody can read as a dead letter, and empty its slot."""
+        await _bury(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def forget(self, tenant: str, approval_id: str) -> None:
@@ -239,6 +244,18 @@ class ApprovalSlots:
 
     async def _last(self, subject: str) -> StoredMessage | None:
         return await jetstream.last_message(self._bus, APPROVALS, subject)
+
+
+async def _bury(bus: Bus, stream: str, message: StoredMessage | WorkMessage, reason: str) -> None:
+    await dead.bury(
+        bus,
+        subject=message.subject,
+        stream=stream,
+        stream_seq=message.stream_seq,
+        reason=reason,
+        payload=message.data,
+        headers=message.headers,
+    )
 
 
 async def _put(

@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 config = typer.Typer(help="Show and check settings.", no_args_is_help=True, rich_markup_mode=None)
 streams = typer.Typer(help="Create and check the streams.", no_args_is_help=True, rich_markup_mode=None)
-dead = typer.Typer(help="Show and replay dead letters.", no_args_is_help=True, rich_markup_mode=None)
+dead = typer.Typer(help="Show, replay and remove dead letters.", no_args_is_help=True, rich_markup_mode=None)
 workflows = typer.Typer(
     help="List and run workflows; without a command, run the workflows service.",
     invoke_without_command=True,
@@ -274,9 +274,21 @@ def dead_ls(
     json: Json = False,
 ) -> None:
     """Show the dead letters; 1 when there are any."""
-    from banksman.cli import operate
+    from banksman.cli import dead_letters
 
-    leave(operate.list_dead(data_dir, stream=stream, as_json=json))
+    leave(dead_letters.ls(data_dir, stream=stream, as_json=json))
+
+
+@dead.command("show")
+def dead_show(
+    letter: Annotated[int, typer.Argument(help="The number that `dead ls` shows.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Show one dead letter: where it comes from, why it is here, its headers and its payload."""
+    from banksman.cli import dead_letters
+
+    leave(dead_letters.show(data_dir, letter=letter, as_json=json))
 
 
 @dead.command("replay")
@@ -286,9 +298,21 @@ def dead_replay(
     json: Json = False,
 ) -> None:
     """Publish a dead letter on its subject again."""
-    from banksman.cli import operate
+    from banksman.cli import dead_letters
 
-    leave(operate.replay_dead(data_dir, letter=letter, as_json=json))
+    leave(dead_letters.replay(data_dir, letter=letter, as_json=json))
+
+
+@dead.command("rm")
+def dead_rm(
+    letter: Annotated[int, typer.Argument(help="The number that `dead ls` shows.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Remove a dead letter for good."""
+    from banksman.cli import dead_letters
+
+    leave(dead_letters.rm(data_dir, letter=letter, as_json=json))
 
 
 @app.command()

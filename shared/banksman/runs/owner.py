@@ -30,6 +30,8 @@ class Ownership:
     """False leaves the next queued run to those who drive such runs."""
     workspace: str | None = None
     """The conversation in whose workspace calls run; None for its own."""
+    on_commit: Callable[[], None] | None = None
+    """Called after each commit under this claim, not for the claim itself."""
 
     @property
     def run(self) -> Run:
@@ -64,6 +66,8 @@ class Ownership:
                 self.state = stored
                 break
             await self.refresh()
+        if self.on_commit is not None:
+            self.on_commit()
         if any(isinstance(event.data, ApprovalRequested) for event in commit.events):
             await ask(self.ports, self.state)
 
@@ -81,7 +85,14 @@ class Ownership:
             raise Fenced(self.state.conversation_id, self.owner.owner_epoch, self.state.owner_epoch)
 
 
-async def accept(ports: Ports, work: RunWork, work_seq: int, *, start_next: bool = True) -> Ownership | None:
+async def accept(
+    ports: Ports,
+    work: RunWork,
+    work_seq: int,
+    *,
+    start_next: bool = True,
+    on_commit: Callable[[], None] | None = None,
+) -> Ownership | None:
     """Do what a delivered work message asks for, up to the claim. Safe to run on every redelivery.
 
     Args:
@@ -89,6 +100,7 @@ async def accept(ports: Ports, work: RunWork, work_seq: int, *, start_next: bool
         work: What the message says.
         work_seq: Its stream sequence.
         start_next: Whether the owner goes on with the next queued run when this one ends.
+        on_commit: Called after each commit of the owner, not for its claim.
 
     Returns:
         The claimed run; None when there is nothing to drive and the message is to be acked.
@@ -106,6 +118,7 @@ async def accept(ports: Ports, work: RunWork, work_seq: int, *, start_next: bool
             case Claim(run_id, bodies):
                 owned = await _claim(ports, state, run_id, bodies, work_seq, start_next)
                 if owned is not None:
+                    owned.on_commit = on_commit
                     return owned if owned.holds else None
 
 

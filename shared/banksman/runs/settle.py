@@ -5,14 +5,16 @@ The decision about one call is `call_step`, pure; `settle` carries it out for al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
+from banksman.contracts.errors import Poison
 from banksman.contracts.events import EventBody, ToolCallCompleted, WorkspaceChanged
 from banksman.contracts.ids import attempt_id
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
+from banksman.runs.losses import losses
 from banksman.runs.owner import Ownership
 from banksman.runs.ports import Facts, Placement
 from banksman.runs.state import Conversation, OpenCall
@@ -36,6 +38,14 @@ workspace waits for its runner."""
 
 NOBODY = "No runner could take this call."
 
+MOST_LOST_RUNNERS = 3
+"""Runners that may go away with a call that can be repeated; after that many it is what ended them."""
+
+COMMIT_CHARS = 512 * 1024
+"""Of the results that go into one commit, in JSON; what is left goes into the next."""
+RESULT_CHARS = 256 * 1024
+"""Of one result in JSON; a longer one is replaced by one that says so."""
+
 
 @dataclass
 class Pursuit:
@@ -58,6 +68,8 @@ class Pursuit:
     refused: str | None = None
     """Why the runner will never take it."""
     started_seen_at: datetime | None = None
+    lost_runners: int = 0
+    """Runners that took it and went away before it had a result."""
 
     @property
     def call_id(self) -> str:
@@ -293,10 +305,23 @@ class Settlement:
         facts = ports.attention.facts(pursuit.attempt)
         unseen = facts.finished is None
         if unseen and (not pursuit.fresh or _stale(pursuit, ports.clock.now())):
-            facts = await ports.slots.read(tenant, pursuit.attempt)
+            try:
+                facts = await ports.slots.read(tenant, pursuit.attempt)
+            except Poison as poison:
+                return self._unusable(pursuit, poison.reason)
+        if facts.finished is not None and facts.finished.result.tool_call_id != pursuit.call_id:
+            return self._unusable(pursuit, "the result that was stored is another call's")
         if facts.started is not None and not facts.started.void and pursuit.started_seen_at is None:
             pursuit.started_seen_at = ports.clock.now()
         return facts
+
+    def _unusable(self, pursuit: Pursuit, why: str) -> Facts:
+        """The facts of an attempt in whose slots nobody can read what became of it."""
+        result = unknown(pursuit.call_id, why)
+        conversation_id = self.owned.state.conversation_id
+        return Facts(
+            finished=CallFinished(conversation_id=conversation_id, attempt=pursuit.attempt, result=result)
+        )
 
     async def _runner_alive(self, pursuit: Pursuit, facts: Facts) -> bool:
         started = facts.started
@@ -316,6 +341,10 @@ class Settlement:
             return
         if pursuit.placement not in (None, placement):
             pursuit.fresh = False
+            pursuit.lost_runners += pursuit.accepted
+            if pursuit.lost_runners >= MOST_LOST_RUNNERS:
+                pursuit.refused = f"{MOST_LOST_RUNNERS} runners in a row went away while they had this call."
+                return
         pursuit.placement = placement
         pursuit.asked_at = now
         request = CallRequest(
@@ -328,6 +357,7 @@ class Settlement:
             runner_epoch=placement.runner_epoch,
             deadline=deadline_of(self.owned.run),
             workspace=self.owned.workspace,
+            place=placement.place,
         )
         answer = await ports.runners.call(placement, request)
         _note_answer(pursuit, answer, ports.clock.now())
@@ -357,18 +387,48 @@ class Settlement:
         pursuit.fresh = False
 
     async def _declare(self, pursuit: Pursuit, result: ToolResult) -> None:
-            place=placement.place,
         state = self.owned.state
         finished = CallFinished(conversation_id=state.conversation_id, attempt=pursuit.attempt, result=result)
         await self.owned.ports.slots.put_result(state.tenant, finished)
         pursuit.fresh = False
 
     async def _commit(self, results: list[ToolResult]) -> None:
-        await self.owned.commit(lambda state: completions(state, results))
+        placed = [self.pursuits[result.tool_call_id].placement for result in results]
+        lost = [placement and placement.loss for placement in placed]
+        for batch in batches([fitting(result) for result in results]):
+            await self.owned.commit(
+                lambda state, batch=batch: [*completions(state, batch), *losses(state, lost)]
+            )
         done = [self.pursuits.pop(result.tool_call_id) for result in results]
         forgotten = tuple(pursuit.attempt for pursuit in done if pursuit.clean)
         if forgotten:
             await self.owned.ports.slots.forget(self.owned.state.tenant, forgotten)
+
+
+def fitting(result: ToolResult) -> ToolResult:
+    """The result, or in its place one that says that it was too long."""
+    size = len(result.model_dump_json())
+    if size <= RESULT_CHARS:
+        return result
+    text = f"The result had {size} characters; at most {RESULT_CHARS} are kept. The call was executed."
+    return failed(result.tool_call_id, "output_limit", text).model_copy(
+        update={"runner": result.runner, "started_at": result.started_at, "duration_ms": result.duration_ms}
+    )
+
+
+def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
+    """The results in groups that fit one commit each."""
+    batch: list[ToolResult] = []
+    size = 0
+    for result in results:
+        more = len(result.model_dump_json())
+        if batch and size + more > COMMIT_CHARS:
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(result)
+        size += more
+    if batch:
+        yield tuple(batch)
 
 
 def completions(state: Conversation, results: Iterable[ToolResult]) -> list[EventBody]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import assert_never
 
+from banksman.bus.errors import MessageTooLarge
+from banksman.contracts.errors import ErrorCode
 from banksman.runs.approvals import withdraw
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.settle import Settlement
-from banksman.runs.steps import Ask, Idle, Park, Record, Settle, Withdraw, next_step
+from banksman.runs.steps import Ask, Ending, Idle, Park, Record, Settle, Withdraw, finished, next_step
 
 Think = Callable[[Ownership], Awaitable[Build]]
 """One model request: returns what its outcome becomes in the log."""
@@ -27,7 +29,7 @@ async def drive(owned: Ownership, think: Think) -> None:
         step = next_step(owned.state, owned.ports.clock.now())
         match step:
             case Ask():
-                await owned.commit(await think(owned))
+                await _record(owned, await think(owned))
             case Settle():
                 await settlement.settle(step)
             case Withdraw():
@@ -36,3 +38,15 @@ async def drive(owned: Ownership, think: Think) -> None:
                 await owned.commit(lambda _: ())
             case _:
                 assert_never(step)
+
+
+async def _record(owned: Ownership, build: Build) -> None:
+    """Commit a reply; one that does not fit the log ends the run, for another such would follow it."""
+    try:
+        await owned.commit(build)
+    except MessageTooLarge as error:
+        said = (
+            f"The model's reply and what is shown of its calls take {error.size} bytes: too many for the log."
+        )
+        ending = Ending("failed", ErrorCode.TOO_LARGE, said, "not_executed")
+        await owned.commit(lambda _: (finished(owned.run, "failed", said, ending),))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 from banksman.agent.loop import drive
+from banksman.agent.quarantine import Quarantine, is_suspect
 from banksman.agent.thinking import Thinker
+from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.log import EventLog
 from banksman.bus.outcomes import Done, Later, Outcome, WorkMessage
+from banksman.bus.slots import ApprovalSlots
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.work import (
@@ -20,17 +22,18 @@ from banksman.contracts.work import (
     RenameConversation,
     RunSignal,
     RunWork,
+    StartRun,
     SteerRun,
 )
 from banksman.runs import handlers
 from banksman.runs.owner import accept
 from banksman.runs.ports import Ports
-from banksman.runs.stores import Watch
-
-T = TypeVar("T")
+from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
+from banksman.runs.stores import APPROVAL_TIMER, Watch
 
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 RUN_SIGNAL: TypeAdapter[RunSignal] = TypeAdapter(RunSignal)
+REPLY: TypeAdapter[ApprovalReply] = TypeAdapter(ApprovalReply)
 DELETE_AGAIN_S = 0.5
 """Seconds until a deletion looks again whether the open run has ended."""
 
@@ -43,6 +46,9 @@ class _Expiry(BaseModel):
     approval_id: str
 
 
+EXPIRY: TypeAdapter[_Expiry] = TypeAdapter(_Expiry)
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """The handlers of one agent process."""
@@ -51,21 +57,35 @@ class Worker:
     log: EventLog
     watch: Watch
     thinker: Thinker
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
     async def on_work(self, message: WorkMessage) -> Outcome:
         """Drive a run as far as it goes. Idempotent by the log: a claim names the message it works under.
 
         Raises:
-            Poison: the message cannot be read, or came on another's subject.
+            Poison: the message cannot be read, came on another's subject, or its run was given up.
             Fenced: another agent took the run over.
         """
-        work: RunWork = _decode(RUN_WORK, message)
-        _check_subject(message, subjects.run_work(work.tenant, work.conversation_id))
-        owned = await accept(self.ports, work, message.stream_seq)
-        if owned is not None:
-            async with self.watch.driving(owned.state):
-                await drive(owned, self.thinker.think)
+        work: RunWork = decoded(RUN_WORK, message)
+        check_subject(message, subjects.run_work(work.tenant, work.conversation_id))
+        before = await self._before(work, message)
+        async with self.quarantine.place(is_suspect(before)) as clear:
+            allowed = self.thinker.tenants.capped(work) if isinstance(work, StartRun) else work
+            owned = await accept(self.ports, allowed, message.stream_seq, on_commit=clear)
+            claims = before.claims_in_row if owned is None else owned.state.claims_in_row
+            if owned is not None:
+                async with self.watch.driving(owned.state):
+                    await drive(owned, self.thinker.think)
+        if claims >= CRASH_LOOP_CLAIMS:
+            # It has its terminal event; the copy is for those who look into why.
+            raise Poison(message.subject, f"crash_loop: run {work.run_id} was given up")
         return Done()
+
+    async def _before(self, work: RunWork, message: WorkMessage) -> Conversation:
+        """The log before the message is acted on, as far as it tells of earlier deliveries."""
+        if message.num_delivered > 1:
+            return await self.ports.log.read(work.tenant, work.conversation_id)
+        return Conversation(work.tenant, work.conversation_id)
 
     async def on_signal(self, message: WorkMessage) -> Outcome:
         """Cancel, steer, rename, delete. Idempotent by run, message or conversation id.
@@ -73,18 +93,20 @@ class Worker:
         Raises:
             Poison: the message cannot be read, or came on another's subject.
         """
-        signal: RunSignal = _decode(RUN_SIGNAL, message)
-        _check_subject(message, subjects.run_signal(signal.tenant, signal.conversation_id))
+        signal: RunSignal = decoded(RUN_SIGNAL, message)
+        check_subject(message, subjects.run_signal(signal.tenant, signal.conversation_id))
         match signal:
             case CancelRun():
                 await handlers.on_cancel(self.ports, signal)
             case SteerRun():
-                await handlers.on_steer(self.ports, signal)
+                start = self.thinker.tenants.capped(signal.start)
+                await handlers.on_steer(self.ports, signal.model_copy(update={"start": start}))
             case RenameConversation():
                 await handlers.on_rename(self.ports, signal)
             case DeleteConversation():
                 if not await handlers.on_delete(self.ports, signal):
                     return Later(DELETE_AGAIN_S)
+                await self.thinker.tenants.usage.settle()
                 await self.log.purge(signal.tenant, signal.conversation_id)
         return Done()
 
@@ -93,27 +115,24 @@ class Worker:
 
         An answer that must not be honoured is kept among the dead letters, and the question is open again.
         """
-        reply: ApprovalReply = _decode(TypeAdapter(ApprovalReply), message)
-        _check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
+        try:
+            reply = decoded(REPLY, message)
+            check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
+        except Poison as poison:
+            # Its stream keeps what is acknowledged, and as long as it is there nobody else can answer.
+            await ApprovalSlots(self.log.bus).put_away(message, poison.reason)
+            return Done()
         await handlers.on_decision(self.ports, reply)
         return Done()
 
     async def on_timer(self, message: WorkMessage) -> Outcome:
-        """Expire an approval that nobody answered. Idempotent by approval id: the first answer stays."""
-        expiry = _decode(TypeAdapter(_Expiry), message)
+        """Expire an approval that nobody answered. Idempotent by approval id: the first answer stays.
+
+        Raises:
+            Poison: the message cannot be read, or came on another's subject.
+        """
+        expiry = decoded(EXPIRY, message)
+        expected = subjects.timer_fired(APPROVAL_TIMER, expiry.tenant, expiry.approval_id)
+        check_subject(message, expected)
         await handlers.on_expiry(self.ports, expiry.tenant, expiry.conversation_id, expiry.approval_id)
         return Done()
-
-
-def _decode(adapter: TypeAdapter[T], message: WorkMessage) -> T:
-    try:
-        return adapter.validate_json(message.data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Poison(message.subject, f"{where}: {first['msg']}") from error
-
-
-def _check_subject(message: WorkMessage, expected: str) -> None:
-    if message.subject != expected:
-        raise Poison(message.subject, f"the message belongs to {expected}")

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.dead import bury
+from banksman.bus.dead import DOOR, bury
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
@@ -37,12 +37,10 @@ logger = logging.getLogger(__name__)
 
 QUEUE = "gateways"
 USER = "nats"
-"""Who clients of this door are in the log; the broker tells us their tenant and no more."""
+"""Who clients of this door are in the log."""
 CONCURRENCY = 64
 REPLAY_PACE = 500
 """Events of a replay between two round trips, so that neither side is flooded."""
-ORIGIN = "API"
-"""Where dead letters say they come from: no stream."""
 
 OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
@@ -110,7 +108,7 @@ class Api:
 
     async def _respond(self, action: Action, message: Message) -> bytes | None:
         try:
-            caller = Caller(_tenant(message), USER)
+            caller = caller_of(message)
             ack = await self._service.answer(caller, request_of(action, message))
             return ack.model_dump_json(exclude_none=True).encode()
         except BanksmanError as error:
@@ -125,7 +123,7 @@ class Api:
         await bury(
             self._bus,
             subject=message.subject,
-            stream=ORIGIN,
+            stream=DOOR,
             stream_seq=time.time_ns(),
             reason=str(error),
             payload=message.data,
@@ -154,13 +152,18 @@ class Api:
         return None
 
 
+def caller_of(message: Message) -> Caller:
+    """Who asks. The broker tells us their tenant, by the subject, and no more."""
+    return Caller(_tenant(message), USER)
+
+
 def request_of(action: Action, message: Message) -> Request:
     """The frame that a request stands for: its body, with what subject and headers say.
 
     Raises:
         BadInput: a field is wrong, or body and subject disagree.
     """
-    _check_version(message)
+    check_version(message)
     body = cast(dict[str, Any], parse_as(OBJECT, message.data or b"{}"))
     kind = ".".join(action.words)
     _agree(body, "type", kind)
@@ -181,7 +184,12 @@ def _agree(body: dict[str, Any], field: str, value: str) -> None:
         raise BadInput(field, body[field], f"{value!r}, as in the subject, or nothing")
 
 
-def _check_version(message: Message) -> None:
+def check_version(message: Message) -> None:
+    """Refuse another version of the frames than ours.
+
+    Raises:
+        BadInput: it is another one.
+    """
     version = message.headers.get(SCHEMA_VERSION, str(WIRE_VERSION))
     if version != str(WIRE_VERSION):
         raise BadInput(SCHEMA_VERSION, version, f"version {WIRE_VERSION}")

@@ -6,8 +6,9 @@ import json
 import logging
 from dataclasses import dataclass
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
+from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.messages import Message
 from banksman.bus.outcomes import Done, Later, Outcome, WorkMessage
 from banksman.contracts import subjects
@@ -39,6 +40,7 @@ from banksman.workflows.workflow import Workflow, WorkflowFailed
 
 logger = logging.getLogger(__name__)
 
+START: TypeAdapter[StartWorkflow] = TypeAdapter(StartWorkflow)
 MAX_CALL_ROUNDS = 1000
 """Rounds of calls after which a run ends with status `max_iterations`."""
 MAX_SHOWN_CHARS = 4_000
@@ -161,15 +163,8 @@ def _without_conversation(workflow: Workflow) -> Workflow:
 
 
 def _decode(message: WorkMessage) -> StartWorkflow:
-    try:
-        start = StartWorkflow.model_validate_json(message.data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Poison(message.subject, f"{where}: {first['msg']}") from error
-    expected = subjects.workflow_run(start.workflow, start.tenant, start.conversation_id)
-    if message.subject != expected:
-        raise Poison(message.subject, f"the message belongs to {expected}")
+    start = decoded(START, message)
+    check_subject(message, subjects.workflow_run(start.workflow, start.tenant, start.conversation_id))
     return start
 
 
