@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from banksman.bus import streams
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
 from banksman.bus.names import api
-from banksman.bus.streams import provision, provision_consumer, require, verify
+from banksman.bus.streams import provision, provision_consumer
 from banksman.bus.topology import (
     Consumer,
     StorageBudget,
@@ -21,10 +22,20 @@ from banksman.bus.topology import (
     run_topology,
     workflow_consumer,
 )
-from banksman.contracts.errors import WeakDurability
 from banksman.testing.nats import NatsServer, plain_config
 
 BUDGET = StorageBudget(1024**3)
+WITHOUT_JETSTREAM = """
+listen: "127.0.0.1:{port}"
+http: "127.0.0.1:{http_port}"
+"""
+ACCOUNT_WITHOUT_JETSTREAM = (
+    plain_config(sync_always=True)
+    + """
+accounts { OURS { users: [{ user: "us", password: "us" }] } }
+no_auth_user: "us"
+"""
+)
 
 
 @pytest.fixture
@@ -32,6 +43,12 @@ async def bus(nats_server: NatsServer) -> AsyncGenerator[Bus]:
     """A connection that does not look at the server's own settings."""
     async with await Bus.connect(NatsSettings(url=nats_server.url), name="test") as connected:
         yield connected
+
+
+async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """The findings about streams and consumers; those about the server have tests of their own."""
+    findings = await streams.verify(bus, topology)
+    return tuple(finding for finding in findings if not finding.startswith("server:"))
 
 
 def small(name: str, **changes: Any) -> Topology:
@@ -75,10 +92,8 @@ async def test_a_weaker_stream_is_found_and_repaired(
     await alter_stream(bus, tenant, **changes)
     found = await verify(bus, small(tenant))
     assert found[0] == f"stream {tenant}: {finding}"
-    with pytest.raises(WeakDurability):
-        await require(bus, small(tenant))
     await provision(bus, small(tenant))
-    await require(bus, small(tenant))
+    assert await verify(bus, small(tenant)) == ()
 
 
 async def test_discard_old_loses_messages_and_is_found(bus: Bus, tenant: str) -> None:
@@ -117,9 +132,32 @@ async def test_a_single_server_must_sync_every_write(sync_always: bool) -> None:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
         async with await Bus.connect(settings, name="test") as bus:
             await provision(bus, app_topology(BUDGET))
-            findings = await verify(bus, app_topology(BUDGET))
-    lost = "server: sync_interval is not `always`: a power cut loses acknowledged messages"
+            findings = await streams.verify(bus, app_topology(BUDGET))
+    lost = "server: sync_interval is not `always`, expected `always`: a power cut loses acknowledged messages"
     assert findings == (() if sync_always else (lost,))
+
+
+async def test_a_single_server_that_nobody_can_look_at_is_found(bus: Bus) -> None:
+    findings = await streams.verify(bus, app_topology(StorageBudget(10 * 1024**3)))
+    assert [finding.partition(" is not set")[0] for finding in findings] == [
+        "server: BANKSMAN_NATS__MONITORING_URL"
+    ]
+
+
+async def test_a_server_without_jetstream_is_found() -> None:
+    with NatsServer(WITHOUT_JETSTREAM) as server:
+        settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
+        async with await Bus.connect(settings, name="test") as bus:
+            found = await streams.verify(bus, app_topology(BUDGET))
+    assert found == ("server: JetStream is off, expected on",)
+
+
+async def test_an_account_without_jetstream_is_found() -> None:
+    with NatsServer(ACCOUNT_WITHOUT_JETSTREAM) as server:
+        settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
+        async with await Bus.connect(settings, name="test") as bus:
+            found = await streams.verify(bus, app_topology(BUDGET))
+    assert found == ("account APP: JetStream is off, expected on",)
 
 
 async def test_a_workflow_gets_a_durable_of_its_own(bus: Bus) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from banksman.bus.declarations import Replicas
+
 
 class NatsSettings(BaseModel):
     """How to reach NATS and as whom."""
@@ -30,7 +32,9 @@ class NatsSettings(BaseModel):
     connect_timeout_s: float = Field(default=30.0, gt=0)
     """Seconds until the first connection must stand; later ones are tried for ever."""
     monitoring_url: str | None = None
-    """Where the server tells of itself over HTTP; lets `verify` see how it syncs."""
+    """Where the server tells of itself over HTTP. A single server must be seen to sync every write."""
+    replicas: Replicas = 1
+    """Servers that keep each stream: 1, or 3 in a cluster. With fewer copies services are not ready."""
 
     @property
     def urls(self) -> list[str]:

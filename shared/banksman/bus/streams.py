@@ -10,13 +10,20 @@ import httpx
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call
-from banksman.bus.names import CODE_CONSUMER_NOT_FOUND, CODE_STREAM_NOT_FOUND, api
+from banksman.bus.names import CODE_CONSUMER_NOT_FOUND, CODE_NOT_ENABLED, CODE_STREAM_NOT_FOUND, api
 from banksman.bus.topology import Consumer, Stream, Topology
-from banksman.contracts.errors import WeakDurability
 
 logger = logging.getLogger(__name__)
 
 MONITORING_TIMEOUT_S = 3.0
+
+_JETSTREAM_OFF = "server: JetStream is off, expected on"
+_SYNCS_LATE = (
+    "server: sync_interval is not `always`, expected `always`: a power cut loses acknowledged messages"
+)
+_UNSEEN = (
+    "server: BANKSMAN_NATS__MONITORING_URL is not set, expected where a single server tells how it syncs"
+)
 
 _AT_LEAST = ("max_bytes", "num_replicas", "duplicate_window", "max_msg_size", "max_ack_pending")
 """Settings where a bigger value is no weakness."""
@@ -54,17 +61,26 @@ async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
 async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
     """Say where what exists is missing or weaker than `topology`; empty when all is well.
 
-    With `monitoring_url` in the connection's settings it also reads whether the server syncs every write.
-    A single node must (`sync_interval: always`): without, a power cut loses acknowledged messages.
+    A server that alone keeps a stream must sync every write (`sync_interval: always`): without, a power cut
+    loses acknowledged messages. That it does is read at `monitoring_url` of the connection's settings.
+
+    Raises:
+        Unavailable: no answer.
     """
+    server = await _verify_server(bus.settings.monitoring_url, topology)
+    if _JETSTREAM_OFF in server:
+        return tuple(server)
     findings: list[str] = []
-    for stream in topology.streams:
-        findings += await _verify_stream(bus, stream)
-    for consumer in topology.consumers:
-        findings += await _verify_consumer(bus, consumer)
-    if bus.settings.monitoring_url:
-        findings += await _verify_server(bus.settings.monitoring_url, topology)
-    return tuple(findings)
+    try:
+        for stream in topology.streams:
+            findings += await _verify_stream(bus, stream)
+        for consumer in topology.consumers:
+            findings += await _verify_consumer(bus, consumer)
+    except ApiError as error:
+        if error.err_code != CODE_NOT_ENABLED:
+            raise
+        findings.append(f"account {topology.account}: JetStream is off, expected on")
+    return (*findings, *server)
 
 
 async def _provision_stream(bus: Bus, stream: Stream) -> list[str]:
@@ -114,17 +130,22 @@ async def _verify_consumer(bus: Bus, consumer: Consumer) -> list[str]:
     return [*weaknesses, f"{name}: backoff overrides ack_wait"] if found.get("backoff") else weaknesses
 
 
-async def _verify_server(monitoring_url: str, topology: Topology) -> list[str]:
+async def _verify_server(monitoring_url: str | None, topology: Topology) -> list[str]:
+    alone = all(stream.replicas == 1 for stream in topology.streams)
+    if monitoring_url is None:
+        return [_UNSEEN] if alone else []
     try:
-        async with httpx.AsyncClient(timeout=MONITORING_TIMEOUT_S) as client:
+        # Proxies of the environment are for the way out, not for this network.
+        async with httpx.AsyncClient(timeout=MONITORING_TIMEOUT_S, trust_env=False) as client:
             answer = await client.get(f"{monitoring_url}/varz")
-            config = cast(dict[str, Any], answer.json()["jetstream"]["config"])
+            config = cast(dict[str, Any], answer.json()["jetstream"].get("config"))
     except (httpx.HTTPError, KeyError, ValueError) as error:
-        return [f"server: {monitoring_url} does not say how it syncs: {type(error).__name__}"]
-    single = all(stream.replicas == 1 for stream in topology.streams)
-    if single and not config.get("sync_always"):
-        return ["server: sync_interval is not `always`: a power cut loses acknowledged messages"]
-    return []
+        # In a cluster another node may serve while this one is down.
+        unseen = f"server: {monitoring_url} does not say how it syncs: {type(error).__name__}"
+        return [unseen] if alone else []
+    if not config:
+        return [_JETSTREAM_OFF]
+    return [_SYNCS_LATE] if alone and not config.get("sync_always") else []
 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -147,14 +168,3 @@ def _same(found: object, wanted: object) -> bool:
 def _exceeds(found: object, wanted: object) -> bool:
     unlimited = found == -1
     return isinstance(found, int) and isinstance(wanted, int) and (unlimited or found > wanted)
-
-
-async def require(bus: Bus, *topologies: Topology) -> None:
-    """Refuse to go on when something is weaker than promised.
-
-    Raises:
-        WeakDurability: with every finding.
-    """
-    findings = [finding for topology in topologies for finding in await verify(bus, topology)]
-    if findings:
-        raise WeakDurability(tuple(dict.fromkeys(findings)))

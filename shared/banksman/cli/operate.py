@@ -16,7 +16,7 @@ from banksman.bus.accounts import user_names
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.keys import generate_keys, key_variable, seed_file
 from banksman.bus.streams import provision, verify
-from banksman.bus.topology import Replicas, StorageBudget, Topology, app_topology, run_topology
+from banksman.bus.topology import StorageBudget, Topology, app_topology, run_topology
 from banksman.bus.users import inbox_prefix
 from banksman.cli import output
 from banksman.cli.output import Exit
@@ -37,7 +37,6 @@ class OperatorSection(Section):
     """Seed of the operator's user in the runners' account; None leaves that account out."""
     storage_bytes: int = Field(default=20 * 1024**3, gt=0)
     """Bytes that all streams together may take; what the server's `max_file_store` says."""
-    replicas: Replicas = 1
 
 
 class OperatorSettings(ServiceSettings):
@@ -68,8 +67,8 @@ class Operator:
             self._nats = settings.nats
             self._run_seed = settings.operator.run_nkey_seed_file
             budget = StorageBudget(settings.operator.storage_bytes)
-        self._app = app_topology(budget, replicas=settings.operator.replicas)
-        self._run = run_topology(budget, replicas=settings.operator.replicas)
+        self._app = app_topology(budget, replicas=self._nats.replicas)
+        self._run = run_topology(budget, replicas=self._nats.replicas)
 
     async def in_app(self, act: Callable[[Bus], Awaitable[T]]) -> T:
         """Do something in the account of the services."""

@@ -13,7 +13,6 @@ BanksmanError
 │   └── Unavailable               the broker, a runner or an upstream cannot be reached
 └── Fault                         ours or a peer's
     ├── Poison                    a stored message that cannot be read: goes to the dead letters
-    ├── WeakDurability            a stream or the server is set weaker than promised
     └── ProviderFailed            a model's API failed for good: provider, status, unavailable
 
 Signal (not errors: they steer control flow inside `banksman.runs`)
@@ -161,14 +160,6 @@ class Poison(Fault):
         self.subject = subject
         self.reason = reason
         super().__init__(f"{subject}: {reason}")
-
-
-class WeakDurability(Fault):
-    """A stream, a consumer or the server is set weaker than promised."""
-
-    def __init__(self, findings: tuple[str, ...]) -> None:
-        self.findings = findings
-        super().__init__("; ".join(findings))
 
 
 class ProviderFailed(Fault):

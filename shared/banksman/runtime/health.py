@@ -49,10 +49,9 @@ class Health:
         """What keeps the process from being ready, by check; empty when it is ready."""
         if self.draining:
             return {"process": "draining"}
-        if not self.started:
-            return {"process": "starting"}
         found = {name: await self._run(check) for name, check in self.checks.items()}
-        return {name: problem for name, problem in found.items() if problem is not None}
+        problems = {name: problem for name, problem in found.items() if problem is not None}
+        return problems if self.started else {"process": "starting", **problems}
 
     async def _run(self, check: Check) -> str | None:
         try:

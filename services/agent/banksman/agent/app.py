@@ -9,16 +9,17 @@ from banksman.agent.compactor import Compactor
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.registry import ToolRegistry
 from banksman.agent.settings import AgentServiceSettings
+from banksman.agent.tenants import Tenants
 from banksman.agent.thinking import Thinker
+from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import RUN_SIGNAL, Worker
 from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.slots import ApprovalSlots, CallSlots
-from banksman.bus.streams import require
-from banksman.bus.topology import StorageBudget, app_topology
 from banksman.bus.users import AGENT, inbox_prefix
 from banksman.bus.work import work
 from banksman.contracts import subjects
@@ -26,18 +27,15 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply
-from banksman.runs.folded_log import FoldedLog
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceVerdict
+from banksman.runs.folded_log import FoldedLog
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
 from banksman.runs.stores import StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
-from banksman.runtime import service
 from banksman.runs.workspace_reports import WorkspaceReports
+from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life
-
-LEAST_STORAGE = StorageBudget(1_000_000)
-"""What the streams must at least be given, together; how much more is the operator's choice."""
 
 
 def run() -> int:
@@ -58,6 +56,12 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         bus = await stack.enter_async_context(
             await Bus.connect(settings.nats, name=AGENT, inbox_prefix=inbox_prefix(AGENT))
         )
+        life.health.checks["nats"] = bus.problem
+        if not settings.allow_weak_durability:
+            durability = Durability.of_app(bus)
+            life.health.checks["streams"] = durability.problem
+            if not await durability.holds(life.stop):
+                return
         hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
         placements = await stack.enter_async_context(Placements(bus))
         catalog = await stack.enter_async_context(
@@ -65,6 +69,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         )
         log = FoldedLog(EventLog(bus))
         watch = await stack.enter_async_context(Watch(bus, hub, log))
+        usage = await stack.enter_async_context(UsageLedger(bus))
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = Worker(
@@ -72,14 +77,17 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
             log=EventLog(bus),
             watch=watch,
             thinker=Thinker(
-                bus, providers, catalog, placements, Compactor(providers, settings.agent), settings.agent
+                bus,
+                providers,
+                catalog,
+                placements,
+                Compactor(providers, settings.agent),
+                settings.agent,
+                Tenants(settings.tenants, usage),
             ),
         )
         registry = await stack.enter_async_context(ToolRegistry(bus, catalog.registered, placements))
         await stack.enter_async_context(control_plane(bus, worker, registry))
-        life.health.checks["nats"] = bus.problem
-        if not settings.allow_weak_durability:
-            await require(bus, app_topology(LEAST_STORAGE))
         life.ready()
         if settings.agent.default_model is not None:
             await providers.warm(settings.agent.default_model)
@@ -139,15 +147,6 @@ def control_plane(bus: Bus, worker: Worker, registry: ToolRegistry) -> ControlPl
         description="Approvals whose time is over.",
     )
     serve_registry(control, registry)
-    return control
-
-
-def serve_registry(control: ControlPlane, registry: ToolRegistry) -> None:
-    """The registry's requests, from services of the platform and from tenants' accounts."""
-    served = (
-        ("register", registry.on_register, RegisterTool, ToolRegistration),
-        ("withdraw", registry.on_withdraw, WithdrawTool, ToolRegistration),
-        ("list", registry.on_list, None, ToolList),
     control.serve(
         subjects.workspace_report(ANY, ANY, ANY),
         WorkspaceReports(bus).on_report,
@@ -157,6 +156,15 @@ def serve_registry(control: ControlPlane, registry: ToolRegistry) -> None:
         title="workspace.report",
         description="A runner tells what became of a workspace, or asks whose it is.",
     )
+    return control
+
+
+def serve_registry(control: ControlPlane, registry: ToolRegistry) -> None:
+    """The registry's requests, from services of the platform and from tenants' accounts."""
+    served = (
+        ("register", registry.on_register, RegisterTool, ToolRegistration),
+        ("withdraw", registry.on_withdraw, WithdrawTool, ToolRegistration),
+        ("list", registry.on_list, None, ToolList),
     )
     for action, respond, request, reply in served:
         for subject in (subjects.registry("tool", action), subjects.tenant_registry("tool", action, ANY)):

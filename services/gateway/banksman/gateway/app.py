@@ -36,11 +36,13 @@ from banksman.gateway.http.workflows import workflows_router
 from banksman.gateway.page import page_router
 from banksman.gateway.pages import pages_router
 from banksman.gateway.perimeter import Perimeter
+from banksman.gateway.resources import Resources
 from banksman.gateway.runs import Runs
 from banksman.gateway.service import Service
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.socket_protocol import SocketProtocol
 from banksman.gateway.upstream import Upstreams
+from banksman.gateway.usage import UsageReports
 from banksman.gateway.views import Views
 from banksman.gateway.ws import Sockets
 from banksman.runs.placement import Placements
@@ -93,6 +95,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             runs=Runs(bus, hub, views, service.conversations),
             fanout=fanout,
             files=Files(placements, outputs),
+            usage=UsageReports(bus, settings.tenants),
         )
         terms = Terms(
             service,
@@ -106,6 +109,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         sockets = Sockets(terms, tickets)
         control = ControlPlane(bus, title="Banksman", version=VERSION, description="The door over NATS.")
         Api(bus, service).serve_on(control)
+        Resources(service.assistant_desk, gateway.usage).serve_on(control)
         await stack.enter_async_context(control)
         _add_checks(health, settings, bus)
         upstreams = await stack.enter_async_context(

@@ -16,6 +16,7 @@ from typing import cast
 from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.durability import Durability
 from banksman.bus.objects import Objects
 from banksman.bus.slots import CallSlots
 from banksman.bus.users import TOOL_RUNNER, tool_runner
@@ -101,12 +102,18 @@ async def _serve(
         sweep = tasks.create_task(premises.sandbox.sweep(), name="sweep")
         stack.callback(sweep.cancel)
     bus = await stack.enter_async_context(await _connect(settings, premises.identity))
+    life.health.checks["nats"] = bus.problem
+    if not settings.allow_weak_durability:
+        durability = Durability.of_run(bus)
+        life.health.checks["streams"] = durability.problem
+        if not await durability.holds(life.stop):
+            return
     worker = _worker(bus, own, premises, tasks)
     files = FilesApi(premises.workspaces, premises.uploads, holds=lambda: worker.lease.holds)
     await stack.enter_async_context(control_plane(bus, premises.identity.runner, worker, files))
     await worker.lease.take()
     keeper = tasks.create_task(_keep(worker.lease), name="lease")
-    _tell_health(life, bus, worker)
+    _tell_health(life, worker)
     life.ready()
     await life.stop.wait()
     worker.lease.withdraw("draining")
@@ -237,14 +244,14 @@ async def _keep(lease: Lease) -> None:
         raise
 
 
-def _tell_health(life: Life, bus: Bus, worker: Worker) -> None:
+def _tell_health(life: Life, worker: Worker) -> None:
     async def sandbox() -> str | None:
         return worker.problem
 
     async def lease() -> str | None:
         return None if worker.lease.holds else "the lease is not renewed"
 
-    life.health.checks |= {"nats": bus.problem, "sandbox": sandbox, "lease": lease}
+    life.health.checks |= {"sandbox": sandbox, "lease": lease}
 
 
 def _first(error: BaseException) -> BaseException:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from banksman.bus import names, users
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.slots import ApprovalSlots, CallSlots
@@ -56,10 +57,15 @@ async def main(settings: WorkflowServiceSettings, life: Life) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(health_server(life.health, settings.workflows))
         bus = await stack.enter_async_context(await connect(settings))
+        life.health.checks["nats"] = bus.problem
+        if not settings.allow_weak_durability:
+            durability = Durability.of_app(bus)
+            life.health.checks["streams"] = durability.problem
+            if not await durability.holds(life.stop):
+                return
         worker = await enter_worker(stack, bus, BUILTIN)
         await offer(bus, worker)
         await stack.enter_async_context(control_plane(bus, worker))
-        life.health.checks["nats"] = bus.problem
         life.ready()
         await serve(bus, worker, settings.workflows, life.stop)
 
@@ -106,7 +112,7 @@ def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch) -> 
 async def offer(bus: Bus, worker: Worker) -> None:
     """Register the workflows of this process, each with a durable that holds its starts."""
     for workflow in worker.workflows.values():
-        await provision_consumer(bus, workflow_consumer(workflow.name))
+        await provision_consumer(bus, workflow_consumer(workflow.name, replicas=bus.settings.replicas))
         await worker.registry.register(workflow.definition)
 
 
