@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import assert_never, cast
 
 from banksman.bus import names
 from banksman.bus.connection import Bus
@@ -36,6 +36,7 @@ from banksman.tool_runner.files_api import FilesApi
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.private_exits import EgressWithPrivate
 from banksman.tool_runner.runner_identity import RunnerIdentity, claim
+from banksman.tool_runner.sandbox.base import SandboxBackend
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
 from banksman.tool_runner.sandbox.leftovers import end_leftovers
 from banksman.tool_runner.selftest import self_test
@@ -85,7 +86,7 @@ class _Premises:
     workspaces: WorkspaceStore
     uploads: Uploads
     identity: RunnerIdentity
-    sandbox: BwrapSandbox | None
+    sandbox: SandboxBackend | None
     """None when it does not hold; `problem` says why."""
     problem: str | None
     box: ToolBox | None
@@ -158,12 +159,12 @@ def _tidy(workspaces: WorkspaceStore) -> None:
 
 async def _tested_sandbox(
     root: Path, user: SandboxIdentity, own: ToolRunnerSettings
-) -> tuple[BwrapSandbox | None, str | None]:
+) -> tuple[SandboxBackend | None, str | None]:
     """The sandbox, or why there is none."""
-    made: list[BwrapSandbox] = []
+    made: list[SandboxBackend] = []
 
-    def make() -> BwrapSandbox:
-        made.append(BwrapSandbox(user, own.limits.sandbox, max_output_chars=own.limits.max_output_chars))
+    def make() -> SandboxBackend:
+        made.append(_sandbox(root, user, own))
         return made[0]
 
     report = await self_test(root, user, make)
@@ -172,6 +173,25 @@ async def _tested_sandbox(
     for sandbox in made:
         sandbox.close()
     return None, report.summary()
+
+
+def _sandbox(root: Path, user: SandboxIdentity, own: ToolRunnerSettings) -> SandboxBackend:
+    """The chosen backend. There is no fall-back to another one.
+
+    Raises:
+        SandboxUnavailable: when it cannot work here.
+    """
+    limits, max_output_chars = own.limits.sandbox, own.limits.max_output_chars
+    match own.sandbox:
+        case "bwrap":
+            return BwrapSandbox(user, limits, max_output_chars=max_output_chars)
+        case "docker":
+            # Imported where it is used: with the library it takes longer than all the rest.
+            from banksman.tool_runner.sandbox.docker import DockerSandbox
+
+            return DockerSandbox(root, user, limits, own.docker, max_output_chars=max_output_chars)
+        case _:
+            assert_never(own.sandbox)
 
 
 async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity) -> Bus:

@@ -54,18 +54,17 @@ async def self_test(
 ) -> SelfTestReport:
     """Try every promise once, in a scratch directory of the workspaces' root.
 
-    The checks stop at the first that the later ones stand on. `make_sandbox` may raise `SandboxUnavailable`.
+    The checks stop at the first that the later ones stand on. `make_sandbox` runs in a thread and may raise
+    `SandboxUnavailable`.
     """
     checks = [_openat2_works()]
     checks.append(_root_is_usable(root, identity))
     if not checks[-1].ok:
         return SelfTestReport(tuple(checks))
     try:
-        sandbox = make_sandbox()
+        sandbox = await asyncio.to_thread(make_sandbox)
     except SandboxUnavailable as error:
-        return SelfTestReport(
-            (*checks, Check("sandbox", ok=False, detail=str(error), remedy=_package(error)))
-        )
+        return SelfTestReport((*checks, _unavailable(error)))
     async with _scratch(root, identity) as scratch:
         probe = _Probe(sandbox, scratch, identity)
         checks.append(await probe.starts())
@@ -95,7 +94,7 @@ class _Probe:
         try:
             outcome = await self._run("true")
         except SandboxUnavailable as error:
-            return Check("sandbox", ok=False, detail=str(error), remedy=_setting(str(error)))
+            return _unavailable(error)
         ok = outcome.exit_code == 0
         detail = "a command runs" if ok else _seen(outcome)
         return Check("sandbox", ok, detail, None if ok else "Check prlimit (package util-linux) and bash.")
@@ -130,6 +129,9 @@ class _Probe:
         """A file that the command makes belongs, outside, to the sandbox user."""
         await self._run("touch owner")
         uid = await asyncio.to_thread(_owner, self._workspace / "owner")
+        if uid is None:
+            remedy = "Let tool_runner.docker.host_dir name the directory that the engine's host has them in."
+            return Check("user", False, "what a command writes is not in its workspace", remedy)
         ok = uid == self._identity.uid != 0
         remedy = None if ok else "Start the runner as root or as an ordinary user, not with mapped ids."
         return Check("user", ok, f"commands run as real user {uid}", remedy)
@@ -153,8 +155,12 @@ class _Probe:
         return outcome
 
 
-def _owner(path: Path) -> int:
-    return path.stat().st_uid
+def _owner(path: Path) -> int | None:
+    return path.stat().st_uid if path.exists() else None
+
+
+def _unavailable(error: SandboxUnavailable) -> Check:
+    return Check("sandbox", ok=False, detail=str(error), remedy=error.remedy or _setting(str(error)))
 
 
 def _openat2_works() -> Check:
@@ -190,10 +196,6 @@ def _root_is_usable(root: Path, identity: SandboxIdentity) -> Check:
             f"Give a workspaces_root outside {barrier}, or run `chmod o+x {barrier}`.",
         )
     return Check("workspaces", True, f"{root} is writable")
-
-
-def _package(error: SandboxUnavailable) -> str:
-    return "apt-get install bubblewrap libseccomp2" if "install" in str(error) else _setting(str(error))
 
 
 _SYSCTLS = (

@@ -14,6 +14,7 @@ from banksman.contracts.wire import Token
 from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
 from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 
 
 def _address_and_port(value: str) -> str:
@@ -46,7 +47,11 @@ class ToolRunnerSettings(HealthSettings):
     workspaces_dir: Path | None = None
     """Where workspaces are kept. None takes `data_dir/workspaces`, or a directory below `/var/lib/banksman`
     when the runner is root and the sandbox user cannot reach `data_dir`."""
-    sandbox: Literal["bwrap"] = "bwrap"
+    sandbox: Literal["bwrap", "docker"] = "bwrap"
+    """
+    bwrap   bubblewrap, one for each command, on this machine or in the runner's own container
+    docker  a container for each workspace, by a Docker engine
+    """
     sandbox_uid: int = Field(default=DEFAULT_SANDBOX_UID, gt=0)
     """The user that commands run as when the runner is root; otherwise they run as the runner's own."""
     runner: Token | None = None
@@ -58,6 +63,7 @@ class ToolRunnerSettings(HealthSettings):
     """`web_fetch` calls at a time; more wait. Commands have `limits.sandbox.max_concurrent_calls`."""
     drain_s: float = Field(default=20.0, ge=0)
     """Seconds that running calls get at the end of the process before they are killed."""
+    docker: DockerSettings = DockerSettings()
     limits: RunnerLimits = RunnerLimits()
     egress: EgressSettings = EgressSettings()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 
 OnOutput = Callable[[Stream, bytes], None]
 """Called in the event loop with each chunk as it is read; must neither block nor raise."""
+
+OnListener = Callable[[socket.socket], None]
+"""Called in the event loop with a socket that listens on a loopback of the sandbox's own; takes it over."""
 
 KilledReason = Literal["timeout", "cancelled", "output_limit", "memory_limit", "workspace_limit"]
 """
@@ -39,6 +43,8 @@ class SandboxCommand:
     workspace: Path
     """The directory that becomes `/workspace` and the current directory."""
     timeout_s: float
+    on_listener: OnListener | None = None
+    """Gets the listening socket of the proxy that the command is told of. None, as by default: no network."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from banksman.tool_runner.sandbox.base import (
     Stop,
 )
 from banksman.tool_runner.sandbox.call import BwrapCall
+from banksman.tool_runner.sandbox.listener import ListenerInbox
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
@@ -100,6 +101,10 @@ class BwrapSandbox:
             err_read, err_write = _pipe(ours, inner)
             self._identity.own(out_write)
             self._identity.own(err_write)
+            way_out = None if command.on_listener is None else ListenerInbox(command.on_listener)
+            if way_out is not None:
+                inner.callback(way_out.given.close)
+                ours.callback(way_out.close)
             tree = self._spawner.spawn(
                 bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD),
                 inner_command(command, self._limits),
@@ -107,6 +112,7 @@ class BwrapSandbox:
                 stderr=err_write,
                 status=status_write,
                 on_end=stop.exited,
+                way_out=None if way_out is None else way_out.given.fileno(),
             )
             ours.pop_all()
         return BwrapCall(
@@ -118,6 +124,7 @@ class BwrapSandbox:
             stop=stop,
             max_output_bytes=self._limits.max_output_bytes,
             on_output=on_output,
+            way_out=way_out,
         )
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 
 from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import OnOutput, SandboxUnavailable, Stop
+from banksman.tool_runner.sandbox.listener import ListenerInbox
 from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 from banksman.tool_runner.sandbox.spawner import SpawnedTree, Spawner
 
@@ -32,8 +33,10 @@ class BwrapCall:
         stop: Stop,
         max_output_bytes: int,
         on_output: OnOutput | None,
+        way_out: ListenerInbox | None = None,
     ) -> None:
         """Take over the file descriptors and begin to read."""
+        self._way_out = way_out
         self._tree = tree
         self._spawner = spawner
         self._status_fd = status_fd
@@ -114,6 +117,8 @@ class BwrapCall:
             self._loop.remove_reader(fd)
         for fd in (self._status_fd, *self._streams.values()):
             os.close(fd)
+        if self._way_out is not None:
+            self._way_out.close()
 
     _report: bytes = b""
 

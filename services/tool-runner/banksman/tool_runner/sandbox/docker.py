@@ -158,7 +158,10 @@ class DockerSandbox:
                 return await unless(_uncancelled(self._starting[workspace]), stop.wait())
         except TimeoutError:
             limit_s = self._settings.start_timeout_s
-            raise SandboxUnavailable(f"the Docker engine started no container within {limit_s:g} s") from None
+            raise SandboxUnavailable(
+                f"the Docker engine started no container within {limit_s:g} s",
+                remedy="Look at what keeps the engine busy, or raise tool_runner.docker.start_timeout_s.",
+            ) from None
 
     async def _start(self, workspace: Path) -> Container:
         self._make_room()

@@ -127,7 +127,10 @@ class Engine:
         try:
             yield
         except errors.APIError as error:
-            raise SandboxUnavailable(f"the Docker engine refused to {action}: {_said(error)}") from error
+            raise SandboxUnavailable(
+                f"the Docker engine refused to {action}: {_said(error)}",
+                remedy="Give the engine what it lacks, or change tool_runner.docker.",
+            ) from error
         except (errors.DockerException, requests.RequestException, OSError) as error:
             raise SandboxUnavailable(
                 f"the Docker engine at {self.address} does not answer ({action}): {_first_line(error)}",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand
-from banksman.tool_runner.sandbox.spawner_process import GATE_FD
+from banksman.tool_runner.sandbox.spawner_process import GATE_FD, PROXY_PORT
 
 WORKSPACE = "/workspace"
 INNER_ID = "1000"
@@ -17,6 +17,10 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own tmpfs
 }
+_PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
+# curl reads only the lower-case http_proxy: https://curl.se/docs/manpage.html#ENVIRONMENT
+_PROXY = tuple((name, _PROXY_URL) for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"))
+_CERTIFICATES = ("--ro-bind-try", "/etc/ssl/certs", "/etc/ssl/certs")
 _GATE = ("BASH_ENV", f"/dev/fd/{GATE_FD}")
 _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
@@ -25,11 +29,14 @@ def bwrap_options(
     command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
 ) -> list[str]:
     """The options of one bwrap call, as they are written to `--args`."""
+    environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), _GATE)
     return [
         *_NAMESPACES,
+        # With a way out bwrap is started in a network namespace that the spawner has made.
+        *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
         *_file_system(command.workspace, limits),
         "--clearenv",
-        *(word for name, value in (*ENVIRONMENT.items(), _GATE) for word in ("--setenv", name, value)),
+        *(word for name, value in environment for word in ("--setenv", name, value)),
         "--seccomp",
         str(seccomp_fd),
         "--json-status-fd",
@@ -63,7 +70,7 @@ def inner_command(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
 
 # --disable-userns is refused with --unshare-all, hence the list.
 _NAMESPACES = (
-    "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
+    "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts",
     "--unshare-cgroup-try", "--disable-userns", "--uid", INNER_ID, "--gid", INNER_ID,
     "--hostname", "sandbox", "--new-session", "--die-with-parent", "--cap-drop", "ALL",
 )  # fmt: skip

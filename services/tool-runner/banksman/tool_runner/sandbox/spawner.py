@@ -60,8 +60,11 @@ class Spawner:
         stderr: int,
         status: int,
         on_end: Callable[[], None],
+        way_out: int | None = None,
     ) -> SpawnedTree:
         """Have bwrap started with these options, command and files; `on_end` is called once.
+
+        With `way_out`, a socket, it gets a network namespace whose proxy port listens; that socket comes by it.
 
         Raises:
             SandboxUnavailable: when there is no spawner and none can be started.
@@ -71,7 +74,8 @@ class Spawner:
         self._last_number += 1
         tree = self._trees[self._last_number] = SpawnedTree(self._last_number, on_end)
         with _memfd(pack_command(options, command)) as packed:
-            self._send("spawn", tree, (packed, stdout, stderr, status))
+            descriptors = (packed, stdout, stderr, status)
+            self._send("spawn", tree, descriptors if way_out is None else (*descriptors, way_out))
         return tree
 
     def kill(self, tree: SpawnedTree) -> None:

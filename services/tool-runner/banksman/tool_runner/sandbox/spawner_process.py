@@ -5,7 +5,7 @@ ends what bwrap's parent-death signal does not: a sandbox whose outer bwrap is k
 for ever (https://github.com/containers/bubblewrap/issues/633). It is started by path, without site-packages,
 and may not be able to read a file once it has dropped root: only the standard library, imported at the top.
 
-Both sides speak in packets of words separated by NUL. Runner: `spawn {number}` with four descriptors, and
+Both sides speak in packets of words separated by NUL. Runner: `spawn {number}` with descriptors, and
 `kill {number}`. Spawner: `started {number} {pid}`, `failed {number} {reason}`, `ended {number}`.
 """
 
@@ -19,16 +19,20 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 MAX_PACKET_BYTES = 4096
 OPTIONS_FD, STATUS_FD, SECCOMP_FD = 3, 4, 5
 """What bwrap finds under these numbers."""
 GATE_FD, LIFE_FD = 6, 7
 """What bash finds under these numbers: its start-up file, and a pipe that ends with the spawner."""
-SPAWN_FDS = 4
-"""The descriptors of `spawn`: what `pack_command` made, standard output and error, bwrap's report."""
+PROXY_PORT = 3128
+"""Where a sandbox with a way out finds its proxy, on its own loopback."""
+MAX_SPAWN_FDS = 5
+"""The descriptors of `spawn`: what `pack_command` made, standard output and error, bwrap's report; and for a
+sandbox with a way out a socket, by which the runner gets the listening socket of `PROXY_PORT`."""
 SEPARATOR = b"\0"
 
 _GATE = b"""
@@ -52,6 +56,10 @@ do not tell the number of filters.
 _HIGHEST_OOM_SCORE = b"1000"
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
 """The signals that this process, or Python, ignores and a sandbox must not."""
@@ -169,16 +177,21 @@ class _Spawner:
         self._watch(pid)
         self._send("started", str(number), str(pid))
 
-    def _start(self, command: int, stdout: int, stderr: int, status: int) -> int:
+    def _start(
+        self, command: int, stdout: int, stderr: int, status: int, way_out: int | None = None
+    ) -> int:
         options, words = _unpack_command(os.pread(command, os.fstat(command).st_size, 0))
         with contextlib.ExitStack() as opened, self._oom_score.raised():
             files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
             files |= {GATE_FD: self._gate, LIFE_FD: self._life}
             files[OPTIONS_FD] = _holding(options, opened)
             files[SECCOMP_FD] = _holding(self._seccomp, opened)
+            arguments = [os.fsencode(self._bwrap), b"--args", b"%d" % OPTIONS_FD, b"--", *words]
+            if way_out is not None:
+                return _started_in_network(arguments, files, way_out)
             return os.posix_spawn(
                 self._bwrap,
-                [self._bwrap, "--args", str(OPTIONS_FD), "--", *words],
+                arguments,
                 # --clearenv inside bwrap does not reach what its own processes were started with.
                 {},
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in files.items()],
@@ -227,10 +240,52 @@ class _Spawner:
             os.kill(pid, signal.SIGKILL)
 
 
+def _started_in_network(arguments: Sequence[bytes], files: Mapping[int, int], way_out: int) -> int:
+    """Fork, make a network with a loopback only, send the listening socket of its proxy, become bwrap."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        _make_network()
+        with socket.create_server(("127.0.0.1", PROXY_PORT), backlog=64) as listener:
+            with socket.socket(fileno=os.dup(way_out)) as runner:
+                socket.send_fds(runner, [b"listener"], [listener.fileno()])
+        for number in _DEFAULT:
+            signal.signal(number, signal.SIG_DFL)
+        for number, fd in files.items():
+            os.dup2(fd, number)
+        os.execve(arguments[0], arguments, {})  # noqa: S606 - the words are the runner's
+    except BaseException as error:
+        os.write(files[2], f"cannot make a network for the sandbox: {error}".encode())
+    finally:
+        os._exit(127)
+
+
+def _make_network() -> None:
+    """Enter a network namespace of our own, which a user namespace of our own permits, and raise its loopback."""
+    uid, gid = os.getuid(), os.getgid()
+    # A process that may not be traced does not own its files in /proc.
+    _prctl(_PR_SET_DUMPABLE, 1)
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"unshare: {os.strerror(number)}")
+    for name, content in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(content)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
+        fcntl.ioctl(control, _SIOCSIFFLAGS, request)
+
+
 def _received(channel: socket.socket) -> tuple[bytes, array.array[int]]:
     """The next packet and its descriptors; nothing when the other side is gone."""
     descriptors = array.array("i")
-    space = socket.CMSG_SPACE(SPAWN_FDS * descriptors.itemsize)
+    space = socket.CMSG_SPACE(MAX_SPAWN_FDS * descriptors.itemsize)
     try:
         # `socket.recv_fds` of Python 3.11 drops the flag, and sandboxes would inherit what is received.
         packet, messages, _, _ = channel.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
