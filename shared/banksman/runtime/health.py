@@ -49,7 +49,7 @@ class Health:
         """What keeps the process from being ready, by check; empty when it is ready."""
         if self.draining:
             return {"process": "draining"}
-        found = {name: await self._run(check) for name, check in self.checks.items()}
+        found = {name: await self._run(check) for name, check in tuple(self.checks.items())}
         problems = {name: problem for name, problem in found.items() if problem is not None}
         return problems if self.started else {"process": "starting", **problems}
 
