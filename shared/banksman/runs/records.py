@@ -9,6 +9,7 @@ from collections.abc import Callable
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.errors import Overloaded, Refused
+from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,12 @@ class CallRecords:
             Unavailable: whether it is stored is not known; it must not run.
             Overloaded: storage is full, and the lease is over.
         """
+        await reach("runner.before_claim")
         while True:
             try:
-                return (await self._slots.put_started(tenant, started)).fresh
+                fresh = (await self._slots.put_started(tenant, started)).fresh
+                await reach("runner.after_claim")
+                return fresh
             except Overloaded as full:
                 await self._pause(started.attempt, full)
 
@@ -48,6 +52,7 @@ class CallRecords:
         while True:
             try:
                 await self._slots.put_result(tenant, finished, runner_epoch=self._runner_epoch)
+                await reach("runner.result_stored")
                 return
             except Refused as refused:
                 await self._pause(finished.attempt, refused)

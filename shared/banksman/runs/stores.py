@@ -25,6 +25,7 @@ from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, S
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.ports import Facts
 from banksman.runs.state import Conversation
+from banksman.runtime.failpoints import reach
 
 KEPT_ATTEMPTS = 20_000
 """Attempts whose starts and results a process listens for; of others it reads the slots."""
@@ -80,6 +81,7 @@ class StoredApprovals:
 
     async def ask(self, request: ApprovalRequest) -> None:
         """Store the question and schedule its expiry, both once."""
+        await reach("agent.before_question")
         await self._slots.request(request)
         await set_timer(
             self._bus,

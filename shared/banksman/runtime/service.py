@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from banksman.contracts.errors import BanksmanError
-from banksman.runtime import logs
+from banksman.runtime import failpoints, logs
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ServiceSettings, load
 
@@ -50,6 +51,7 @@ def run(name: str, settings_class: type[S], main: Main[S]) -> int:
         The exit code: 0 after a drain, 1 when it failed, 2 when a setting is wrong.
     """
     try:
+        failpoints.arm(os.environ)
         settings = load(settings_class)
     except BanksmanError as error:
         print(f"banksman {name}: {error}", file=sys.stderr)  # noqa: T201  # logs are not configured yet

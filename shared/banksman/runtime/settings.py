@@ -26,6 +26,7 @@ from pydantic_settings import (
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import bad_field
+from banksman.runtime import failpoints
 
 PREFIX = "BANKSMAN_"
 SIGNING_KEY_BYTES = 32
@@ -55,6 +56,8 @@ SECTIONS = frozenset(
 NOT_SETTINGS = frozenset(
     {
         CONFIG_FILE_VARIABLE,
+        failpoints.TESTING_VARIABLE,
+        failpoints.VARIABLE,
         "BANKSMAN_GATEWAY_URL",
         "BANKSMAN_PYTHON",
         "BANKSMAN_TEST_PRIVILEGED",

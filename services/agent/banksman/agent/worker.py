@@ -30,6 +30,7 @@ from banksman.runs.owner import accept
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runs.stores import APPROVAL_TIMER, Watch
+from banksman.runtime.failpoints import reach
 
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 RUN_SIGNAL: TypeAdapter[RunSignal] = TypeAdapter(RunSignal)
@@ -79,6 +80,7 @@ class Worker:
         if claims >= CRASH_LOOP_CLAIMS:
             # It has its terminal event; the copy is for those who look into why.
             raise Poison(message.subject, f"crash_loop: run {work.run_id} was given up")
+        await reach("agent.before_ack")
         return Done()
 
     async def _before(self, work: RunWork, message: WorkMessage) -> Conversation:

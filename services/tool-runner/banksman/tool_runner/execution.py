@@ -13,6 +13,7 @@ from banksman.bus.objects import Objects
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.tools import ToolResult
+from banksman.runtime.failpoints import reach
 from banksman.tool_runner.progress import progress
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.toolbox import ToolBox
@@ -44,6 +45,7 @@ class Execution:
         started_at = datetime.now(UTC)
         async with progress(self.bus, self.runner, request) as on_output:
             outcome = await self._outcome(request, stop, on_output)
+        await reach("runner.end")
         await turn.aclose()
         result = ToolResult(
             tool_call_id=request.call.id,
@@ -67,6 +69,7 @@ class Execution:
             return failure("timeout", "the time of the run was over before the call could begin")
         try:
             workspace = self.workspaces.get(request.tenant, request.workspace_id)
+            await reach("runner.begin")
             async with asyncio.timeout(timeout_s + OVERTIME_S):
                 return await self.box.run(
                     call.name,

@@ -12,6 +12,7 @@ from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallRequest
 from banksman.contracts.errors import Unavailable
+from banksman.runtime.failpoints import reach
 from banksman.tool_runner.concurrency import beside
 from banksman.tool_runner.tools.base import OnProgress
 
@@ -69,6 +70,7 @@ async def _tell(bus: Bus, runner: str, request: CallRequest, backlog: _Backlog) 
     await _publish(bus, subject, started)
     while True:
         await backlog.news.wait()
+        await reach("runner.running")
         for stream, text in backlog.pieces():
             piece = started.model_copy(update={"kind": "output", "stream": stream, "text": text})
             await _publish(bus, subject, piece)

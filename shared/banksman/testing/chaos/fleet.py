@@ -33,7 +33,7 @@ RESTART_AFTER_S = 0.2
 END_S = 40.0
 LEDGER_SERVER = "ledger"
 """The tool server whose one tool writes into a ledger outside of every workspace."""
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")
+_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH")
 
 
 class Member:
@@ -309,7 +309,7 @@ class Fleet:
 
     def _runner(self, spec: ProcessSpec, number: int) -> ProcessSpec:
         data = self._data.path / f"runner-{number}"
-        data.mkdir(mode=0o711)
+        data.mkdir(mode=0o711, exist_ok=True)
         root = default_root(data, sandbox_identity())
         self.roots.append(root)
         return self._on(spec, f"tool-runner-{number}", {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(root)})
