@@ -15,6 +15,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS, RUNNERS, WORKFLOWS
 from banksman.bus.objects import Objects
 from banksman.contracts import subjects
+from banksman.contracts.assistant_requests import AssistantBody
 from banksman.contracts.assistants import Assistant, RunSettings
 from banksman.contracts.calls import FileAnswer, FileEntry, RunnerLease
 from banksman.contracts.events import ToolCallCompleted
@@ -27,7 +28,6 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import strict_json
-from banksman.gateway.http.bodies import AssistantBody
 
 
 async def test_assistants_are_kept_with_a_revision(gateway: Served) -> None:

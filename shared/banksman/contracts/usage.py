@@ -95,6 +95,11 @@ class Counted(Stored):
         )
 
 
+def usage_key(tenant: str) -> str:
+    """Where a tenant's totals are kept in bucket `usage`."""
+    return f"tenant.{tenant}"
+
+
 class UsageTotals(Stored):
     """What one tenant, or all of them, consumed: a fold of the logs in which each commit counts once."""
 
@@ -143,3 +148,28 @@ def _with(counted: Counted, window: Window, at: datetime, consumed: Consumed) ->
     if begins < counted.begins:
         return counted
     return (counted if begins == counted.begins else Counted(begins=begins)).plus(consumed)
+
+
+class UsageWindow(Stored):
+    """One window as it is shown: what was consumed of what may be."""
+
+    window: Window
+    begins: date
+    ends_at: Timestamp
+    """When it is over, and what was consumed counts no more."""
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+    max_tokens: int | None = None
+    """Input and output tokens together; None for no bound."""
+    max_cost_usd: float | None = None
+
+
+class UsageReport(Stored):
+    """What a tenant consumed, a few seconds ago at the earliest."""
+
+    tenant: str
+    as_of: Timestamp | None
+    """When the last request that is counted was stored; None before the first."""
+    windows: tuple[UsageWindow, ...]

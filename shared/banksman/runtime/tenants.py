@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from banksman.contracts.usage import Window
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import Section
 
@@ -28,6 +29,12 @@ class TenantLimits(Section):
     """As above; also for assistants that set no bound."""
     max_cost_usd_per_run: float | None = Field(default=None, ge=0)
     """As above; also for assistants that set no bound."""
+
+    def within(self, window: Window) -> tuple[int | None, float | None]:
+        """The most tokens and USD of one window."""
+        if window == "day":
+            return self.tokens_per_day, self.cost_usd_per_day
+        return self.tokens_per_month, self.cost_usd_per_month
 
 
 class TenantSettings(Section):

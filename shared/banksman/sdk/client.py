@@ -9,11 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from pydantic import BaseModel
+
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.envelope import answer
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
-from banksman.contracts.assistants import ConversationSettings, RunOverrides
+from banksman.contracts.assistant_requests import (
+    AssistantBody,
+    AssistantDeleted,
+    AssistantList,
+    AssistantUpdate,
+    NewAssistant,
+)
+from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides
 from banksman.contracts.calls import Delta
 from banksman.contracts.door import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import Unavailable
@@ -29,6 +38,7 @@ from banksman.contracts.frames import (
 from banksman.contracts.ids import check_token, conversation_of, new_id
 from banksman.contracts.messages import Content
 from banksman.contracts.subjects import ANY
+from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, JsonValue
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk.events import EventFrame
@@ -43,6 +53,7 @@ WAITING_DELTAS = 4_096
 """Pieces of text that may wait for a slow reader; what comes on top is dropped, as deltas may be."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 Frame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart
 
 
@@ -221,6 +232,40 @@ class Client:
         ack = await self._ask(subjects.api(self.tenant, "workflow", "start", name), frame)
         return StartedRun(_given(ack.run_id, "run_id"), ack.message_id)
 
+    async def assistants(self) -> tuple[Assistant, ...]:
+        """All assistants of the tenant, by id."""
+        return (await self._assistant("list", AssistantList)).items
+
+    async def assistant(self, assistant_id: str) -> Assistant:
+        """One of them; `default` is there for every tenant."""
+        return await self._assistant("read", Assistant, assistant_id)
+
+    async def create_assistant(self, given: NewAssistant, *, request_id: str | None = None) -> Assistant:
+        """Store a new one; conversations name it by its id."""
+        return await self._assistant("create", Assistant, body=given, request_id=request_id)
+
+    async def update_assistant(
+        self, assistant_id: str, given: AssistantBody, *, revision: int | None = None
+    ) -> Assistant:
+        """Store another in its place, from the next run on; the same once more changes nothing.
+
+        Args:
+            assistant_id: Which.
+            given: All of the other one.
+            revision: Replace it only at this revision; None for whichever it is.
+        """
+        fields = {name: getattr(given, name) for name in AssistantBody.model_fields}
+        update = AssistantUpdate(**fields, revision=revision)
+        return await self._assistant("update", Assistant, assistant_id, body=update)
+
+    async def delete_assistant(self, assistant_id: str) -> None:
+        """Remove one. Runs that it started go on; its conversations can start none."""
+        await self._assistant("delete", AssistantDeleted, assistant_id)
+
+    async def usage(self) -> UsageReport:
+        """What the tenant's runs consumed in this day and month, and what it may."""
+        return await self._request(subjects.api(self.tenant, "usage"), b"{}", new_id("q"), UsageReport)
+
     def follow(self, conversation_id: str, after_seq: int = 0) -> AsyncGenerator[EventFrame]:
         """Every event after `after_seq`, stored and to come, each once, in order and without gaps.
 
@@ -280,9 +325,23 @@ class Client:
         finally:
             await subscription.unsubscribe()
 
+    async def _assistant(
+        self,
+        action: str,
+        reply: type[M],
+        *names: str,
+        body: BaseModel | None = None,
+        request_id: str | None = None,
+    ) -> M:
+        subject = subjects.api(self.tenant, "assistant", action, *names)
+        data = b"{}" if body is None else body.model_dump_json().encode()
+        return await self._request(subject, data, request_id or new_id("q"), reply)
+
     async def _ask(self, subject: str, frame: Frame) -> Ack:
-        headers = {REQUEST_ID: frame.id, SCHEMA_VERSION: str(WIRE_VERSION)}
-        body = frame.model_dump_json(exclude_none=True).encode()
+        return await self._request(subject, frame.model_dump_json(exclude_none=True).encode(), frame.id, Ack)
+
+    async def _request(self, subject: str, body: bytes, request_id: str, reply: type[M]) -> M:
+        headers = {REQUEST_ID: request_id, SCHEMA_VERSION: str(WIRE_VERSION)}
         reason = "no connection"
         try:
             async with asyncio.timeout(BUDGET_S):
@@ -290,7 +349,7 @@ class Client:
                     await self._bus.wait_connected()
                     try:
                         data = await self._bus.request(subject, body, ANSWER_S, headers)
-                        return Ack.model_validate_json(answer(data))
+                        return reply.model_validate_json(answer(data))
                     except Unavailable as error:
                         reason = str(error)
                     await asyncio.sleep(PAUSE_S)

@@ -50,15 +50,28 @@ class Assistants:
             raise Conflict(f"an assistant with id {assistant.id!r} exists")
         return assistant.model_copy(update={"revision": revision})
 
-    async def replace(self, tenant: str, assistant: Assistant) -> Assistant:
-        """Store another in the place of one that exists.
+    async def replace(self, tenant: str, assistant: Assistant, revision: int | None = None) -> Assistant:
+        """Store another in the place of one that exists; one that is the same keeps its revision.
+
+        Args:
+            tenant: Whose.
+            assistant: The other one.
+            revision: Of the one that is to be replaced; None for whichever it is.
 
         Raises:
             NotFound: there is none of that id.
+            Conflict: it is of another revision.
         """
-        await self.get(tenant, assistant.id)
-        revision = await self._bucket.put(f"{tenant}.{assistant.id}", assistant)
-        return assistant.model_copy(update={"revision": revision})
+        while True:
+            stored = await self.get(tenant, assistant.id)
+            if same(stored, assistant):
+                return stored
+            if revision is not None and stored.revision != revision:
+                found = f"assistant {assistant.id!r} is at revision {stored.revision}, not {revision}"
+                raise Conflict(f"{found}: read it again")
+            written = await self._bucket.update(f"{tenant}.{assistant.id}", assistant, stored.revision)
+            if written is not None:
+                return assistant.model_copy(update={"revision": written})
 
     async def delete(self, tenant: str, assistant_id: str) -> None:
         """Remove one; a removed `default` is made anew when it is next used.
@@ -69,6 +82,11 @@ class Assistants:
         if await self._bucket.get(f"{tenant}.{assistant_id}") is None:
             raise NotFound("assistant", assistant_id)
         await self._bucket.delete(f"{tenant}.{assistant_id}")
+
+
+def same(one: Assistant, other: Assistant) -> bool:
+    """Whether two are alike, whatever their revisions."""
+    return one.model_copy(update={"revision": other.revision}) == other
 
 
 def default_assistant() -> Assistant:

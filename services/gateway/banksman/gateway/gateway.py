@@ -10,6 +10,7 @@ from banksman.gateway.files import Files
 from banksman.gateway.runs import Runs
 from banksman.gateway.service import Service
 from banksman.gateway.settings import GatewaySettings
+from banksman.gateway.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,4 @@ class Gateway:
     runs: Runs
     fanout: Fanout
     files: Files
+    usage: UsageReports

@@ -35,6 +35,7 @@ from banksman.contracts.work import (
     StartRun,
     SteerRun,
 )
+from banksman.gateway.assistant_desk import AssistantDesk
 from banksman.gateway.assistants import Assistants, Prompts
 from banksman.gateway.auth import Caller
 from banksman.gateway.conversations import Conversations, new_record
@@ -45,6 +46,7 @@ from banksman.gateway.views import Views
 from banksman.gateway.workflows import Workflows, start_of
 from banksman.runs.door import Verdict, decide, once
 from banksman.runs.stores import SystemClock
+from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Service:
         self.workflows = Workflows(bus)
         self.approvals = ApprovalStore(bus)
         self._requests = Requests(bus)
+        self.assistant_desk = AssistantDesk(self.assistants, self.prompts, self._requests)
         self._intake = Intake(bus)
         self._clock = SystemClock()
         self._signing_key = signing_key
@@ -169,6 +172,7 @@ class Service:
             await self._intake.start(start)
         else:
             await self._intake.signal(_steer(start, caller), start.message_id)
+        await reach("gateway.before_answer")
         await self.conversations.touch(caller.tenant, record, text_of(content))
         return Ack(
             reply_to=request.id,

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
+from banksman.runtime.tenants import TenantSettings
 
 Mode = Literal["context", "passthrough"]
 """
@@ -158,6 +159,7 @@ class GatewayServiceSettings(ServiceSettings):
     gateway: GatewaySettings = GatewaySettings()
     approvals: ApprovalSettings = ApprovalSettings()
     models: ModelSettings = ModelSettings()
+    tenants: TenantSettings = TenantSettings()
 
     @property
     def default_model(self) -> str | None:

@@ -6,18 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from banksman.contracts.assistants import (
-    ApprovalRule,
-    ConversationSettings,
-    FallbackModels,
-    Limits,
-    ModelOptions,
-    RunOverrides,
-    ToolSettings,
-)
+from banksman.contracts.assistant_requests import AssistantUpdate, NewAssistant
+from banksman.contracts.assistants import ConversationSettings, RunOverrides
 from banksman.contracts.events import ItemDecision, Remember
 from banksman.contracts.messages import Content
-from banksman.contracts.wire import JsonObject, Text, Token, Wire
+from banksman.contracts.wire import JsonObject, Token, Wire
 
 
 class NewConversation(Wire):
@@ -68,29 +61,6 @@ class DecisionBody(Wire):
     remember: Remember | None = None
 
 
-class AssistantBody(Wire):
-    """An assistant as clients write it; tools are off unless they are asked for."""
-
-    name: str = Field(default="", max_length=200)
-    service: str = Field(default="banksman", max_length=64)
-    model: str | None = Field(default=None, max_length=200)
-    fallback_models: FallbackModels = ()
-    system_prompt_id: Token | None = None
-    system_prompt: Text | None = None
-    options: ModelOptions = ModelOptions()
-    tools: ToolSettings = ToolSettings()
-    limits: Limits = Limits()
-    approval_policy: tuple[ApprovalRule, ...] = ()
-    variables: JsonObject = Field(default_factory=dict)
-
-
-class NewAssistant(AssistantBody):
-    """An assistant to create."""
-
-    id: Token | None = None
-    """None for one that we make."""
-
-
 class PromptBody(Wire):
     """A system prompt as clients write it."""
 
@@ -119,7 +89,7 @@ BODIES: tuple[type[BaseModel], ...] = (
     NewChat,
     CancelBody,
     DecisionBody,
-    AssistantBody,
+    AssistantUpdate,
     NewAssistant,
     PromptBody,
     NewPrompt,

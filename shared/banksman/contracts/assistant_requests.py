@@ -1,0 +1,65 @@
+"""Assistants as clients write and read them, over HTTP and over NATS."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from banksman.contracts.assistants import (
+    ApprovalRule,
+    Assistant,
+    FallbackModels,
+    Limits,
+    ModelOptions,
+    ToolSettings,
+)
+from banksman.contracts.wire import JsonObject, Text, Token, Wire
+
+
+class AssistantBody(Wire):
+    """An assistant as clients write it; tools are off unless they are asked for."""
+
+    name: str = Field(default="", max_length=200)
+    service: str = Field(default="banksman", max_length=64)
+    model: str | None = Field(default=None, max_length=200)
+    fallback_models: FallbackModels = ()
+    system_prompt_id: Token | None = None
+    system_prompt: Text | None = None
+    options: ModelOptions = ModelOptions()
+    tools: ToolSettings = ToolSettings()
+    limits: Limits = Limits()
+    approval_policy: tuple[ApprovalRule, ...] = ()
+    variables: JsonObject = Field(default_factory=dict)
+
+    def assistant(self, assistant_id: str) -> Assistant:
+        """What is stored."""
+        return Assistant(
+            id=assistant_id, **{name: getattr(self, name) for name in AssistantBody.model_fields}
+        )
+
+
+class NewAssistant(AssistantBody):
+    """An assistant to create."""
+
+    id: Token | None = None
+    """None for one that we make."""
+
+
+class AssistantUpdate(AssistantBody):
+    """An assistant in the place of one that exists."""
+
+    revision: int | None = None
+    """The revision that it is to replace; None for whichever it is now."""
+
+
+class AssistantList(Wire):
+    """All assistants of a tenant, by id."""
+
+    items: tuple[Assistant, ...]
+    next: None = None
+    """For the form that all lists have; there is one page."""
+
+
+class AssistantDeleted(Wire):
+    """An assistant is gone."""
+
+    id: Token
