@@ -11,6 +11,7 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.bus.connection import NatsSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
+from banksman.runtime.tenants import TenantSettings
 
 
 class AgentSettings(HealthSettings):
@@ -48,3 +49,4 @@ class AgentServiceSettings(ServiceSettings):
     agent: AgentSettings = AgentSettings()
     models: ProviderSettings = ProviderSettings()
     approvals: ApprovalSettings = ApprovalSettings()
+    tenants: TenantSettings = TenantSettings()

@@ -21,8 +21,9 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.replies import Reply, failure, recorded
+from banksman.agent.replies import Reply, ended, failure, recorded
 from banksman.agent.settings import AgentSettings
+from banksman.agent.tenants import Tenants
 from banksman.agent.waiting import unless_cancelled
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
@@ -68,6 +69,7 @@ class Thinker:
     placements: Placements
     compactor: Compactor
     settings: AgentSettings
+    tenants: Tenants
 
     async def think(self, owned: Ownership) -> Build:
         """Ask the model of a run once; what its outcome becomes in the log.
@@ -75,6 +77,9 @@ class Thinker:
         Raises:
             Fenced: a higher claim owns the run.
         """
+        ending = await self.tenants.used_up(owned)
+        if ending is not None:
+            return lambda state: ended(state, ending)
         try:
             prepared = await self._prepared(owned.state, owned.run)
             room = await self.compactor.before(owned, prepared.request)

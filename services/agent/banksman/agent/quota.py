@@ -1,0 +1,66 @@
+"""What a tenant's limits mean for its runs. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeVar
+
+from banksman.contracts.assistants import RunSettings
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.usage import WINDOWS, Counted, UsageTotals, Window, ends_at
+from banksman.runs.steps import Ending
+from banksman.runtime.tenants import TenantLimits
+
+N = TypeVar("N", int, float)
+
+
+def capped(settings: RunSettings, limits: TenantLimits) -> RunSettings:
+    """What a run is driven by, however much more its assistant or its request asked for."""
+    tools, bounds = settings.tools, settings.limits
+    return settings.model_copy(
+        update={
+            "tools": tools.model_copy(
+                update={"max_iterations": _least(tools.max_iterations, limits.max_iterations)}
+            ),
+            "limits": bounds.model_copy(
+                update={
+                    "run_timeout_s": _least(bounds.run_timeout_s, limits.run_timeout_s),
+                    "calls_per_reply": _least(bounds.calls_per_reply, limits.calls_per_reply),
+                    "max_tokens_per_run": _least(bounds.max_tokens_per_run, limits.max_tokens_per_run),
+                    "max_cost_usd": _least(bounds.max_cost_usd, limits.max_cost_usd_per_run),
+                }
+            ),
+        }
+    )
+
+
+def counts(limits: TenantLimits) -> bool:
+    """Whether what a tenant consumed decides anything."""
+    return any(limits.within(window) != (None, None) for window in WINDOWS)
+
+
+def used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending | None:
+    """Why a tenant's models may not be asked now; None while they may."""
+    for window in WINDOWS:
+        tokens, cost_usd = limits.within(window)
+        counted = totals.within(window, now)
+        if tokens is not None and counted.tokens >= tokens:
+            used = f"{counted.tokens} of {tokens} tokens"
+            return _ending(ErrorCode.TENANT_TOKEN_LIMIT, window, counted, used, now)
+        if cost_usd is not None and counted.cost_usd >= cost_usd:
+            used = f"{counted.cost_usd:.2f} of {cost_usd:.2f} USD"
+            return _ending(ErrorCode.TENANT_COST_LIMIT, window, counted, used, now)
+    return None
+
+
+def _ending(code: ErrorCode, window: Window, counted: Counted, used: str, now: datetime) -> Ending:
+    frees = ends_at(window, now).isoformat(timespec="minutes").replace("+00:00", "Z")
+    text = (
+        f"The limit of this {window} is used up: {used} since {counted.begins.isoformat()}. "
+        f"It frees at {frees}."
+    )
+    return Ending("failed", code, text, "not_executed")
+
+
+def _least(asked: N | None, most: N | None) -> N | None:
+    return min((bound for bound in (asked, most) if bound is not None), default=None)
