@@ -43,6 +43,8 @@ START_TIMEOUT_S = 60.0
 """Seconds an engine may take until it answers; then the tests that need it fail with its log."""
 STOP_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 600.0
+FIRST_USE_TIMEOUT_S = 900
+"""Seconds for a test with the engine, whichever comes first: packages are fetched, images are made."""
 
 RUN_DIRECTORY = Path("/run/banksman-test-engine")
 """Socket, pid and log of the engine that tests start: one a machine, as two fight over bridge and rules."""
@@ -156,13 +158,31 @@ def _leave(users: int) -> None:
 
 def _start(engine: DockerEngine) -> None:
     for network in NETWORK_FALLBACKS:
-        _launch(engine, network)
-        _wait(lambda: _ended().exists() or engine.answers(), START_TIMEOUT_S)
+        with _forwarding_kept():
+            _launch(engine, network)
+            _wait(lambda: _ended().exists() or engine.answers(), START_TIMEOUT_S)
         if engine.answers():
             _remove_leftovers(engine)
             return
         _stop()
     raise EngineError(f"dockerd did not start:\n{_log_end()}")
+
+
+@contextmanager
+def _forwarding_kept() -> Generator[None]:
+    """An engine that switches forwarding on also drops what is not its own; other tests forward too."""
+    before = _forward_policy()
+    yield
+    if before == "ACCEPT" != _forward_policy():
+        subprocess.run(["iptables", "--wait", "--policy", "FORWARD", before], check=True, timeout=30)
+
+
+def _forward_policy() -> str:
+    if shutil.which("iptables") is None:
+        return ""
+    command = ["iptables", "--wait", "--list-rules", "FORWARD"]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return listed.stdout.partition("\n")[0].removeprefix("-P FORWARD ")
 
 
 def _launch(engine: DockerEngine, network: tuple[str, ...]) -> None:
@@ -311,6 +331,13 @@ def _indexed_sources() -> list[str]:
     ).stdout.split("\n")
     suites = {_release(), f"{_release()}-updates", f"{_release()}-security"}
     return sorted({f"deb {line}" for line in listed if set(line.split()[1:2]) & suites and " main" in line})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test that needs the engine the time of the first one, which makes everything."""
+    for item in items:
+        if "docker_engine" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(FIRST_USE_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
