@@ -1,4 +1,8 @@
-"""A runner with real sandboxes, a workspace root that the sandbox user can reach, and local web servers."""
+"""A runner with real sandboxes, a workspace root that the sandbox user can reach, and local web servers.
+
+What asks for `runner` or `make_sandbox` runs once with each backend, so one behaviour holds for both. `only`
+says of what a backend alone has whose it is and why.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,20 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from banksman.contracts.wire import JsonObject
+from banksman.testing.docker_engine import DockerEngine
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.quota import delete_tree
-from banksman.tool_runner.sandbox.base import Stop
+from banksman.tool_runner.sandbox.base import SandboxBackend, Stop
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+from banksman.tool_runner.sandbox.docker import DockerSandbox
+from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 from banksman.tool_runner.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.workspace import Workspace, WorkspaceStore
@@ -33,7 +41,8 @@ class Runner:
     """Everything of a runner but NATS."""
 
     box: ToolBox
-    sandbox: BwrapSandbox
+    sandbox: SandboxBackend
+    backend: str
     store: WorkspaceStore
     workspace: Workspace
     identity: SandboxIdentity
@@ -66,14 +75,65 @@ def limits() -> RunnerLimits:
     return RunnerLimits()
 
 
+def only(backend: Literal["bwrap", "docker"], reason: str) -> pytest.MarkDecorator:
+    """A test of one backend; the reason stands in the test's id."""
+    return pytest.mark.parametrize(
+        "backend", [pytest.param(backend, id=f"only {backend}: {reason}")], indirect=True
+    )
+
+
+@pytest.fixture(params=["bwrap", "docker"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of a backend."""
+    return request.param
+
+
+MakeSandbox = Callable[[Path, RunnerLimits], SandboxBackend]
+"""A sandbox for the workspaces below a root."""
+
+
+@dataclass(frozen=True)
+class DockerBackend:
+    """Where the containers of these tests run, and from what."""
+
+    engine: DockerEngine
+    settings: DockerSettings
+
+
 @pytest.fixture
-async def runner(root: Path, limits: RunnerLimits) -> AsyncIterator[Runner]:
+def docker(docker_engine: DockerEngine, base_image: str, monkeypatch: pytest.MonkeyPatch) -> DockerBackend:
+    """The engine of these tests, named where a runner looks for it."""
+    monkeypatch.setenv("DOCKER_HOST", docker_engine.host)
+    return DockerBackend(docker_engine, DockerSettings(image=base_image))
+
+
+@pytest.fixture
+def make_sandbox(backend: str, request: pytest.FixtureRequest) -> Iterator[MakeSandbox]:
+    """Makes sandboxes of one backend and closes them."""
+    containers = request.getfixturevalue("docker") if backend == "docker" else None
+    with contextlib.ExitStack() as made:
+
+        def make(root: Path, limits: RunnerLimits) -> SandboxBackend:
+            common = sandbox_identity(), limits.sandbox
+            if containers is None:
+                sandbox = BwrapSandbox(*common, max_output_chars=limits.max_output_chars)
+            else:
+                sandbox = DockerSandbox(
+                    root, *common, containers.settings, max_output_chars=limits.max_output_chars
+                )
+            made.callback(sandbox.close)
+            return sandbox
+
+        yield make
+
+
+@pytest.fixture
+async def runner(root: Path, limits: RunnerLimits, backend: str, make_sandbox: MakeSandbox) -> Runner:
     identity = sandbox_identity()
-    sandbox = BwrapSandbox(identity, limits.sandbox, max_output_chars=limits.max_output_chars)
+    sandbox = make_sandbox(root, limits)
     store = WorkspaceStore(root, identity, limits.workspace)
     box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
-    yield Runner(box, sandbox, store, store.get("acme", "c1"), identity, limits)
-    sandbox.close()
+    return Runner(box, sandbox, backend, store, store.get("acme", "c1"), identity, limits)
 
 
 @pytest.fixture
@@ -97,7 +157,7 @@ def exists(path: str) -> bool:
 
 async def started(event: asyncio.Event) -> None:
     """Wait for an event that has to come."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await event.wait()
 
 

@@ -17,12 +17,14 @@ import pytest
 from banksman.contracts.errors import BadInput, Conflict
 from banksman.testing import privileged
 from banksman.tool_runner import runner_identity
+from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, WorkspaceLimits
 from banksman.tool_runner.quota import delete_tree, measure
+from banksman.tool_runner.toolbox import workspace_tools
 from banksman.tool_runner.workspace import WorkspaceStore, default_root
 
-from .conftest import Runner, started
+from .conftest import TLS, MakeSandbox, Runner, started
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "a.b", "x" * 65, "a\0", "ü", " "])
@@ -55,18 +57,20 @@ def closed_home() -> Iterator[Path]:
 
 
 async def test_a_clone_closed_to_others_still_has_workspaces_that_work(
-    runner: Runner, closed_home: Path
+    make_sandbox: MakeSandbox, closed_home: Path
 ) -> None:
-    root = default_root(closed_home, runner.identity)
-    store = WorkspaceStore(root, runner.identity, WorkspaceLimits())
+    identity, limits = sandbox_identity(), RunnerLimits()
+    root = default_root(closed_home, identity)
+    store = WorkspaceStore(root, identity, limits.workspace)
     store.prepare()
+    box = workspace_tools(make_sandbox(root, limits), Egress(limits.fetch, ssl_context=TLS), limits)
     workspace = store.get("acme", "home")
-    outcome = await runner.box.run("bash", workspace, {"command": "echo works > f; cat f"})
+    outcome = await box.run("bash", workspace, {"command": "echo works > f; cat f"})
     assert outcome.value["stdout"] == "works\n", outcome.value
-    assert (workspace.directory / "f").stat().st_uid == runner.identity.uid != 0
-    outcome = await runner.box.run("read_file", workspace, {"path": "f"})
+    assert (workspace.directory / "f").stat().st_uid == identity.uid != 0
+    outcome = await box.run("read_file", workspace, {"path": "f"})
     assert outcome.value["content"] == "works\n"
-    assert default_root(closed_home, runner.identity) == root
+    assert default_root(closed_home, identity) == root
     await store.delete("acme", "home")
 
 

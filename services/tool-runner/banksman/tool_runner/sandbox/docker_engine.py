@@ -13,15 +13,9 @@ from docker import errors
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.sandbox.base import SandboxUnavailable
 
+_UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 _CONFLICT = 409
 _STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-
-
-class _Attached(Protocol):
-    """What the library gives for a hijacked connection: a file object over the socket."""
-
-    def fileno(self) -> int: ...
-    def close(self) -> None: ...
 
 
 class _Client(Protocol):
@@ -31,7 +25,13 @@ class _Client(Protocol):
     def inspect_image(self, image: str) -> JsonObject: ...
     def inspect_container(self, container: str) -> JsonObject: ...
     def create_container_from_config(self, config: JsonObject, name: str) -> dict[str, str]: ...
-    def attach_socket(self, container: str, params: Mapping[str, int]) -> _Attached: ...
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_version(self) -> str: ...
+    def post(
+        self, url: str, *, params: Mapping[str, int], headers: Mapping[str, str], stream: bool
+    ) -> requests.Response: ...
     def start(self, container: str) -> None: ...
     def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
     def containers(
@@ -41,7 +41,7 @@ class _Client(Protocol):
 
 
 class _BoundedClient(docker.APIClient):
-    """Gives every request a deadline; the library's own `attach` has none."""
+    """Gives every request a deadline."""
 
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
         options.setdefault("timeout", self.timeout)
@@ -91,12 +91,12 @@ class Engine:
 
     def attach(self, container: str) -> socket.socket:
         """Standard input and output of a container: what is sent, and frames of what it writes."""
+        # The library's `attach_socket` keeps the response, and with it a second socket that nobody closes.
+        url = f"{self._client.base_url}/v{self._client.api_version}/containers/{container}/attach"
         with self._answering("attach to a container"):
-            attached = self._client.attach_socket(container, _STREAMS)
-        try:
-            connection = socket.socket(fileno=os.dup(attached.fileno()))
-        finally:
-            attached.close()
+            with self._client.post(url, params=_STREAMS, headers=_UPGRADE, stream=True) as response:
+                _raise_for_status(response)
+                connection = socket.socket(fileno=os.dup(response.raw.fileno()))
         connection.setblocking(False)
         return connection
 
@@ -136,6 +136,13 @@ class Engine:
                 f"the Docker engine at {self.address} does not answer ({action}): {_first_line(error)}",
                 remedy="Start the engine, or name another in DOCKER_HOST, and let this user use its socket.",
             ) from error
+
+
+def _raise_for_status(response: requests.Response) -> None:
+    try:
+        response.raise_for_status()
+    except requests.HTTPError as error:
+        errors.create_api_error_from_http_exception(error)
 
 
 def _said(error: errors.APIError) -> str:

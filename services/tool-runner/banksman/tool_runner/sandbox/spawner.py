@@ -64,7 +64,7 @@ class Spawner:
     ) -> SpawnedTree:
         """Have bwrap started with these options, command and files; `on_end` is called once.
 
-        With `way_out`, a socket, it gets a network namespace whose proxy port listens; that socket comes by it.
+        With `way_out` it gets a network whose proxy port listens, and that socket comes by `way_out`.
 
         Raises:
             SandboxUnavailable: when there is no spawner and none can be started.

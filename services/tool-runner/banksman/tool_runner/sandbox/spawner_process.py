@@ -177,9 +177,7 @@ class _Spawner:
         self._watch(pid)
         self._send("started", str(number), str(pid))
 
-    def _start(
-        self, command: int, stdout: int, stderr: int, status: int, way_out: int | None = None
-    ) -> int:
+    def _start(self, command: int, stdout: int, stderr: int, status: int, way_out: int | None = None) -> int:
         options, words = _unpack_command(os.pread(command, os.fstat(command).st_size, 0))
         with contextlib.ExitStack() as opened, self._oom_score.raised():
             files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
@@ -240,7 +238,7 @@ class _Spawner:
             os.kill(pid, signal.SIGKILL)
 
 
-def _started_in_network(arguments: Sequence[bytes], files: Mapping[int, int], way_out: int) -> int:
+def _started_in_network(arguments: list[bytes], files: Mapping[int, int], way_out: int) -> int:
     """Fork, make a network with a loopback only, send the listening socket of its proxy, become bwrap."""
     pid = os.fork()
     if pid:
@@ -263,7 +261,7 @@ def _started_in_network(arguments: Sequence[bytes], files: Mapping[int, int], wa
 
 
 def _make_network() -> None:
-    """Enter a network namespace of our own, which a user namespace of our own permits, and raise its loopback."""
+    """Enter a network namespace, which a user namespace of our own permits, and raise its loopback."""
     uid, gid = os.getuid(), os.getgid()
     # A process that may not be traced does not own its files in /proc.
     _prctl(_PR_SET_DUMPABLE, 1)
