@@ -14,7 +14,7 @@ import pytest
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
 
-from .conftest import Runner, exists
+from .conftest import Runner, exists, only
 
 
 def python(code: str) -> str:
@@ -48,18 +48,30 @@ async def test_a_skill_runs_as_a_script_of_the_workspace(runner: Runner) -> None
     assert outcome.value["stdout"] == "45\n"
 
 
-@pytest.mark.parametrize("path", ["/x", "/usr/x", "/etc/x", "/dev/x", "/lib/x"])
-async def test_everything_but_the_workspace_and_scratch_space_is_read_only(runner: Runner, path: str) -> None:
-    outcome = await runner.bash(f"touch {path}")
-    assert outcome.value["exit_code"] != 0
-    assert not exists(path)
+async def test_everything_but_the_workspace_and_scratch_space_is_read_only(runner: Runner) -> None:
+    paths = ["/x", "/usr/x", "/etc/x", "/dev/x", "/lib/x", "/root/x", "/var/x", "/run/x"]
+    outcome = await runner.bash(f"for path in {' '.join(paths)}; do touch $path || echo $path; done")
+    assert str(outcome.value["stdout"]).split() == paths
+    assert (await runner.bash("echo x > /proc/sys/kernel/hostname")).value["exit_code"] != 0
+    assert not any(exists(path) for path in paths)
 
 
+@only("bwrap", "a container has these from its image")
 @pytest.mark.parametrize("path", ["/root", "/var/run/docker.sock", "/etc/passwd", "/home/*", "/sys", "/boot"])
 async def test_the_host_is_not_there(runner: Runner, path: str) -> None:
     outcome = await runner.bash(f"ls -d {path}")
     assert outcome.value["exit_code"] != 0
     assert "No such file" in str(outcome.value["stderr"])
+
+
+async def test_no_file_of_the_host_is_there(runner: Runner, root: Path) -> None:
+    canary = root / "canary"
+    canary.write_text("of the host")
+    canary.chmod(0o644)
+    places = [canary, Path("/var/run/docker.sock"), Path("/run/banksman-test-engine"), Path(__file__)]
+    outcome = await runner.bash(f"ls -d {' '.join(map(str, places))}; grep -rs 'of the host' /var/tmp /home")
+    assert outcome.value["stdout"] == ""
+    assert str(outcome.value["stderr"]).count("No such file") == len(places)
 
 
 async def test_other_workspaces_are_not_there(runner: Runner) -> None:
@@ -80,10 +92,13 @@ async def test_the_environment_is_ours_alone(runner: Runner, monkeypatch: pytest
     assert outcome.value["stdout"] == "HOME LANG PATH PWD SHLVL TMPDIR _ 0\n"
 
 
-@pytest.mark.parametrize("address", ["1.1.1.1/53", "169.254.169.254/80", "127.0.0.1/4222", "10.0.0.1/80"])
-async def test_the_network_is_unreachable(runner: Runner, address: str) -> None:
-    outcome = await runner.bash(f"timeout 2 bash -c 'echo > /dev/tcp/{address}'")
-    assert outcome.value["exit_code"] == 1, outcome.value
+async def test_the_network_is_unreachable(runner: Runner) -> None:
+    addresses = ["1.1.1.1/53", "169.254.169.254/80", "127.0.0.1/4222", "10.0.0.1/80", "172.17.0.1/80"]
+    outcome = await runner.bash(
+        f"for address in {' '.join(addresses)}; do timeout 2 bash -c "
+        '"echo > /dev/tcp/$address" 2>/dev/null; echo $address $?; done'
+    )
+    assert str(outcome.value["stdout"]).splitlines() == [f"{address} 1" for address in addresses]
 
 
 async def test_a_time_out_ends_the_command_keeps_its_output_and_names_the_threshold(runner: Runner) -> None:
@@ -93,7 +108,6 @@ async def test_a_time_out_ends_the_command_keeps_its_output_and_names_the_thresh
     assert (outcome.value["stdout"], outcome.value["exit_code"]) == ("early\n", None)
     assert "0.5 s" in str(outcome.value["error"])
     assert outcome.error_kind == "timeout"
-    assert outcome.duration_ms < 2000
 
 
 async def test_the_callers_time_out_bounds_the_models(runner: Runner) -> None:
@@ -214,63 +228,58 @@ async def test_nothing_of_the_runner_is_open_in_the_sandbox(runner: Runner) -> N
     assert int(links[-1]) < 8
 
 
-@pytest.mark.parametrize(
-    "command", ["unshare -Ur id", "unshare -m true", "mount -t tmpfs x /tmp", "chroot / true"]
-)
-async def test_namespaces_mounts_and_roots_are_refused(runner: Runner, command: str) -> None:
-    outcome = await runner.bash(command)
-    assert outcome.value["exit_code"] != 0
-    assert "Operation not permitted" in str(outcome.value["stderr"]) or "superuser" in str(
-        outcome.value["stderr"]
-    )
+async def test_namespaces_mounts_and_roots_are_refused(runner: Runner) -> None:
+    commands = ["unshare -Ur id", "unshare -m true", "mount -t tmpfs x /tmp", "chroot / true"]
+    outcome = await runner.bash("\n".join(f"{command} && echo '{command}'" for command in commands))
+    assert outcome.value["stdout"] == ""
+    refused = str(outcome.value["stderr"])
+    assert refused.count("Operation not permitted") + refused.count("superuser") == len(commands)
 
 
 _CALL = """
     import ctypes
     libc = ctypes.CDLL(None, use_errno=True)
-    print(libc.syscall({number}, *{arguments}), ctypes.get_errno())
+    for number, arguments in {calls}:
+        print(libc.syscall(number, *map(ctypes.c_long, arguments)), ctypes.get_errno())
 """
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "errno"),
-    [
-        ("keyctl", (0, 0, 0), 1),
-        ("add_key", (0, 0, 0, 0, 0), 1),
-        ("bpf", (0, 0, 0), 1),
-        ("perf_event_open", (0, 0, 0, 0, 0), 1),
-        ("io_uring_setup", (1, 0), 1),
-        ("ptrace", (0, 0, 0, 0), 1),
-        ("process_vm_readv", (1, 0, 0, 0, 0, 0), 1),
-        ("userfaultfd", (0,), 1),
-        ("setns", (0, 0), 1),
-        ("mount", (0, 0, 0, 0, 0), 1),
-        ("open_by_handle_at", (0, 0, 0), 1),
-        ("kexec_load", (0, 0, 0, 0), 1),
-        ("unshare", (0x10000000,), 1),
-        ("unshare", (0x00000080,), 1),
-        ("clone", (0x10000000 | 17, 0, 0, 0, 0), 1),
-        ("clone3", (0, 0), 38),
-        ("ioctl", (0, 0x5412, 0), 1),
-        ("ioctl", (0, 0x5412 | 1 << 32, 0), 1),
-        ("socket", (16, 3, 0), 1),
-        ("socket", (17, 3, 0), 1),
-        ("socket", (38, 5, 0), 1),
-        ("socket", (40 | 1 << 32, 1, 0), 1),
-    ],
+_REFUSED = (
+    ("keyctl", (0, 0, 0), 1),
+    ("add_key", (0, 0, 0, 0, 0), 1),
+    ("bpf", (0, 0, 0), 1),
+    ("perf_event_open", (0, 0, 0, 0, 0), 1),
+    ("io_uring_setup", (1, 0), 1),
+    ("ptrace", (0, 0, 0, 0), 1),
+    ("process_vm_readv", (1, 0, 0, 0, 0, 0), 1),
+    ("userfaultfd", (0,), 1),
+    ("setns", (0, 0), 1),
+    ("mount", (0, 0, 0, 0, 0), 1),
+    ("open_by_handle_at", (0, 0, 0), 1),
+    ("kexec_load", (0, 0, 0, 0), 1),
+    ("unshare", (0x10000000,), 1),
+    ("unshare", (0x00000080,), 1),
+    ("clone", (0x10000000 | 17, 0, 0, 0, 0), 1),
+    ("clone3", (0, 0), 38),
+    ("ioctl", (0, 0x5412, 0), 1),
+    ("ioctl", (0, 0x5412 | 1 << 32, 0), 1),
+    ("socket", (16, 3, 0), 1),
+    ("socket", (17, 3, 0), 1),
+    ("socket", (38, 5, 0), 1),
+    ("socket", (40 | 1 << 32, 1, 0), 1),
 )
-async def test_dangerous_system_calls_are_refused_by_number(
-    runner: Runner, name: str, arguments: tuple[int, ...], errno: int
-) -> None:
-    number = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name)
-    long_arguments = "[" + ",".join(f"ctypes.c_long({value})" for value in arguments) + "]"
-    outcome = await runner.bash(python(_CALL.format(number=number, arguments=long_arguments)))
-    assert outcome.value["stdout"] == f"-1 {errno}\n", outcome.value
+"""System calls, their arguments, and the error number that they have to answer with."""
+
+
+async def test_dangerous_system_calls_are_refused_by_number(runner: Runner) -> None:
+    numbers = [pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) for name, _, _ in _REFUSED]
+    calls = [(number, arguments) for number, (_, arguments, _) in zip(numbers, _REFUSED, strict=True)]
+    outcome = await runner.bash(python(_CALL.format(calls=calls)))
+    answers = str(outcome.value["stdout"]).splitlines()
+    assert list(zip(_REFUSED, answers, strict=True)) == [(call, f"-1 {call[2]}") for call in _REFUSED]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 and int 0x80 belong to x86-64")
 async def test_another_abi_kills_the_process(runner: Runner) -> None:
-    x32_getpid = _CALL.format(number=0x40000000 + 39, arguments="[]")
+    x32_getpid = _CALL.format(calls=[(0x40000000 + 39, ())])
     int_80 = """
         import ctypes, mmap
         code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
