@@ -10,6 +10,8 @@ from banksman.runs.state import Conversation
 
 SUSPECT_CLAIMS = 2
 """Claims in a row without another commit after which a run may be what ended its agents."""
+ALONE_S = 3.0
+"""Seconds that a suspect is driven alone; one that has lived for longer, or committed, is cleared."""
 
 
 def is_suspect(state: Conversation) -> bool:
@@ -25,7 +27,7 @@ class Quarantine:
     """
 
     def __init__(self) -> None:
-        # Held by the one suspect that is driven, until its first commit.
+        # Held by the one suspect that is driven alone.
         self._place = asyncio.Lock()
 
     @asynccontextmanager
@@ -43,9 +45,11 @@ class Quarantine:
                 held = False
                 self._place.release()
 
+        later = asyncio.get_running_loop().call_later(ALONE_S, clear)
         try:
             yield clear
         finally:
+            later.cancel()
             clear()
 
 

@@ -1,0 +1,42 @@
+"""A running system of these tests' own: they fill its queues with poison and kill its agents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from banksman.testing.client import Client
+from banksman.testing.system import System
+from tests.scenarios.conftest import (
+    PATIENCE_S,
+    backboard_port,
+    client,
+    http,
+    json_api,
+    model,
+    nats,
+    operator,
+    play,
+    system,
+)
+
+__all__ = [
+    "backboard_port",
+    "client",
+    "http",
+    "json_api",
+    "model",
+    "nats",
+    "operator",
+    "patient",
+    "play",
+    "system",
+]
+
+
+@pytest.fixture
+async def patient(system: System) -> AsyncGenerator[Client]:
+    """A client that waits for what takes several deliveries."""
+    async with Client.connected(system.url, patience_s=PATIENCE_S * 6) as connected:
+        yield connected
