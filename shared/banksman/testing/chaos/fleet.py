@@ -53,7 +53,7 @@ class Member:
         self._process: asyncio.subprocess.Process | None = None
         self._wanted = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._ended = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -97,9 +97,13 @@ class Member:
         """Wait until the process that runs now has ended; returns its exit code."""
         seen = len(self.exit_codes)
         while len(self.exit_codes) == seen:
-            self._ended.clear()
-            await self._ended.wait()
+            await self._change()
         return self.exit_codes[-1]
+
+    async def begun(self, starts: int) -> None:
+        """Wait until it was started so many times."""
+        while self.starts < starts:
+            await self._change()
 
     async def restart(self) -> int:
         """End it in order, as a supervisor does; another is started. Returns the exit code."""
@@ -134,9 +138,11 @@ class Member:
         said = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while ((said := await self.problem(http)) is None) is not wanted:
+                while True:
+                    said = await self.problem(http)
+                    if (said is None) is wanted:
+                        return
                     await asyncio.sleep(0.05)
-                return
         state = "ready" if wanted else "unready"
         raise AssertionError(f"{self.name} is not {state} in {within_s:g} s: {said}\n{self.last_words}")
 
@@ -163,10 +169,15 @@ class Member:
                 process_group=0,
             )
         self.starts += 1
+        self._changed.set()
         code = await self._process.wait()
         self._process = None
         self.exit_codes.append(code)
-        self._ended.set()
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
 
 class Fleet:

@@ -1,4 +1,4 @@
-"""A client as one that is to survive everything is written: it reconnects, resumes, and repeats by its ids."""
+"""A client that survives everything: it reconnects, resumes, and repeats its requests by their ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
@@ -20,6 +20,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.testing.history.records import Recording, Seen
 
 Frame = dict[str, Any]
+Told = Callable[[str, Frame], None]
 
 ANSWER_S = 15.0
 """Seconds that a client waits for an answer; then it does not know, and asks again elsewhere."""
@@ -81,7 +82,7 @@ class Person:
         self,
         frame: Frame,
         *,
-        told: Callable[[str, Frame], None] | None = None,
+        told: Told | None = None,
         repeats: bool = True,
     ) -> Frame:
         """Ask until there is an answer, always with the same id; returns the `ack`.
@@ -95,7 +96,7 @@ class Person:
             RequestFailed: the system refused.
             TimeoutError: no answer in `GIVE_UP_S`.
         """
-        tell = told or (lambda _phase, _frame: None)
+        tell = told or _tell_nobody
         asked = {**frame, "id": frame.get("id") or new_id("q")}
         async with asyncio.timeout(GIVE_UP_S):
             while True:
@@ -123,7 +124,7 @@ class Person:
             with contextlib.suppress(RequestFailed, TimeoutError):
                 await self.request({"type": "unsubscribe", "conversation_id": conversation_id}, repeats=False)
 
-    async def _ask(self, frame: Frame, tell: Callable[[str, Frame], None]) -> Frame | None:
+    async def _ask(self, frame: Frame, tell: Told) -> Frame | None:
         await self._connected.wait()
         socket = self._socket
         if socket is None:
@@ -172,7 +173,7 @@ class Person:
             return
         mine.number = next(self._numbers)
         mine.after_seq = mine.last
-        frame = {"type": "subscribe", "conversation_id": conversation_id, "detail": "full"}
+        frame: Frame = {"type": "subscribe", "conversation_id": conversation_id, "detail": "full"}
         frame["after_seq"] = mine.after_seq
         if mine.log_epoch is not None:
             frame["log_epoch"] = mine.log_epoch
@@ -194,8 +195,8 @@ class Person:
             self.on_event(frame)
 
 
-Told = Callable[[str, Frame], None]
-Act = Callable[[], Awaitable[None]]
+def _tell_nobody(_phase: str, _frame: Frame) -> None:
+    return
 
 
 def seen(reader: str, subscription: Subscription, frame: Frame) -> Seen:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -69,6 +68,7 @@ class Traffic:
     """By conversation."""
     _group: asyncio.TaskGroup | None = None
     _known_effects: set[str] = field(default_factory=set[str])
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -134,8 +134,6 @@ class Traffic:
         task = self._group.create_task(self._noting_problems(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def _noting_problems(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -285,6 +283,7 @@ class Traffic:
 
     async def _read_again(self) -> None:
         """Read every conversation once more, over HTTP and by another gateway, as a reader of its own."""
+        await self.fleet.ready()
         async with httpx.AsyncClient(base_url=self.fleet.urls[-1], trust_env=False, timeout=20) as http:
             for conversation_id in self.conversations:
                 await self._read_log(http, conversation_id)
@@ -299,7 +298,3 @@ class Traffic:
                 mine.last = frame["seq"]
             if answer.get("next") is None:
                 return
-
-
-Clock = Callable[[], float]
-now: Clock = time.monotonic

@@ -1,17 +1,14 @@
 """Process chaos: a whole system under traffic while its processes are killed and frozen.
 
-    python -m tests.chaos.run --duration 600 --seed 7
+python -m tests.chaos.run --duration 600 --seed 7
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
-import sys
-import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.model_server import ModelServer
@@ -31,9 +28,13 @@ class Chaos:
     seed: int
     duration_s: float
     rate: float = 5.0
+    """Runs started a second."""
     every_s: float = 3.0
+    """Seconds from one fault to the next, on average."""
     freezes: float = 0.15
+    """Share of the faults that freeze a process instead of killing it."""
     frozen_s: tuple[float, float] = (45.0, 90.0)
+    """Seconds that one is frozen, at least and at most."""
 
 
 @dataclass
@@ -42,9 +43,17 @@ class Verdict:
 
     history: Folded
     problems: list[str]
+    """What clients met that they should not have met."""
     kills: dict[str, int]
+    """By process."""
     log: str
-    breaches: dict[str, list[str]] = field(default_factory=dict)
+    """The end of every process's log."""
+    breaches: dict[str, list[str]]
+
+    @property
+    def good(self) -> bool:
+        """Whether every promise was kept."""
+        return not self.breaches and not self.problems
 
     def __str__(self) -> str:
         broken = [f"BROKEN {name}: {len(found)}: {found[:8]}" for name, found in self.breaches.items()]
@@ -76,26 +85,3 @@ async def chaos(asked: Chaos, directory: Path) -> Verdict:
         history = Folded(read(file))
         verdict = Verdict(history, traffic.problems, faults.struck, fleet.log(), breaches(history))
     return verdict
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--duration", type=float, default=600.0, help="seconds (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=None, help="default: a random one, printed")
-    parser.add_argument("--rate", type=float, default=5.0, help="runs started a second (default %(default)s)")
-    parser.add_argument("--every", type=float, default=3.0, help="seconds between faults")
-    parser.add_argument("--frozen", type=float, nargs=2, default=(45.0, 90.0), help="seconds of a freeze")
-    parser.add_argument("--keep", type=Path, default=None, help="directory for what is left of it")
-    options = parser.parse_args()
-    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    print(f"seed {seed}", flush=True)
-    directory = options.keep or Path(tempfile.mkdtemp(prefix="banksman-chaos-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    asked = Chaos(seed, options.duration, options.rate, options.every, frozen_s=tuple(options.frozen))
-    verdict = asyncio.run(chaos(asked, directory))
-    print(f"recording {directory / 'history.jsonl'}\n{verdict}")
-    return 1 if verdict.breaches or verdict.problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
