@@ -18,7 +18,9 @@ from banksman.tool_runner.private_exits import EgressWithPrivate
 from banksman.tool_runner.settings import EgressSettings
 from banksman.tool_runner.toolbox import workspace_tools
 
-from .conftest import TLS, Runner, Server, replying, serving
+from .conftest import TLS, Runner, Server, only, replying, serving
+
+beside = only("bwrap", "fetches run beside the sandbox")
 
 MATCHES = [
     ("example.org", "example.org", 80, True),
@@ -99,6 +101,7 @@ async def refusal(runner: Runner, way_out: Egress, url: str, policy: NetworkPoli
     return str(outcome.value["error"]) if outcome.error_kind == "denied" else None
 
 
+@beside
 async def test_an_assistant_reaches_only_the_hosts_of_its_policy(runner: Runner) -> None:
     policy = NetworkPolicy(allow_hosts=("*.example",), deny_hosts=("bad.example",))
     async with serving(replying(b"text")) as server:
@@ -110,6 +113,7 @@ async def test_an_assistant_reaches_only_the_hosts_of_its_policy(runner: Runner)
         assert await refusal(runner, way_out, server.url(host="site.test"), None) is None
 
 
+@beside
 async def test_an_assistant_cannot_widen_what_the_operator_allows(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         way_out = egress(server, hosts=HostRules(("*.example",), ("bad.example",)))
@@ -119,6 +123,7 @@ async def test_an_assistant_cannot_widen_what_the_operator_allows(runner: Runner
             assert "is not allowed on this runner" in (said or "")
 
 
+@beside
 async def test_the_policy_of_an_assistant_holds_at_every_hop(runner: Runner) -> None:
     async with serving(replying(b"secret")) as other:
         elsewhere = f"Location: http://other.example:{other.port}/"
@@ -129,6 +134,7 @@ async def test_the_policy_of_an_assistant_holds_at_every_hop(runner: Runner) -> 
     assert (len(server.requests), other.requests) == (1, [])
 
 
+@beside
 async def test_a_port_in_a_pattern_allows_that_port_alone(runner: Runner) -> None:
     async with serving(replying(b"text")) as server, serving(replying(b"secret")) as other:
         policy = NetworkPolicy(allow_hosts=(f"site.example:{server.port}",))
@@ -138,6 +144,7 @@ async def test_a_port_in_a_pattern_allows_that_port_alone(runner: Runner) -> Non
 
 
 @pytest.mark.parametrize("url_host", ["bücher.example", "xn--bcher-kva.example", "BÜCHER.example"])
+@beside
 async def test_an_international_name_is_judged_as_it_is_looked_up(runner: Runner, url_host: str) -> None:
     policy = NetworkPolicy(deny_hosts=("xn--bcher-kva.example",))
     async with serving(replying(b"text")) as server:

@@ -22,7 +22,9 @@ from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.toolbox import workspace_tools
 from banksman.tool_runner.tools.base import ToolOutcome
 
-from .conftest import TLS, Runner, replying, serving
+from .conftest import TLS, Runner, only, replying, serving
+
+pytestmark = only("bwrap", "pages are converted beside the sandbox")
 
 PAGE = """<!doctype html><html><head><title>T</title><style>p{}</style><script>var a="SCRIPT"</script></head>
 <body><nav><a href="/home">NAVIGATION</a></nav><h1>Größe</h1><script>document.write("SCRIPT")</script>

@@ -30,9 +30,10 @@ from banksman.runs.runner import CallDesk
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life
-from banksman.tool_runner.egress import HostRules
 from banksman.tool_runner.execution import Execution
 from banksman.tool_runner.files_api import FilesApi
+from banksman.tool_runner.hosts import HostRules
+from banksman.tool_runner.holdings import Holdings
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.private_exits import EgressWithPrivate
 from banksman.tool_runner.runner_identity import RunnerIdentity, claim
@@ -145,8 +146,10 @@ async def _premises(data_dir: Path, own: ToolRunnerSettings) -> _Premises:
             private=own.egress.allow_private_addresses,
             ssl_context=ssl_context,
         )
-        box = workspace_tools(sandbox, egress, own.limits)
-    return _Premises(workspaces, uploads, identity, sandbox, problem, box)
+        box = workspace_tools(
+            sandbox, egress, own.limits, commands_may_connect=own.egress.allow_commands
+        )
+    return _Premises(user, workspaces, uploads, identity, sandbox, problem, box)
 
 
 def _tidy(workspaces: WorkspaceStore) -> None:

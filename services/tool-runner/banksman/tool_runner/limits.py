@@ -92,6 +92,21 @@ class FetchLimits(_Limits):
     """Body after decompression; the rest is not inflated."""
 
 
+class ProxyLimits(_Limits):
+    """What one command may use of the proxy that its assistant's policy grants it."""
+
+    max_bytes: int = Field(default=256 * MIB, ge=1)
+    """Both directions of all connections together; above it every connection is closed."""
+    max_connections: int = Field(default=32, ge=1)
+    """Connections at a time; more wait."""
+    max_total_connections: int = Field(default=2_000, ge=1)
+    """Connections of the whole command; above it they are refused."""
+    head_timeout_s: float = Field(default=10.0, gt=0)
+    """For the head of a request."""
+    idle_timeout_s: float = Field(default=120.0, gt=0)
+    """Without a byte from the server; then the connection is closed."""
+
+
 class MarkdownLimits(_Limits):
     """What turning one page into Markdown may use; beyond it the page comes back as it is, with a note."""
 
@@ -117,3 +132,4 @@ class RunnerLimits(_Limits):
     workspace: WorkspaceLimits = WorkspaceLimits()
     fetch: FetchLimits = FetchLimits()
     markdown: MarkdownLimits = MarkdownLimits()
+    proxy: ProxyLimits = ProxyLimits()

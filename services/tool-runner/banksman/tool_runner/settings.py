@@ -29,7 +29,7 @@ def _address_and_port(value: str) -> str:
 
 
 class EgressSettings(Section):
-    """Where `web_fetch` may go. The sandbox itself has no network."""
+    """Where calls may connect to: `web_fetch`, and commands where that is permitted and granted."""
 
     allow_hosts: tuple[HostPattern, ...] = ("*",)
     """Hosts as `example.org`, `*.example.org` or `example.org:443`; one that no pattern matches is refused, at
@@ -39,6 +39,23 @@ class EgressSettings(Section):
     allow_private_addresses: tuple[Annotated[str, AfterValidator(_address_and_port)], ...] = ()
     """`address:port` of servers of your own that may be fetched from though their address is not public.
     A page elsewhere cannot redirect to one."""
+    allow_commands: bool = False
+    """True lets an assistant whose policy says `network.commands` give its commands a proxy, which leads where
+    its `web_fetch` leads. False keeps every command without a network. Needs the sandbox `bwrap`."""
+
+
+class CopySettings(Section):
+    """When copies of workspaces are made, by which they outlive their runner."""
+
+    idle_s: float = Field(default=30.0, ge=0.05)
+    """Seconds without a call or an upload after which a workspace that changed is copied."""
+    drain_s: float = Field(default=10.0, ge=0)
+    """Seconds for copies at the end of the process, after its calls have ended."""
+    evict_after_s: float | None = Field(default=None, gt=0)
+    """Seconds without a call after which the files of a workspace are removed here and are only in its copy,
+    from which the next call restores them. None keeps them."""
+    collect_every_s: float = Field(default=3600.0, gt=0)
+    """Seconds between two searches for what interrupted copies left in the object store."""
 
 
 class ToolRunnerSettings(HealthSettings):

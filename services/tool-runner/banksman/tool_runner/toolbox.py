@@ -11,6 +11,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import argument_problem
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.proxy.session import CommandProxy
 from banksman.tool_runner.sandbox.base import Sandbox, Stop
 from banksman.tool_runner.tools.base import OnProgress, Tool, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.bash import Bash
@@ -94,6 +95,14 @@ async def _guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutco
         return failure("tool_error", f"{tool.definition.name} failed: {type(error).__name__}")
 
 
-def workspace_tools(sandbox: Sandbox, egress: Egress, limits: RunnerLimits) -> ToolBox:
-    """The four tools of a runner."""
-    return ToolBox((Bash(sandbox, limits), ReadFile(limits), WriteFile(limits), WebFetch(egress, limits)))
+def workspace_tools(
+    sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
+) -> ToolBox:
+    """The four tools of a runner.
+
+    With `commands_may_connect` the policy of an assistant can grant its commands a proxy before `egress`.
+    """
+    proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
+    return ToolBox(
+        (Bash(sandbox, limits, proxy), ReadFile(limits), WriteFile(limits), WebFetch(egress, limits))
+    )

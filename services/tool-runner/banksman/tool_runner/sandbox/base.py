@@ -44,7 +44,8 @@ class SandboxCommand:
     """The directory that becomes `/workspace` and the current directory."""
     timeout_s: float
     on_listener: OnListener | None = None
-    """Gets the listening socket of the proxy that the command is told of. None, as by default: no network."""
+    """Gets the listening socket of the proxy that the command is told of, from a backend that can make one.
+    None, as by default: no network."""
 
 
 @dataclass(frozen=True, slots=True)

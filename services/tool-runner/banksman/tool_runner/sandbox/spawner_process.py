@@ -269,11 +269,11 @@ def _make_network() -> None:
         number = ctypes.get_errno()
         raise OSError(number, f"unshare: {os.strerror(number)}")
     for name, content in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{uid} {uid} 1"),
-        ("gid_map", f"{gid} {gid} 1"),
+        ("setgroups", b"deny"),
+        ("uid_map", b"%d %d 1" % (uid, uid)),
+        ("gid_map", b"%d %d 1" % (gid, gid)),
     ):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+        with open(f"/proc/self/{name}", "wb") as file:
             file.write(content)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)

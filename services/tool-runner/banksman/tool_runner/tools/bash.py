@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import assert_never
 
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.concurrency import beside
+from banksman.tool_runner.hosts import rules_of
 from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.proxy.session import CommandProxy
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
+    OnListener,
     OnOutput,
     Sandbox,
     SandboxCommand,
@@ -33,9 +38,11 @@ class Bash:
     definition = BASH
     exclusive = True
 
-    def __init__(self, sandbox: Sandbox, limits: RunnerLimits) -> None:
+    def __init__(self, sandbox: Sandbox, limits: RunnerLimits, proxy: CommandProxy | None = None) -> None:
+        """`proxy` serves the commands of assistants whose policy grants a network; None grants it to none."""
         self._sandbox = sandbox
         self._limits = limits
+        self._proxy = proxy
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Run `command`; a non-zero exit code is a result, not an error of the tool."""
@@ -43,13 +50,17 @@ class Bash:
         if refusal := self._refusal(script):
             return failure("invalid_arguments", refusal)
         timeout_s = min(_asked_timeout(arguments, self._limits), run.timeout_s)
-        command = SandboxCommand(script, run.workspace.directory, timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         try:
-            outcome = await self._run_within_quota(command, run, on_output)
+            async with self._way_out(run) as on_listener:
+                command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
+                outcome = await self._run_within_quota(command, run, on_output)
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
-        return await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
+        ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
+        if self._proxy is None and _wants_way_out(run):
+            ended.value["note"] = "The operator of this runner lets no command connect anywhere."
+        return ended
 
     def _refusal(self, script: str) -> str | None:
         limit = self._limits.sandbox.max_command_bytes
@@ -60,6 +71,16 @@ class Bash:
         if (size := len(script.encode())) > limit:
             return f"command: at most {limit} bytes are expected (got {size}); write a script with write_file"
         return None
+
+    @contextlib.asynccontextmanager
+    async def _way_out(self, run: ToolRun) -> AsyncGenerator[OnListener | None]:
+        """What serves the command's proxy, for as long as it runs; None where it may not connect anywhere."""
+        if self._proxy is None or not _wants_way_out(run):
+            yield None
+            return
+        label = f"{run.workspace.tenant}/{run.workspace.conversation}"
+        async with self._proxy.session(rules_of(run.network), label) as session:
+            yield session.listen
 
     async def _run_within_quota(
         self, command: SandboxCommand, run: ToolRun, on_output: OnOutput | None
@@ -130,6 +151,10 @@ class Bash:
                 return "tool_error", f"the command was killed: {excess}; delete files first"
             case _:
                 assert_never(reason)
+
+
+def _wants_way_out(run: ToolRun) -> bool:
+    return run.network is not None and run.network.commands
 
 
 def _more(outcome: SandboxOutcome, whole: bytes, path: str) -> str:

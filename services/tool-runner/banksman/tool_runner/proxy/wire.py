@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import httpcore
+
+READ_BYTES = 64 * 1024
+
+ProxyErrors = (httpcore.NetworkError, httpcore.TimeoutException, OSError, EOFError)
+"""What the end of either side looks like."""
+
+
+@dataclass
+class Exchange:
+    """What the log says of a connection."""
+
+    method: str = ""
+    target: str = ""
+    """Host and port of a tunnel, else the URL without its query."""
+    outcome: str = "ended"
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+class OverLimit(Exception):
+    """All connections of the command together have carried as much as they may."""
+
+
+@dataclass
+class Meter:
+    """Bytes that the connections of a command may still carry."""
+
+    left: int
+
+    def count(self, size: int) -> None:
+        """Take `size` away.
+
+        Raises:
+            OverLimit: there is not that much left.
+        """
+        self.left -= size
+        if self.left < 0:
+            raise OverLimit
+
+
+@dataclass
+class Wire:
+    """Both sides of a connection, counted."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    upstream: httpcore.AsyncNetworkStream
+    exchange: Exchange
+    meter: Meter
+    idle_timeout_s: float
+
+    async def from_client(self) -> bytes:
+        """The next bytes of the command; none at its end."""
+        return await self.reader.read(READ_BYTES)
+
+    async def to_server(self, data: bytes) -> None:
+        """Send bytes out."""
+        self.meter.count(len(data))
+        await self.upstream.write(data, self.idle_timeout_s)
+        self.exchange.sent_bytes += len(data)
+
+    async def from_server(self) -> bytes:
+        """The next bytes of the server; none at its end."""
+        data = await self.upstream.read(READ_BYTES, self.idle_timeout_s)
+        self.meter.count(len(data))
+        self.exchange.received_bytes += len(data)
+        return data
+
+    async def to_client(self, data: bytes) -> None:
+        """Hand bytes to the command."""
+        self.writer.write(data)
+        await self.writer.drain()
