@@ -110,6 +110,7 @@ class World:
             capacity=CAPACITY,
             now=self.clock.now,
             may_start=lambda: not runner.lease_lost,
+            may_repeat=lambda request: request.call.idempotent,
         )
         self.leases[runner.name] = runner.generation
         self.lease_ends.pop(runner.name, None)

@@ -74,7 +74,13 @@ class PlayedRunner:
 
     def __post_init__(self) -> None:
         self.desk = CallDesk(
-            self.runner, 1, RunnerSlots(CallSlots(self.bus, may_read=False)), 1000, _now, lambda: True
+            self.runner,
+            1,
+            RunnerSlots(CallSlots(self.bus, may_read=False)),
+            1000,
+            _now,
+            may_start=lambda: True,
+            may_repeat=lambda request: request.call.idempotent,
         )
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[str, asyncio.Event] = {}

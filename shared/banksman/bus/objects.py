@@ -105,8 +105,15 @@ class Objects:
                 await jetstream.purge_subject(self._bus, self._stream, object_chunks(self._store, old.nuid))
         return _info(meta)
 
-    async def get(self, name: str, *, deadline_s: float = DEADLINE_S) -> bytes:
+    async def get(
+        self, name: str, *, deadline_s: float = DEADLINE_S, max_bytes: int = MAX_OBJECT_BYTES
+    ) -> bytes:
         """The bytes of an object, checked against its digest.
+
+        Args:
+            name: The object's.
+            deadline_s: For all of it.
+            max_bytes: A longer one is not read: it counts as broken.
 
         Raises:
             NotFound: there is none of that name.
@@ -117,9 +124,9 @@ class Objects:
             meta = await self._meta(name)
             if meta is None:
                 raise NotFound("object", name)
-            subject = object_chunks(self._store, meta.nuid)
-            pieces = [message.data async for message in direct.read(self._bus, self._stream, subject)]
-        data = b"".join(pieces)
+            data = b""
+            if meta.size <= max_bytes:
+                data = await self._chunks(object_chunks(self._store, meta.nuid), max_bytes)
         if len(data) != meta.size or (meta.digest and _digest(data) != meta.digest):
             raise ObjectBroken(self._store, name)
         return data
@@ -186,6 +193,15 @@ class Objects:
             meta = self._decoded(message)
             if not meta.deleted and meta.name.startswith(prefix):
                 yield _info(meta)
+
+    async def _chunks(self, subject: str, max_bytes: int) -> bytes:
+        """What is stored on a subject, up to the message that goes beyond `max_bytes`."""
+        data = bytearray()
+        async for message in direct.read(self._bus, self._stream, subject):
+            data += message.data
+            if len(data) > max_bytes:
+                break
+        return bytes(data)
 
     async def _parts(self, name: str, deadline_s: float) -> int:
         count = await self.get(name, deadline_s=deadline_s)

@@ -30,6 +30,15 @@ class RunnerSlots(Protocol):
 Execute = Callable[[CallRequest], Awaitable[ToolResult]]
 
 
+def _always(request: CallRequest) -> bool:
+    return True
+
+
+def attempt_key(request: CallRequest) -> str:
+    """Names an attempt: ids of calls are unique in their tenant only."""
+    return f"{request.tenant}.{request.attempt}"
+
+
 @dataclass
 class CallDesk:
     """What one runner process knows of the calls it was sent."""
@@ -42,9 +51,14 @@ class CallDesk:
     now: Callable[[], datetime]
     may_start: Callable[[], bool]
     """False when the lease was not renewed in time: nothing starts any more."""
+    may_repeat: Callable[[CallRequest], bool]
+    """Whether the tool is idempotent, by its own definition: what a request says of that is not trusted."""
+    fits: Callable[[CallRequest], bool] = _always
+    """False when the workspace was saved or moved since the request was made."""
     active: set[str] = field(default_factory=set[str])
-    """Attempts admitted and not ended."""
+    """Attempts admitted and not ended, by tenant."""
     ended: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
+    """Likewise those that have ended, as many as are remembered."""
 
     def admit(self, request: CallRequest) -> tuple[CallAnswer, bool]:
         """Answer a request.
@@ -54,15 +68,18 @@ class CallDesk:
         """
         if request.runner_epoch != self.runner_epoch:
             return CallAnswer(answer="wrong_epoch"), False
-        if request.attempt in self.ended:
+        attempt = attempt_key(request)
+        if attempt in self.ended:
             return CallAnswer(answer="done"), False
-        if request.attempt in self.active:
+        if attempt in self.active:
             return CallAnswer(answer="accepted"), False
         if request.digest != request.call.digest:
             return CallAnswer(answer="refused", reason="The call is not the one that was approved."), False
         if not self.may_start() or len(self.active) >= self.capacity:
             return CallAnswer(answer="busy"), False
-        self.active.add(request.attempt)
+        if not self.fits(request):
+            return CallAnswer(answer="wrong_epoch"), False
+        self.active.add(attempt)
         return CallAnswer(answer="accepted"), True
 
     async def perform(self, request: CallRequest, execute: Execute) -> None:
@@ -76,11 +93,15 @@ class CallDesk:
         try:
             if not self.may_start():
                 return
-            if request.call.idempotent or await self._start(request):
+            if self.may_repeat(request) or await self._start(request):
                 await self._finish(request, await execute(request))
-            self._remember(request.attempt)
+            self._remember(attempt_key(request))
         finally:
-            self.active.discard(request.attempt)
+            self.release(request)
+
+    def release(self, request: CallRequest) -> None:
+        """Forget that a call was admitted, so that it is admitted again when it is asked for again."""
+        self.active.discard(attempt_key(request))
 
     async def _start(self, request: CallRequest) -> bool:
         started = CallStarted(

@@ -492,7 +492,7 @@ def _restored_text(data: WorkspaceRestored) -> str:
         copied = f"{data.snapshot_ts:%Y-%m-%d %H:%M:%S} UTC"
         what = f"The workspace was restored from a copy of {copied}; changes after it are lost"
     lost = ", ".join(data.lost_calls) or "none known"
-    return f"[{what}. Changes made by these calls may be missing: {lost}. Check files before relying on them.]"
+    return f"[{what}. Changes of these calls may be missing: {lost}. Check files before relying on them.]"
 
 
 def _flush_steering(state: Conversation) -> Conversation:

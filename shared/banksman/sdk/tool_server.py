@@ -206,6 +206,7 @@ class ToolServer:
             capacity=self._capacity,
             now=lambda: datetime.now(UTC),
             may_start=lambda: lease.holds and not calls.draining,
+            may_repeat=lambda request: self.tools[request.call.name].definition.idempotent,
         )
         calls = Calls(bus, desk, lease, self.tools, tasks)
         return calls

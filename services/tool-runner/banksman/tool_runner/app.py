@@ -35,13 +35,16 @@ from banksman.tool_runner.files_api import FilesApi
 from banksman.tool_runner.hosts import HostRules
 from banksman.tool_runner.holdings import Holdings
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
+from banksman.tool_runner.keeper import Keeper
 from banksman.tool_runner.private_exits import EgressWithPrivate
+from banksman.tool_runner.reports import Reports
 from banksman.tool_runner.runner_identity import RunnerIdentity, claim
 from banksman.tool_runner.sandbox.base import SandboxBackend
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
 from banksman.tool_runner.sandbox.leftovers import end_leftovers
 from banksman.tool_runner.selftest import self_test
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
+from banksman.tool_runner.snapshots import Snapshots
 from banksman.tool_runner.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.turns import Turns
 from banksman.tool_runner.uploads import Uploads
@@ -84,6 +87,7 @@ async def main(settings: ToolRunnerServiceSettings, life: Life) -> None:
 class _Premises:
     """What a runner has before it meets the bus."""
 
+    user: SandboxIdentity
     workspaces: WorkspaceStore
     uploads: Uploads
     identity: RunnerIdentity
@@ -91,6 +95,10 @@ class _Premises:
     """None when it does not hold; `problem` says why."""
     problem: str | None
     box: ToolBox | None
+
+    def may_repeat(self, tool: str) -> bool:
+        """Whether a call of a tool changes nothing."""
+        return self.box is not None and self.box.may_repeat(tool)
 
 
 async def _serve(
@@ -110,8 +118,15 @@ async def _serve(
         life.health.checks["streams"] = durability.problem
         if not await durability.holds(life.stop):
             return
-    worker = _worker(bus, own, premises, tasks)
-    files = FilesApi(premises.workspaces, premises.uploads, holds=lambda: worker.lease.holds)
+    keeper = _keeper(bus, own, premises)
+    worker = _worker(bus, own, premises, keeper.holdings, tasks)
+    files = FilesApi(
+        premises.workspaces,
+        premises.uploads,
+        keeper.holdings,
+        keeper,
+        holds=lambda: worker.lease.holds,
+    )
     await stack.enter_async_context(control_plane(bus, premises.identity.runner, worker, files))
     await worker.lease.take()
     keeper = tasks.create_task(_keep(worker.lease), name="lease")
@@ -203,7 +218,24 @@ async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity
     return await Bus.connect(settings.nats, name=name, inbox_prefix=user.inbox_prefix)
 
 
-def _worker(bus: Bus, own: ToolRunnerSettings, premises: _Premises, tasks: asyncio.TaskGroup) -> Worker:
+def _keeper(bus: Bus, own: ToolRunnerSettings, premises: _Premises) -> Keeper:
+    """Who looks after the workspaces; knows what earlier processes of this runner have left."""
+    scratch = premises.workspaces.root / ".copies"
+    snapshots = Snapshots(Objects(bus, names.WORKSPACES), scratch, premises.user, own.limits.workspace)
+    snapshots.prepare()
+    holdings = Holdings(premises.workspaces, snapshots)
+    holdings.load()
+    reports = Reports(bus, premises.identity.runner)
+    return Keeper(holdings, snapshots, reports, premises.identity.epoch, own.copies)
+
+
+def _worker(
+    bus: Bus,
+    own: ToolRunnerSettings,
+    premises: _Premises,
+    holdings: Holdings,
+    tasks: asyncio.TaskGroup,
+) -> Worker:
     identity = premises.identity
     lease = Lease(
         bus,
@@ -220,12 +252,19 @@ def _worker(bus: Bus, own: ToolRunnerSettings, premises: _Premises, tasks: async
         capacity=own.queue_capacity,
         now=lambda: datetime.now(UTC),
         may_start=lambda: lease.holds and not worker.draining,
+        may_repeat=lambda request: premises.may_repeat(request.call.name),
+        fits=lambda request: holdings.admits(
+            request.tenant,
+            request.workspace_id,
+            request.place,
+            changes=not premises.may_repeat(request.call.name),
+        ),
     )
     outputs = Objects(bus, names.OUTPUTS)
     execution = premises.box and Execution(bus, identity.runner, premises.box, premises.workspaces, outputs)
     commands = own.limits.sandbox.max_concurrent_calls
     turns = Turns(commands=commands, fetches=own.concurrent_fetches)
-    worker = Worker(desk, lease, turns, execution, premises.problem, tasks)
+    worker = Worker(desk, lease, turns, holdings, execution, premises.problem, tasks)
     return worker
 
 

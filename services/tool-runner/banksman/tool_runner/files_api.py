@@ -23,13 +23,18 @@ from banksman.contracts.calls import (
 )
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.wire import parse_as
+from banksman.contracts.workspaces import WorkspaceForget
 from banksman.tool_runner import files
 from banksman.tool_runner.files import PathRefused, relative
+from banksman.tool_runner.holdings import CopyLost, Holdings
+from banksman.tool_runner.keeper import Keeper
 from banksman.tool_runner.uploads import Uploads
 from banksman.tool_runner.workspace import Workspace, WorkspaceStore
 
 MAX_LISTED = 100_000
 """Files of a workspace that are looked at for a list."""
+
+OnFiles = FileList | FileRead | FileWrite | FileDelete
 
 _REQUEST: TypeAdapter[FileRequest] = TypeAdapter(FileRequest)
 
@@ -37,9 +42,19 @@ _REQUEST: TypeAdapter[FileRequest] = TypeAdapter(FileRequest)
 class FilesApi:
     """Answers file requests. They take no turn: each reads or replaces one file in one step."""
 
-    def __init__(self, workspaces: WorkspaceStore, uploads: Uploads, *, holds: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        workspaces: WorkspaceStore,
+        uploads: Uploads,
+        holdings: Holdings,
+        keeper: Keeper,
+        *,
+        holds: Callable[[], bool],
+    ) -> None:
         self._workspaces = workspaces
         self._uploads = uploads
+        self._holdings = holdings
+        self._keeper = keeper
         self._holds = holds
 
     async def respond(self, message: Message) -> bytes:
@@ -49,24 +64,40 @@ class FilesApi:
             request: FileRequest = parse_as(_REQUEST, message.data)
             if not self._holds():
                 raise Unavailable("this runner does not hold its lease now")
-            await self._measure(tenant, conversation_id, request)
-            answer = await asyncio.to_thread(self._answer, tenant, conversation_id, request)
-        except (BanksmanError, PathRefused) as error:
+            if isinstance(request, WorkspaceForget):
+                await self._keeper.forget(tenant, conversation_id, request.snapshot)
+                answer = FileAnswer()
+            else:
+                answer = await self._placed(tenant, conversation_id, request)
+        except (BanksmanError, PathRefused, CopyLost) as error:
             answer = FileAnswer(error=str(error))
         except OSError as error:
             answer = FileAnswer(error=f"the workspace cannot be used: {error.strerror}")
         return answer.model_dump_json().encode()
 
-    async def _measure(self, tenant: str, conversation_id: str, request: FileRequest) -> None:
+    async def _placed(self, tenant: str, conversation_id: str, request: OnFiles) -> FileAnswer:
+        """Answer with the workspace as it was placed."""
+        place, changes = request.place, not isinstance(request, FileList | FileRead)
+        if not self._holdings.admits(tenant, conversation_id, place, changes=changes):
+            return FileAnswer(moved=True)
+        if isinstance(request, FileList) and self._holdings.is_empty(tenant, conversation_id, place):
+            return FileAnswer()
+        holding = self._holdings.enter(tenant, conversation_id)
+        try:
+            await self._holdings.ready(holding, place, changes=changes)
+            await self._measure(tenant, conversation_id, request)
+            return await asyncio.to_thread(self._answer, tenant, conversation_id, request)
+        finally:
+            self._holdings.leave(holding)
+
+    async def _measure(self, tenant: str, conversation_id: str, request: OnFiles) -> None:
         """Learn how full a workspace is before something is put into it."""
         if isinstance(request, FileWrite) and request.last:
             workspace = self._workspaces.get(tenant, conversation_id)
             if workspace.meter.due:
                 await workspace.meter.renew()
 
-    def _answer(self, tenant: str, conversation_id: str, request: FileRequest) -> FileAnswer:
-        if isinstance(request, FileList) and not self._workspaces.exists(tenant, conversation_id):
-            return FileAnswer()
+    def _answer(self, tenant: str, conversation_id: str, request: OnFiles) -> FileAnswer:
         workspace = self._workspaces.get(tenant, conversation_id)
         match request:
             case FileList():

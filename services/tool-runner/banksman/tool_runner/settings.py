@@ -81,6 +81,7 @@ class ToolRunnerSettings(HealthSettings):
     drain_s: float = Field(default=20.0, ge=0)
     """Seconds that running calls get at the end of the process before they are killed."""
     docker: DockerSettings = DockerSettings()
+    copies: CopySettings = CopySettings()
     limits: RunnerLimits = RunnerLimits()
     egress: EgressSettings = EgressSettings()
 

@@ -40,6 +40,11 @@ class ToolBox:
         """What models are told, in the order of construction."""
         return tuple(tool.definition for tool in self._tools.values())
 
+    def may_repeat(self, name: str) -> bool:
+        """Whether a call of a tool changes nothing, by the tool's own definition; False for one not known."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.definition.idempotent
+
     async def run(
         self,
         name: str,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from banksman.bus.messages import Message
 from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError
-from banksman.contracts.tools import ToolResult
+from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import parse
 from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import CallDesk
 from banksman.tool_runner.execution import Execution
+from banksman.tool_runner.holdings import CopyLost, Holding, Holdings
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.turns import Turns
 
@@ -31,6 +32,7 @@ class Worker:
     desk: CallDesk
     lease: Lease
     turns: Turns
+    holdings: Holdings
     execution: Execution | None
     """None when the sandbox does not hold: every call is refused with `problem`."""
     problem: str | None
@@ -70,30 +72,44 @@ class Worker:
             return CallAnswer(answer="refused", reason=f"The sandbox does not hold. {self.problem}")
         answer, admitted = self.desk.admit(request)
         if admitted:
-            task = self.tasks.create_task(self._perform(request, self.execution), name=request.attempt)
+            holding = self.holdings.enter(request.tenant, request.workspace_id)
+            perform = self._perform(request, self.execution, holding)
+            task = self.tasks.create_task(perform, name=request.attempt)
             self._performing.add(task)
             task.add_done_callback(self._performing.discard)
         return answer
 
-    async def _perform(self, request: CallRequest, execution: Execution) -> None:
+    async def _perform(self, request: CallRequest, execution: Execution, holding: Holding) -> None:
         key = f"{request.tenant}.{request.attempt}"
         stop = self._stops[key] = Stop()
+        lost: str | None = None
 
         async def execute(request: CallRequest) -> ToolResult:
             # The process may have been frozen while the start was stored.
             if not self.lease.holds:
                 raise LeaseLost("the lease ended before the call could begin")
+            if lost is not None:
+                return failed(request.call.id, "unavailable", f"Not executed. {lost}")
             return await execution.run(request, stop, turn)
 
         try:
             name = request.call.name
             async with self.turns.turn(name, request.tenant, request.workspace_id) as turn:
+                try:
+                    changes = not self.desk.may_repeat(request)
+                    await self.holdings.ready(holding, request.place, changes=changes)
+                except CopyLost as error:
+                    lost = str(error)
+                except BaseException:
+                    self.desk.release(request)
+                    raise
                 await self.desk.perform(request, execute)
         except BanksmanError as error:
             logger.error("%s: ended without a stored result: %s", request.attempt, error)
         except Exception:
             logger.exception("%s: ended without a stored result", request.attempt)
         finally:
+            self.holdings.leave(holding)
             self._stops.pop(key, None)
 
     async def _ended(self, timeout_s: float) -> None:

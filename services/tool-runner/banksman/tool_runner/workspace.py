@@ -104,16 +104,25 @@ class WorkspaceStore:
             BadInput: when an id has a character that ids do not have.
             OSError: when something could not be deleted.
         """
-        if not self.exists(tenant, conversation):
-            return
-        workspace = self.get(tenant, conversation)
-        async with workspace.exclusive():
-            await asyncio.to_thread(delete_tree, workspace.directory)
-            self._open.pop((tenant, conversation), None)
+        if self.exists(tenant, conversation):
+            workspace = self.get(tenant, conversation)
+            async with workspace.exclusive():
+                await asyncio.to_thread(delete_tree, workspace.directory)
+        self._open.pop((tenant, conversation), None)
+
+    def place_for(self, tenant: str, conversation: str) -> Path:
+        """Where the directory of a workspace belongs that is put there from elsewhere.
+
+        Raises:
+            BadInput: when an id has a character that ids do not have.
+            OSError: when the directory above it cannot be created.
+        """
+        self._make_parent(check_token(tenant, "tenant"))
+        return self.root / tenant / check_token(conversation, "conversation_id")
 
     def stored(self) -> Iterator[tuple[str, str]]:
-        """Tenant and conversation of every directory below the root."""
-        for tenant in sorted(path for path in self.root.iterdir() if path.is_dir()):
+        """Tenant and conversation of every directory below the root, but for the runner's own."""
+        for tenant in sorted(path for path in self.root.iterdir() if path.is_dir() and path.name[0] != "."):
             for conversation in sorted(path for path in tenant.iterdir() if path.is_dir()):
                 yield tenant.name, conversation.name
 
@@ -132,10 +141,7 @@ class WorkspaceStore:
         return 0
 
     def _create(self, tenant: str, conversation: str) -> Path:
-        parent = self.root / tenant
-        parent.mkdir(exist_ok=True)
-        parent.chmod(_TRAVERSE_ONLY if self._identity.switches else _OWNER_ONLY)
-        directory = parent / conversation
+        directory = self._make_parent(tenant) / conversation
         directory.mkdir(exist_ok=True, mode=_OWNER_ONLY)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -144,6 +150,12 @@ class WorkspaceStore:
         finally:
             os.close(fd)
         return directory
+
+    def _make_parent(self, tenant: str) -> Path:
+        parent = self.root / tenant
+        parent.mkdir(exist_ok=True)
+        parent.chmod(_TRAVERSE_ONLY if self._identity.switches else _OWNER_ONLY)
+        return parent
 
 
 def _changed(directory: Path) -> float:
