@@ -24,6 +24,8 @@ PublicKeys = Mapping[str, str | Variable]
 """User name to public key (`U…`), or to the variable of the server's environment that holds it."""
 
 _RUN_PER_MILLE = 150
+CLUSTER_SIZE = 3
+"""Servers of a cluster; each keeps every stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """This server's place in a cluster."""
+    """This server's place in a cluster of three."""
 
     listen: str
     routes: tuple[str, ...]
     name: str = "banksman"
+    tls: Tls | None = None
+    """Servers show each other certificates, and check them against `ca_file`; None for an open cluster."""
 
 
 def user_names(
@@ -119,7 +123,14 @@ def render_config(
         "ping_max": 2,
         "write_deadline": "5s",
         "jetstream": _jetstream(store_dir, budget, sync_always=sync_always),
-        "accounts": _accounts(keys, budget, all_users(runners, tool_servers), tenants, tool_servers),
+        "accounts": _accounts(
+            keys,
+            # The server counts each copy of a stream against its account.
+            budget if cluster is None else StorageBudget(budget.total_bytes * CLUSTER_SIZE),
+            all_users(runners, tool_servers),
+            tenants,
+            tool_servers,
+        ),
         "system_account": SYS,
     }
     if http_port is not None:
@@ -127,12 +138,18 @@ def render_config(
     if tls is not None:
         config["tls"] = _tls(tls)
     if cluster is not None:
-        config["cluster"] = {
-            "name": cluster.name,
-            "listen": cluster.listen,
-            "routes": list(cluster.routes),
-        }
+        config["cluster"] = _cluster(cluster)
     return render(config)
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "name": cluster.name,
+        "listen": cluster.listen,
+        "routes": list(cluster.routes),
+    }
+    # Without `verify` anybody who reaches the port could join, and would see every account.
+    return config if cluster.tls is None else {**config, "tls": {**_tls(cluster.tls), "verify": True}}
 
 
 def _jetstream(store_dir: str, budget: StorageBudget, *, sync_always: bool) -> dict[str, Any]:
@@ -141,7 +158,8 @@ def _jetstream(store_dir: str, budget: StorageBudget, *, sync_always: bool) -> d
 
 
 def _tls(tls: Tls) -> dict[str, Any]:
-    files = {"cert_file": tls.cert_file, "key_file": tls.key_file}
+    # The server's own two seconds for a handshake are short for a busy machine.
+    files = {"cert_file": tls.cert_file, "key_file": tls.key_file, "timeout": 10}
     return {**files, "ca_file": tls.ca_file} if tls.ca_file else files
 
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from banksman.bus.connection import Bus
+from banksman.bus.declarations import Replicas
 from banksman.bus.errors import WrongLastSequence
 from banksman.bus.names import RUNNERS, kv_subject
 from banksman.bus.publish import durable
+from banksman.bus.topology import LEASE_TTL_S
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 
 RENEW_EVERY_S = 1.0
-"""Seconds between renewals; the lease ends three seconds after the last."""
-STOP_AFTER_S = 2.0
-"""Seconds without a successful renewal after which a runner stops itself and its commands."""
+"""Seconds between renewals."""
+_STOPS_EARLIER_S = 1.0
 
 _TRIES = 10
+
+
+def stop_after_s(replicas: Replicas) -> float:
+    """Seconds without a successful renewal after which a runner stops itself and its commands.
+
+    A second before the lease ends, and others may act for it.
+    """
+    return LEASE_TTL_S[replicas] - _STOPS_EARLIER_S
 
 
 def instance_key(server: str, epoch: int, tenant: str | None) -> str:
@@ -52,7 +61,7 @@ async def renew_lease(bus: Bus, lease: RunnerLease, revision: int, *, key: str |
     Raises:
         WrongLastSequence: the lease ended, or another process of this runner took it: stop. Also when a
             renewal was stored whose acknowledgement was lost, which nobody without a right to read can tell.
-        Unavailable: not stored within a second; try again until `STOP_AFTER_S` is over.
+        Unavailable: not stored within a second; try again until `stop_after_s` is over.
         Forbidden: this user may not write that key.
     """
     return await _write(bus, key or lease.runner, lease, revision, budget_s=RENEW_EVERY_S)

@@ -75,6 +75,7 @@ CODE_NOT_ENABLED: Final = 10039
 """The account has no JetStream."""
 CODE_STREAM_NOT_FOUND: Final = 10059
 CODE_CONSUMER_NOT_FOUND: Final = 10014
+CODE_MORE_REPLICAS_THAN_STREAM: Final = 10126
 
 
 def api(verb: str, *names: str) -> str:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from banksman.bus.declarations import Replicas
+
+
+def _number(value: object) -> object:
+    # The environment has only text, and a literal number takes none.
+    return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 class NatsSettings(BaseModel):
@@ -33,7 +39,7 @@ class NatsSettings(BaseModel):
     """Seconds until the first connection must stand; later ones are tried for ever."""
     monitoring_url: str | None = None
     """Where the server tells of itself over HTTP. A single server must be seen to sync every write."""
-    replicas: Replicas = 1
+    replicas: Annotated[Replicas, BeforeValidator(_number)] = 1
     """Servers that keep each stream: 1, or 3 in a cluster. With fewer copies services are not ready."""
 
     @property

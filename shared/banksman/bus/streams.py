@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,12 +11,19 @@ import httpx
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call
-from banksman.bus.names import CODE_CONSUMER_NOT_FOUND, CODE_NOT_ENABLED, CODE_STREAM_NOT_FOUND, api
+from banksman.bus.names import (
+    CODE_CONSUMER_NOT_FOUND,
+    CODE_MORE_REPLICAS_THAN_STREAM,
+    CODE_NOT_ENABLED,
+    CODE_STREAM_NOT_FOUND,
+    api,
+)
 from banksman.bus.topology import Consumer, Stream, Topology
 
 logger = logging.getLogger(__name__)
 
 MONITORING_TIMEOUT_S = 3.0
+GROWS_WITHIN_S = 30.0
 
 _JETSTREAM_OFF = "server: JetStream is off, expected on"
 _SYNCS_LATE = (
@@ -53,9 +61,24 @@ async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
     found = await _consumer_config(bus, consumer)
     if found is not None and not _differences(found, consumer.config()):
         return []
-    body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
-    await call(bus, api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable), body)
+    await _write_consumer(bus, consumer)
     return [f"consumer {consumer.stream}/{consumer.durable} {'updated' if found else 'created'}"]
+
+
+async def _write_consumer(bus: Bus, consumer: Consumer) -> None:
+    subject = api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable)
+    body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
+    deadline = asyncio.get_running_loop().time() + GROWS_WITHIN_S
+    while True:
+        try:
+            await call(bus, subject, body)
+            return
+        except ApiError as error:
+            # A stream that was told to have more copies acknowledges before it counts them.
+            growing = error.err_code == CODE_MORE_REPLICAS_THAN_STREAM
+            if not growing or asyncio.get_running_loop().time() > deadline:
+                raise
+        await asyncio.sleep(0.1)
 
 
 async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:

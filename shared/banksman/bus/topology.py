@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from banksman.bus import names
@@ -23,8 +24,9 @@ __all__ = [
 ]
 
 DAY_S = 86_400
-LEASE_TTL_S = 3
-"""Seconds a runner's lease lives without renewal."""
+LEASE_TTL_S: Mapping[Replicas, int] = {1: 3, 3: 20}
+"""Seconds a runner's lease lives without renewal, by the servers that keep it. Three take up to 8 s to elect
+another leader, in which nobody can renew: no runner is to end its commands over that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.WORKFLOW_DEFINITIONS, budget.share(5), replicas),
         bucket(names.CONVERSATIONS, budget.share(40), replicas),
         bucket(names.OWNERS, budget.share(10), replicas),
-        bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S, tells_end=True),
+        bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S[replicas], tells_end=True),
         bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
         bucket(names.USAGE, budget.share(2), replicas),
     )

@@ -11,7 +11,7 @@ from typing import NoReturn
 from banksman.bus.connection import Bus
 from banksman.bus.errors import WrongLastSequence
 from banksman.bus.kv import Bucket
-from banksman.bus.leases import RENEW_EVERY_S, STOP_AFTER_S, renew_lease, take_lease
+from banksman.bus.leases import RENEW_EVERY_S, renew_lease, stop_after_s, take_lease
 from banksman.bus.names import RUNNERS
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import BanksmanError, Unavailable
@@ -57,13 +57,14 @@ class Lease:
         self._load = load
         self._problem = problem
         self._revision = 0
+        self._stop_after_s = stop_after_s(bus.settings.replicas)
         self._renewed_at = float("-inf")
         self._changed = asyncio.Event()
 
     @property
     def holds(self) -> bool:
-        """Whether the last renewal was sent less than `STOP_AFTER_S` ago."""
-        return asyncio.get_running_loop().time() - self._renewed_at < STOP_AFTER_S
+        """Whether the last renewal was sent less than `stop_after_s` ago."""
+        return asyncio.get_running_loop().time() - self._renewed_at < self._stop_after_s
 
     async def take(self) -> None:
         """Begin to hold, in the place of any earlier process of this runner.
@@ -80,7 +81,7 @@ class Lease:
         """Renew for as long as possible.
 
         Raises:
-            LeaseLost: no renewal within `STOP_AFTER_S`, or another process holds it.
+            LeaseLost: no renewal within `stop_after_s`, or another process holds it.
             Forbidden: this user may not write it.
         """
         while True:
@@ -106,7 +107,7 @@ class Lease:
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout_at(self._renewed_at + STOP_AFTER_S):
+            async with asyncio.timeout_at(self._renewed_at + self._stop_after_s):
                 while True:
                     sent = loop.time()
                     try:
@@ -121,7 +122,7 @@ class Lease:
                         self._renewed_at = sent
                         return
         except TimeoutError as error:
-            raise LeaseLost(f"the lease was not renewed for {STOP_AFTER_S:g} s") from error
+            raise LeaseLost(f"the lease was not renewed for {self._stop_after_s:g} s") from error
         except WrongLastSequence as error:
             raise LeaseLost("the lease ended, or another process of this runner holds it") from error
 

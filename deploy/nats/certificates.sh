@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Make a CA of one's own and a certificate for each server of the cluster:
+#   deploy/nats/certificates.sh DIR [NAME ...]          (names: nats-1 nats-2 nats-3)
+# Writes DIR/ca.crt, which clients check servers by, DIR/ca.key, which no server needs, and DIR/NAME/{server.crt,
+# server.key,ca.crt} for each server's /etc/banksman/tls. What exists is kept. Certificates hold for a year; run it
+# again with the old server.crt removed, then `nats-server --signal reload`. A CA of yours does as well: the
+# certificates need the servers' names, and both uses (server and client), since servers show them to each other.
+set -euo pipefail
+
+[ $# -ge 1 ] || { sed -n '2,4p' "$0" >&2; exit 2; }
+directory=$1
+shift
+[ $# -gt 0 ] || set -- nats-1 nats-2 nats-3
+
+umask 077
+mkdir -p "$directory"
+if [ ! -e "$directory/ca.crt" ]; then
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj "/CN=Banksman NATS CA" \
+        -addext "basicConstraints=critical,CA:TRUE" -addext "keyUsage=critical,keyCertSign,cRLSign" \
+        -keyout "$directory/ca.key" -out "$directory/ca.crt" 2>/dev/null
+fi
+for name in "$@"; do
+    own=$directory/$name
+    mkdir -p "$own"
+    cp "$directory/ca.crt" "$own/ca.crt"
+    [ ! -e "$own/server.crt" ] || continue
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" \
+        -keyout "$own/server.key" -out "$own/server.csr" 2>/dev/null
+    openssl x509 -req -in "$own/server.csr" -CA "$directory/ca.crt" -CAkey "$directory/ca.key" -CAcreateserial \
+        -days 365 -out "$own/server.crt" 2>/dev/null -extfile <(
+            printf 'subjectAltName=DNS:%s,DNS:localhost,IP:127.0.0.1\n' "$name"
+            printf 'extendedKeyUsage=serverAuth,clientAuth\nkeyUsage=critical,digitalSignature\n'
+            printf 'authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n'
+        )
+    rm "$own/server.csr"
+done
