@@ -23,7 +23,7 @@ from banksman.cli.up.nats import LOCAL, LocalNats
 from banksman.cli.up.plan import Plan, ProcessSpec, Stage, launched
 from banksman.cli.up.settings import LocalSettings, UpSettings
 from banksman.cli.up.state import DataDir
-from banksman.testing.nats import free_port
+from banksman.testing.chaos.ports import lasting_port
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspace import default_root
 
@@ -214,7 +214,7 @@ class Fleet:
         """What the ledger tool writes, a line an execution: marker, execution, time."""
         self._data = DataDir(directory / "data")
         self._data.prepare()
-        self.nats = LocalNats(self._data, port=free_port(), http_port=free_port())
+        self.nats = LocalNats(self._data, port=lasting_port(), http_port=lasting_port())
         self.nats.prepare()
         self._listen_everywhere()
         inherited = {
@@ -226,7 +226,7 @@ class Fleet:
         chosen = UpSettings.model_validate(
             {"local": LocalSettings(agents=agents), "models": {"openai_api_key": "sk-test"}}
         )
-        plan = Plan(chosen, self.nats, gateway_port=free_port(), inherited=inherited)
+        plan = Plan(chosen, self.nats, gateway_port=lasting_port(), inherited=inherited)
         self.roots: list[Path] = []
         """The directories of workspaces, one a runner."""
         self.urls: list[str] = []
@@ -308,7 +308,7 @@ class Fleet:
                 return [self._on(spec)]
 
     def _gateway(self, spec: ProcessSpec, number: int) -> ProcessSpec:
-        port = free_port()
+        port = lasting_port()
         self.urls.append(f"http://{self.host}:{port}")
         told = {
             "BANKSMAN_GATEWAY__PORT": str(port),
@@ -333,7 +333,7 @@ class Fleet:
         section = next((key.rpartition("__")[0] for key in environment if key.endswith("HEALTH_PORT")), None)
         if section is None:
             return spec
-        port = free_port()
+        port = lasting_port()
         environment |= {f"{section}__HEALTH_PORT": str(port), f"{section}__HEALTH_HOST": self.host}
         named = {key: value.replace("127.0.0.1", self.host) for key, value in environment.items()}
         ready_url = f"http://{self.host}:{port}/readyz"

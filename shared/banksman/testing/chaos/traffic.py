@@ -34,7 +34,8 @@ class _Run:
     plan: Plan
     person: Person
     conversation_id: str
-    run_id: str | None = None
+    run_ids: set[str] = field(default_factory=set[str])
+    """Its run, and those of further messages."""
     acted: set[str] = field(default_factory=set[str])
     """Questions that were answered, so that nobody answers twice."""
     finished: set[str] = field(default_factory=set[str])
@@ -42,8 +43,8 @@ class _Run:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ended(self) -> None:
-        """Wait for the end of the run."""
-        while self.run_id not in self.finished:
+        """Wait for the end of all that was asked for."""
+        while not self.run_ids <= self.finished:
             self.changed.clear()
             await self.changed.wait()
 
@@ -166,8 +167,8 @@ class Traffic:
         run = self._open[conversation_id] = _Run(chosen, person, conversation_id)
         try:
             await person.follow(conversation_id)
-            run.run_id = await self._send(run, "go")
-            await self._meddle(run)
+            run_id = await self._send(run, "go")
+            await self._meddle(run, run_id)
             await run.ended()
         finally:
             self._open.pop(conversation_id, None)
@@ -190,9 +191,10 @@ class Traffic:
 
         frame: Frame = {"type": "chat.send", "conversation_id": run.conversation_id, "id": request_id}
         answer = await run.person.request({**frame, "content": text, "mode": mode}, told=told)
+        run.run_ids.add(str(answer["run_id"]))
         return str(answer["run_id"])
 
-    async def _meddle(self, run: _Run) -> None:
+    async def _meddle(self, run: _Run, run_id: str) -> None:
         """Cancel, steer, or send another message."""
         if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue"):
             return
@@ -203,11 +205,10 @@ class Traffic:
             case "queue":
                 await self._send(run, "and another thing")
             case _:
-                await self._cancel(run)
+                await self._cancel(run, run_id)
 
-    async def _cancel(self, run: _Run) -> None:
-        assert run.run_id is not None
-        run_id, request_id = run.run_id, new_id("q")
+    async def _cancel(self, run: _Run, run_id: str) -> None:
+        request_id = new_id("q")
 
         def told(phase: str, frame: Frame) -> None:
             problem = frame.get("message") if phase in ("fail", "info") else None
@@ -279,7 +280,7 @@ class Traffic:
                 while self._tasks:
                     await asyncio.wait(self._tasks)
         for run in self._open.values():
-            self.problems.append(f"{run.plan.kind} run {run.run_id} of {run.conversation_id} is open")
+            self.problems.append(f"{run.plan.kind} runs {run.run_ids} of {run.conversation_id} is open")
 
     async def _read_again(self) -> None:
         """Read every conversation once more, over HTTP and by another gateway, as a reader of its own."""
