@@ -13,7 +13,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tarfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from banksman.testing.debian import UNNEEDED, cache_directory, exclusively, host_release, make_archive
 from banksman.testing.privileged import require
 
 BASE_IMAGE = "banksman-base:test"
@@ -37,7 +37,6 @@ PACKAGES = (
     "python3-venv",
     "util-linux",
 )
-UNNEEDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
 START_TIMEOUT_S = 60.0
 """Seconds an engine may take until it answers; then the tests that need it fail with its log."""
@@ -102,18 +101,6 @@ class DockerEngine:
             return False
 
 
-def cache_directory() -> Path:
-    """Where tests keep between runs what is slow to make: `BANKSMAN_TEST_CACHE`, else the user's cache."""
-    configured = os.environ.get("BANKSMAN_TEST_CACHE")
-    if configured:
-        directory = Path(configured)
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        directory = Path(base) / "banksman-tests"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory.resolve()
-
-
 @contextmanager
 def running_engine() -> Generator[DockerEngine]:
     """The engine of this machine, else one started for the time of this block.
@@ -140,7 +127,7 @@ def running_engine() -> Generator[DockerEngine]:
 
 def _join(users: int) -> DockerEngine:
     engine = DockerEngine(f"unix://{RUN_DIRECTORY}/docker.sock")
-    with _exclusively(RUN_DIRECTORY / "lock"):
+    with exclusively(RUN_DIRECTORY / "lock"):
         if not engine.answers():
             _start(engine)
         fcntl.flock(users, fcntl.LOCK_SH)
@@ -148,7 +135,7 @@ def _join(users: int) -> DockerEngine:
 
 
 def _leave(users: int) -> None:
-    with _exclusively(RUN_DIRECTORY / "lock"):
+    with exclusively(RUN_DIRECTORY / "lock"):
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -241,96 +228,31 @@ def _wait(met: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-@contextmanager
-def _exclusively(lock: Path) -> Generator[None]:
-    """Keep other test sessions of this machine out of the block."""
-    with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-
-
 def ensure_base_image(engine: DockerEngine) -> str:
     """The name of the base image, made and imported when the engine lacks it (a minute the first time).
 
     Raises:
-        EngineError: when the packages cannot be fetched or the image cannot be imported.
+        MirrorError: when the packages cannot be fetched.
+        EngineError: when the image cannot be imported.
     """
     recipe = _recipe()
-    with _exclusively(cache_directory() / "base-image.lock"):
+    with exclusively(cache_directory() / "base-image.lock"):
         if _imported_recipe(engine) != recipe:
             archive = cache_directory() / f"base-{recipe}.tar"
             if not archive.exists():
-                _make_root_file_system(archive)
+                make_archive(archive, PACKAGES, variant="minbase", release=host_release())
             label = f"LABEL banksman.test.recipe={recipe}"
             engine.output("import", "--change", 'CMD ["bash"]', "--change", label, str(archive), BASE_IMAGE)
     return BASE_IMAGE
 
 
 def _recipe() -> str:
-    return hashlib.sha256(repr((PACKAGES, UNNEEDED, _release())).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr((PACKAGES, UNNEEDED, host_release())).encode()).hexdigest()[:12]
 
 
 def _imported_recipe(engine: DockerEngine) -> str:
     template = '{{index .Config.Labels "banksman.test.recipe"}}'
     return engine.docker("image", "inspect", "--format", template, BASE_IMAGE).stdout.strip()
-
-
-def _make_root_file_system(archive: Path) -> None:
-    require("mmdebstrap", shutil.which("mmdebstrap") is not None, "images on a base image made here")
-    partial = archive.with_suffix(f".{os.getpid()}.tar")
-    try:
-        done = subprocess.run(
-            [
-                "mmdebstrap",
-                *("--quiet", "--variant=minbase"),
-                f"--include={','.join(PACKAGES)}",
-                *(f"--dpkgopt=path-exclude={pattern}" for pattern in UNNEEDED),
-                *(_release(), str(partial), "-"),
-            ],
-            input="\n".join(_sources()),
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-        )
-        if done.returncode != 0 or not tarfile.is_tarfile(partial):
-            raise EngineError(f"mmdebstrap: exit {done.returncode}\n{done.stderr[-4000:]}")
-        partial.rename(archive)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _release() -> str:
-    """The code name of this machine's distribution: the image is of the same release."""
-    fields = dict(
-        line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
-    )
-    return fields.get("VERSION_CODENAME", "").strip('"')
-
-
-def _sources() -> list[str]:
-    """The distribution's own package sources as this machine's apt has them, in one-line form."""
-    found = _indexed_sources()
-    if not found:
-        subprocess.run(["apt-get", "update", "--quiet"], capture_output=True, timeout=COMMAND_TIMEOUT_S)
-        found = _indexed_sources()
-    return found
-
-
-def _indexed_sources() -> list[str]:
-    listed = subprocess.run(
-        [
-            "apt-get",
-            "indextargets",
-            "--format",
-            "$(REPO_URI) $(RELEASE) $(COMPONENT)",
-            "Created-By: Packages",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\n")
-    suites = {_release(), f"{_release()}-updates", f"{_release()}-security"}
-    return sorted({f"deb {line}" for line in listed if set(line.split()[1:2]) & suites and " main" in line})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,1 @@
+"""Images and containers of compose.yaml, on a real engine."""
