@@ -23,7 +23,7 @@ async def test_a_machine_with_all_that_is_needed_passes(root: Path, runner: Runn
     report = await self_test(root, runner.identity, lambda: runner.sandbox)
     assert report.ok, report.summary()
     assert [check.name for check in report.checks] == [
-        "openat2", "workspaces", "sandbox", "environment", "neighbours", "network", "user", "namespaces",
+        "files", "workspaces", "sandbox", "environment", "neighbours", "network", "user", "namespaces",
     ]  # fmt: skip
     assert [name for name in os.listdir(root) if name.startswith(".selftest")] == []
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from banksman.tool_runner.beneath import open_beneath
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.openat2 import Resolve, openat2
 
 ALIAS = "/workspace"
 """The workspace's name inside the sandbox; the only absolute path that is understood."""
 
 _PRIVATE_PREFIX = ".banksman-"
-_INSIDE = Resolve.BENEATH | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
-_NO_LINKS = _INSIDE | Resolve.NO_SYMLINKS
 _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE_MODE = 0o644
@@ -89,7 +87,7 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
         PathRefused: when there is no such file, it is no regular file, or the path leaves the workspace.
     """
     with _refusals(path), _opened(workspace) as root:
-        fd = openat2(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, _INSIDE)
+        fd = open_beneath(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, links=True)
         with os.fdopen(fd, "rb", buffering=0) as file:
             status = os.fstat(fd)
             _require_regular(path, status)
@@ -125,7 +123,7 @@ def delete(workspace: Path, path: str) -> None:
     """
     with _refusals(path), _opened(workspace) as root:
         *parents, name = _components(path)
-        directory = openat2(root, posixpath.join(".", *parents), _DIRECTORY, _NO_LINKS)
+        directory = open_beneath(root, posixpath.join(".", *parents), _DIRECTORY, links=False)
         try:
             os.unlink(name, dir_fd=directory)
         finally:
@@ -182,12 +180,12 @@ def _components(path: str) -> list[str]:
 def _descend(directory: int, name: str, identity: SandboxIdentity) -> int:
     """Open a subdirectory, made when it is missing."""
     try:
-        return openat2(directory, name, _DIRECTORY, _NO_LINKS)
+        return open_beneath(directory, name, _DIRECTORY, links=False)
     except FileNotFoundError:
         pass
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, _NEW_DIRECTORY_MODE, dir_fd=directory)
-    fd = openat2(directory, name, _DIRECTORY, _NO_LINKS)
+    fd = open_beneath(directory, name, _DIRECTORY, links=False)
     identity.own(fd)
     return fd
 
@@ -204,7 +202,7 @@ def _existing_mode(path: str, directory: int, name: str) -> int | None:
 def _replace(directory: int, name: str, content: bytes, mode: int, identity: SandboxIdentity) -> None:
     temporary = f"{_PRIVATE_PREFIX}{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    fd = openat2(directory, temporary, flags, _NO_LINKS, mode=0o600)
+    fd = open_beneath(directory, temporary, flags, links=False, mode=0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             identity.own(file.fileno())
@@ -229,7 +227,7 @@ def _walk(directory: int, prefix: str, depth: int) -> Iterator[tuple[int, os.Dir
 
 
 def _below(parent: int, name: str, path: str, depth: int) -> Iterator[tuple[int, os.DirEntry[str], str]]:
-    fd = openat2(parent, name, _DIRECTORY, _NO_LINKS)
+    fd = open_beneath(parent, name, _DIRECTORY, links=False)
     try:
         yield from _walk(fd, f"{path}/", depth + 1)
     finally:

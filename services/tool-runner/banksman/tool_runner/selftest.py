@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from banksman.tool_runner.beneath import kernel_keeps_beneath
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.openat2 import Resolve, openat2
 from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, SandboxUnavailable
 
@@ -57,7 +57,7 @@ async def self_test(
     The checks stop at the first that the later ones stand on. `make_sandbox` runs in a thread and may raise
     `SandboxUnavailable`.
     """
-    checks = [_openat2_works()]
+    checks = [_files_stay_beneath()]
     checks.append(_root_is_usable(root, identity))
     if not checks[-1].ok:
         return SelfTestReport(tuple(checks))
@@ -163,21 +163,12 @@ def _unavailable(error: SandboxUnavailable) -> Check:
     return Check("sandbox", ok=False, detail=str(error), remedy=error.remedy or _setting(str(error)))
 
 
-def _openat2_works() -> Check:
-    try:
-        directory = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.close(openat2(directory, "proc", os.O_RDONLY | os.O_DIRECTORY, Resolve.NO_SYMLINKS))
-        finally:
-            os.close(directory)
-    except OSError as error:
-        return Check(
-            "openat2",
-            ok=False,
-            detail=str(error),
-            remedy="Use Linux 5.6 or newer, and a seccomp profile that allows openat2.",
-        )
-    return Check("openat2", ok=True, detail="files are opened beneath a directory")
+def _files_stay_beneath() -> Check:
+    """Which of the two ways keeps paths inside a workspace; both hold."""
+    if kernel_keeps_beneath():
+        return Check("files", ok=True, detail="the kernel keeps paths inside a workspace (openat2)")
+    detail = "paths are walked one name at a time: openat2 is missing (Linux 5.6, or the seccomp profile)"
+    return Check("files", ok=True, detail=detail)
 
 
 def _root_is_usable(root: Path, identity: SandboxIdentity) -> Check:
