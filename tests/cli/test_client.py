@@ -61,6 +61,18 @@ def test_run_prints_the_answer_and_completes(cli: Cli) -> None:
     assert "demo model" in done.stdout
 
 
+def test_usage_tells_what_was_consumed(cli: Cli) -> None:
+    """Beside no bound, for none is set."""
+    assert cli("run", "hello").returncode == 0
+
+    [day, month] = cli.json("usage")[0]["windows"]
+    shown = cli("usage")
+
+    assert (day["window"], month["window"], day["max_tokens"]) == ("day", "month", None)
+    assert shown.returncode == 0
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["day", "month"]
+
+
 def test_run_with_nobody_at_the_keyboard_leaves_the_question_open_and_says_how_to_answer(cli: Cli) -> None:
     done = cli("run", ASKS)
 

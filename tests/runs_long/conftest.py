@@ -15,7 +15,9 @@ from banksman.agent.compactor import Compactor
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
+from banksman.agent.tenants import Tenants
 from banksman.agent.thinking import Thinker
+from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import Worker
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
@@ -33,6 +35,7 @@ from banksman.model_server import ModelServer
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.placement import Placements
 from banksman.runs.stores import Watch
+from banksman.runtime.tenants import TenantSettings
 from banksman.testing.fixtures import provision_all
 from banksman.testing.nats import NatsServer
 
@@ -137,9 +140,17 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             watch = await stack.enter_async_context(Watch(bus, hub, log))
             providers = Providers(where)
             stack.push_async_callback(providers.close)
-            thinker = Thinker(bus, providers, catalog, placements, Compactor(providers, chosen), chosen)
+            tenants = Tenants(TenantSettings(), await stack.enter_async_context(UsageLedger(bus)))
+            thinker = Thinker(
+                bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants
+            )
             ports = ports_of(bus, log, placements, watch, b"a key that signs what people decide")
-            yield Agent(Worker(ports, EventLog(bus), watch, thinker), EventLog(bus), tenant, conversation)
+            yield Agent(
+                Worker(ports, EventLog(bus), watch, thinker),
+                EventLog(bus),
+                tenant,
+                conversation,
+            )
 
     return start
 

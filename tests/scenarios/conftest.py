@@ -25,6 +25,18 @@ Play = Callable[..., str]
 PATIENCE_S = 10.0
 """Seconds that a scenario waits for something that must come, on a machine that has more to do."""
 
+TENANTS = {
+    "thrifty": {"tokens_per_day": 500},
+    "poor": {"cost_usd_per_month": 60.0},
+    "bounded": {
+        "max_iterations": 2,
+        "run_timeout_s": 60,
+        "calls_per_reply": 2,
+    },
+    "modest": {"calls_per_reply": 2, "max_tokens_per_run": 1_000},
+}
+"""Tenants that the operator bounds. Nobody but services on NATS speaks for them."""
+
 PRICED = "priced"
 """The script whose model has a price: one dollar a token."""
 
@@ -60,6 +72,7 @@ def system(
     prices = {f"openai:scripted/{PRICED}": dear, f"anthropic:scripted/{PRICED}": dear}
     environment = {
         "BANKSMAN_AGENT__PRICES": json.dumps(prices),
+        "BANKSMAN_TENANTS__NAMED": json.dumps(TENANTS),
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps([json_api]),
     }

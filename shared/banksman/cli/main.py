@@ -214,6 +214,14 @@ def workflows_service(context: typer.Context) -> None:
         _serve("workflows")
 
 
+@app.command()
+def usage(url: Url = None, json: Json = False) -> None:
+    """Show what was consumed today and this month, and what may be."""
+    from banksman.cli.client.usage import usage as show
+
+    leave(show(_gateway(url), as_json=json))
+
+
 @workflows.command("ls")
 def workflows_ls(url: Url = None, json: Json = False) -> None:
     """Show the workflows by category."""

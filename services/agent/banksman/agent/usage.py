@@ -25,7 +25,7 @@ from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import CONSUMED, EVENTS, USAGE
 from banksman.bus.tail import StoredHeaders, last_sequence, tail
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.usage import Consumed, UsageTotals, usage_key
 
 logger = logging.getLogger(__name__)
@@ -91,8 +91,9 @@ class _Account:
 class UsageLedger:
     """Knows what tenants consumed. As a context manager it follows the logs."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, *, keep_every_s: float = KEEP_EVERY_S) -> None:
         self._bus = bus
+        self._keep_every_s = keep_every_s
         self._bucket = Bucket(bus, USAGE, UsageTotals)
         self._view = BucketView(self._bucket, on_change=self._kept)
         self._accounts: dict[str, _Account] = {}
@@ -122,8 +123,16 @@ class UsageLedger:
         Raises:
             Unavailable, Overloaded: it could not be kept.
         """
-        await self.reach(await last_sequence(self._bus, EVENTS))
-        await self._keep_all(0.0)
+        upto = await last_sequence(self._bus, EVENTS)
+        if not await self.reach(upto):
+            raise Unavailable(f"usage is not counted up to {upto} yet")
+        try:
+            async with asyncio.timeout(REACH_S):
+                # Again after a conflict: another agent kept less at the same moment.
+                while any(one.since and one.since[0].stream_seq <= upto for one in self._accounts.values()):
+                    await self._keep_all(0.0)
+        except TimeoutError as error:
+            raise Unavailable(f"usage up to {upto} is not kept yet") from error
 
     async def __aenter__(self) -> Self:
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
@@ -184,9 +193,9 @@ class UsageLedger:
             changed = sum(1 for account in self._accounts.values() if account.since)
             # Agents that start together do not write together.
             share = random.uniform(0.5, 1.0)
-            await asyncio.sleep(max(KEEP_EVERY_S, changed / WRITES_PER_S) * share)
+            await asyncio.sleep(max(self._keep_every_s, changed / WRITES_PER_S) * share)
             try:
-                await self._keep_all(KEEP_EVERY_S / 2)
+                await self._keep_all(self._keep_every_s / 2)
             except BanksmanError as error:
                 logger.warning("usage is not kept yet: %s", error)
 

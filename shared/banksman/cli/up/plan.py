@@ -92,7 +92,7 @@ class Plan:
         return (*chosen, *self._on_the_bus(demo_url))
 
     def _on_the_bus(self, demo_url: str | None) -> Iterator[ProcessSpec]:
-        models = self._models(demo_url)
+        models = {**self._models(demo_url), **self._pick((), prefixes=("BANKSMAN_TENANTS__",))}
         signs = {"BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file)}
         if self._runs("workflows"):
             yield self._service("workflows", Stage.WORKFLOWS, user=users.WORKFLOWS)

@@ -1,0 +1,202 @@
+"""What tenants consumed is a fold of the logs: each commit counts once, whoever counts and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from banksman.agent.usage import UsageLedger
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.log import EventLog
+from banksman.bus.names import EVENTS, USAGE
+from banksman.bus.tail import last_sequence
+from banksman.bus.watch import BucketView
+from banksman.contracts.events import Commit, Event, HistoryCompacted, MessageCompleted
+from banksman.contracts.ids import new_id
+from banksman.contracts.messages import Usage
+from banksman.contracts.usage import Consumed, UsageTotals, ends_at, usage_key
+from banksman.testing.fixtures import connect
+from banksman.testing.nats import NatsServer
+
+WAIT_S = 20.0
+
+
+class Writer:
+    """Appends replies to logs of one tenant, as owners do."""
+
+    def __init__(self, bus: Bus, tenant: str) -> None:
+        self._log = EventLog(bus)
+        self._tenant = tenant
+        self._ends: dict[str, tuple[int, int]] = {}
+
+    async def reply(self, conversation_id: str, tokens: int, cost_usd: float | None = None) -> int:
+        """A reply that took so many input tokens and one output token; returns its stream sequence."""
+        took = Usage(input_tokens=tokens, output_tokens=1, cost_usd=cost_usd)
+        said = MessageCompleted(
+            message_id=new_id("m"), role="assistant", content="ok", model="demo:demo", usage=took
+        )
+        after, last_seq = self._ends.get(conversation_id, (0, 0))
+        event = Event(seq=last_seq + 1, ts=datetime.now(UTC), run_id=None, data=said)
+        commit = Commit(
+            ts=event.ts, id=new_id("e"), log_epoch="l1", first_seq=event.seq, owner=None, events=(event,)
+        )
+        stored = await self._log.append(self._tenant, conversation_id, commit, after=after)
+        assert isinstance(stored, int)
+        self._ends[conversation_id] = (stored, event.seq)
+        return stored
+
+
+@asynccontextmanager
+async def counting(bus: Bus) -> AsyncGenerator[UsageLedger]:
+    async with asyncio.timeout(WAIT_S), UsageLedger(bus) as ledger:
+        yield ledger
+
+
+async def kept(bus: Bus, tenant: str) -> int:
+    entry = await Bucket(bus, USAGE, UsageTotals).get(usage_key(tenant))
+    return 0 if entry is None else entry.value.month.input_tokens
+
+
+async def test_every_agent_knows_at_once_what_was_consumed_at_any(bus: Bus, tenant: str) -> None:
+    writer = Writer(bus, tenant)
+    async with counting(bus) as one, counting(bus) as other:
+        await writer.reply("c1", 100, 0.5)
+        last = await writer.reply("c2", 20)
+        for ledger in (one, other):
+            assert await ledger.reach(last)
+            day = ledger.totals(tenant).within("day", datetime.now(UTC))
+            assert (day.requests, day.input_tokens, day.output_tokens, day.cost_usd) == (2, 120, 2, 0.5)
+
+
+async def test_who_starts_later_goes_on_from_what_was_kept(bus: Bus, tenant: str) -> None:
+    writer = Writer(bus, tenant)
+    async with counting(bus) as first:
+        await writer.reply("c1", 100)
+        await first.settle()
+        await writer.reply("c1", 7)
+    assert await kept(bus, tenant) == 100
+
+    async with counting(bus) as second:
+        await second.reach(await last_sequence(bus, EVENTS))
+        assert second.totals(tenant).month.input_tokens == 107
+
+
+async def test_a_purged_log_stays_counted(bus: Bus, tenant: str) -> None:
+    writer = Writer(bus, tenant)
+    async with counting(bus) as first:
+        for tokens in (1, 10, 100):
+            await writer.reply("c1", tokens)
+        await first.settle()
+        await EventLog(bus).purge(tenant, "c1")
+
+    async with counting(bus) as second:
+        await second.reach(await last_sequence(bus, EVENTS))
+        assert second.totals(tenant).month.input_tokens == 111
+
+
+async def test_agents_that_count_and_keep_side_by_side_count_nothing_twice(bus: Bus, tenant: str) -> None:
+    writer, sent, replies = Writer(bus, tenant), 0, 40
+    async with counting(bus) as one, counting(bus) as other:
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, replies + 1):
+                await writer.reply(f"c{number % 3}", number)
+                sent += number
+                if number % 5 == 0:
+                    group.create_task(one.settle())
+                    group.create_task(other.settle())
+        await one.settle()
+        assert one.totals(tenant).month.input_tokens == other.totals(tenant).month.input_tokens == sent
+    assert await kept(bus, tenant) == sent
+
+
+async def test_a_server_that_was_killed_loses_no_count(own_nats: NatsServer) -> None:
+    tenant = new_id("t")
+    async with await connect(own_nats) as bus:
+        writer = Writer(bus, tenant)
+        async with counting(bus) as ledger:
+            await writer.reply("c1", 100)
+            await ledger.settle()
+            await writer.reply("c1", 10)
+            own_nats.kill()
+            own_nats.start()
+            last = await writer.reply("c1", 1)
+            async with asyncio.timeout(WAIT_S):
+                while not await ledger.reach(last):
+                    pass
+            assert ledger.totals(tenant).month.input_tokens == 111
+
+
+async def test_what_was_counted_is_kept_before_long_without_being_asked(bus: Bus, tenant: str) -> None:
+    told = asyncio.Event()
+
+    def changed(key: str, entry: Entry[UsageTotals] | None) -> None:
+        if key == usage_key(tenant) and entry is not None and entry.value.month.input_tokens == 5:
+            told.set()
+
+    async with (
+        asyncio.timeout(WAIT_S),
+        BucketView(Bucket(bus, USAGE, UsageTotals), on_change=changed),
+        UsageLedger(bus, keep_every_s=0.1),
+    ):
+        await Writer(bus, tenant).reply("c1", 5)
+        await told.wait()
+
+
+def test_a_summary_and_an_unreadable_call_count_as_requests_too() -> None:
+    took = Usage(input_tokens=3, output_tokens=4, cost_usd=0.25)
+    summary = HistoryCompacted(
+        message_id="m", how="summarised", summary="s", kept_from=1, tokens_before=9, tokens_after=1,
+        model="demo:demo", usage=took,
+    )  # fmt: skip
+    unwritten = summary.model_copy(update={"how": "dropped", "model": "", "usage": Usage()})
+    events = [Event(seq=n, ts=datetime.now(UTC), data=data) for n, data in enumerate((summary, unwritten), 1)]
+
+    consumed = Consumed.by(events)
+
+    assert (consumed.requests, consumed.input_tokens, consumed.output_tokens) == (1, 3, 4)
+    assert Consumed.from_header(consumed.header) == consumed
+    assert Consumed.from_header("nonsense") == Consumed()
+
+
+DAYS = st.dates(date(2026, 1, 30), date(2026, 3, 2))
+MOMENTS = st.builds(datetime.combine, DAYS, st.times(), st.just(UTC))
+
+
+@given(st.lists(st.tuples(MOMENTS, st.integers(0, 1_000)), max_size=30), st.data())
+def test_a_fold_resumed_anywhere_and_told_things_twice_is_the_same_fold(
+    told: list[tuple[datetime, int]], data: st.DataObject
+) -> None:
+    told.sort()
+    deltas = [(seq, at, Consumed(1, tokens, 0, 0.5)) for seq, (at, tokens) in enumerate(told, 1)]
+    whole = UsageTotals()
+    for delta in deltas:
+        whole = whole.counting(*delta)
+
+    resumed = UsageTotals()
+    for _ in range(data.draw(st.integers(1, 4))):
+        begin = data.draw(st.integers(0, resumed.upto))
+        end = data.draw(st.integers(resumed.upto, len(deltas)))
+        for delta in deltas[begin:end]:
+            resumed = resumed.counting(*delta)
+        resumed = UsageTotals.model_validate_json(resumed.model_dump_json())
+    for delta in deltas[resumed.upto :]:
+        resumed = resumed.counting(*delta)
+
+    assert resumed == whole
+    if deltas:
+        now = deltas[-1][1]
+        today = [tokens for at, tokens in told if at.date() == now.date()]
+        this_month = [tokens for at, tokens in told if (at.year, at.month) == (now.year, now.month)]
+        assert (whole.within("day", now).tokens, whole.within("month", now).tokens) == (
+            sum(today),
+            sum(this_month),
+        )
+        assert whole.within("day", ends_at("day", now)).tokens == 0
+        assert whole.within("month", ends_at("month", now)).tokens == 0
+        assert ends_at("day", now) - timedelta(days=1) <= now < ends_at("day", now) <= ends_at("month", now)

@@ -1,0 +1,153 @@
+"""What an operator lets a tenant consume holds over all its assistants, conversations and agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AsyncExitStack, aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.scenarios.conftest import PRICED, Play, asked, nats_url, operator_seed
+
+from banksman import sdk
+from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.assistants import Limits, RunOverrides, ToolSettings
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.events import RunFinished
+from banksman.contracts.usage import UsageWindow
+from banksman.model_server import Reply, ToolCall, Usage
+from banksman.sdk import EventFrame
+from banksman.testing.system import ScriptedModel, System
+
+WAIT_S = 40.0
+"""Seconds that something may take which takes none, on a machine that has much else to do."""
+
+CALL = ToolCall(name="read_file", arguments={"path": "none.txt"})
+# The first test of a session starts the whole system, which takes its time on a busy machine.
+pytestmark = pytest.mark.timeout(180)
+
+As = Callable[[str], Coroutine[Any, Any, sdk.Client]]
+
+
+@pytest.fixture
+async def as_tenant(system: System) -> AsyncGenerator[As]:
+    """A service of a tenant that the operator bounds; see `conftest.TENANTS`."""
+    async with AsyncExitStack() as stack:
+
+        async def connected(tenant: str) -> sdk.Client:
+            return await stack.enter_async_context(
+                sdk.connect(nats_url(system), tenant, nkey_seed_file=operator_seed(system))
+            )
+
+        yield connected
+
+
+async def outcome_of(client: sdk.Client, model: str, text: str = "go on", **more: Any) -> RunFinished:
+    """The end of a run in a conversation of its own."""
+    conversation = await client.create_conversation(model=model)
+    async with asyncio.timeout(WAIT_S):
+        return await client.outcome(await client.send(conversation, text, **more))
+
+
+async def test_tokens_of_a_day_end_runs_whatever_their_conversation_and_say_when_they_go_on(
+    as_tenant: As, play: Play, model: ScriptedModel
+) -> None:
+    """R31: 500 tokens a day. The run that uses them up ends before its next request, and so do all others."""
+    client = await as_tenant("thrifty")
+    name = play(
+        Reply(tool_calls=(CALL,), usage=Usage(input_tokens=450, output_tokens=60)), Reply(text="no more")
+    )
+
+    first = await outcome_of(client, name)
+    second = await outcome_of(client, name)
+
+    for outcome in (first, second):
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.code) == ("failed", ErrorCode.TENANT_TOKEN_LIMIT)
+        assert "510 of 500 tokens" in outcome.content and "It frees at " in outcome.content
+    assert len(asked(model, name)) == 1
+
+
+async def test_money_of_a_month_is_counted_exactly_over_all_runs_and_agents(
+    as_tenant: As, model: ScriptedModel
+) -> None:
+    """Six runs at once, which two agents share, of 10 dollars each, where 60 are allowed."""
+    client = await as_tenant("poor")
+    reply = Reply(text="ok", usage=Usage(input_tokens=5, output_tokens=5))
+    name = model.play(PRICED, (reply,), at_end="repeat")
+
+    async with asyncio.TaskGroup() as group:
+        runs = [group.create_task(outcome_of(client, name)) for _ in range(6)]
+    late = await outcome_of(client, name)
+
+    assert sum(run.result().usage.cost_usd or 0.0 for run in runs) == 60.0
+    assert late.error is not None and late.error.code is ErrorCode.TENANT_COST_LIMIT
+    assert "60.00 of 60.00 USD" in late.content
+    month = await counted(client, "month", requests=6)
+    assert (month.requests, month.input_tokens, month.cost_usd, month.max_cost_usd) == (6, 30, 60.0, 60.0)
+
+
+async def counted(client: sdk.Client, window: str, *, requests: int) -> UsageWindow:
+    """What the tenant is told of a window, once so many requests are counted in it."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            report = await client.usage()
+            found = next(one for one in report.windows if one.window == window)
+            if found.requests >= requests:
+                return found
+            await asyncio.sleep(0.1)
+
+
+async def test_no_assistant_and_no_request_goes_beyond_its_tenants_bounds(as_tenant: As, play: Play) -> None:
+    """R7, R8, R88: the smallest number of iterations and seconds holds; the log says which."""
+    client = await as_tenant("bounded")
+    name = play(Reply(tool_calls=(CALL,)), at_end="repeat")
+    tools = ToolSettings(enabled=True, max_iterations=500)
+    greedy = NewAssistant(model=name, tools=tools, limits=Limits(run_timeout_s=5_000))
+    assistant = await client.create_assistant(greedy)
+    conversation = await client.create_conversation(assistant=assistant.id)
+
+    run = await client.send(conversation, "go", overrides=RunOverrides(max_iterations=400))
+
+    async with asyncio.timeout(WAIT_S), aclosing(client.follow(conversation)) as events:
+        told = {event.type: event.data async for event in until_finished(events)}
+    assert told["run.started"]["limits"] == {"max_iterations": 2, "run_timeout_s": 60.0}
+    assert (told["run.finished"]["status"], told["run.finished"]["iterations"]) == ("max_iterations", 2)
+    assert run.conversation_id == conversation
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        (Reply(tool_calls=(CALL, CALL, CALL)), ErrorCode.CALL_LIMIT),
+        (Reply(tool_calls=(CALL,), usage=Usage(input_tokens=900, output_tokens=100)), ErrorCode.TOKEN_LIMIT),
+    ],
+    ids=["calls", "tokens"],
+)
+async def test_a_tenant_bounds_each_run_of_assistants_that_set_no_bound(
+    as_tenant: As, play: Play, reply: Reply, code: ErrorCode
+) -> None:
+    """R31: two calls a reply and 1,000 tokens a run, from the operator alone."""
+    outcome = await outcome_of(await as_tenant("modest"), play(reply, at_end="repeat"))
+
+    assert outcome.error is not None
+    assert (outcome.status, outcome.error.code) == ("failed", code)
+
+
+async def until_finished(events: AsyncGenerator[EventFrame]) -> AsyncGenerator[EventFrame]:
+    """The events of a run, the last one included."""
+    async for event in events:
+        yield event
+        if event.type == "run.finished":
+            return
+
+
+async def test_a_tenant_without_bounds_is_counted_and_not_stopped(nats: sdk.Client, play: Play) -> None:
+    before = await nats.usage()
+    await outcome_of(nats, play(Reply(text="ok", usage=Usage(input_tokens=11, output_tokens=2))))
+    requests = before.windows[0].requests + 1
+    day = await counted(nats, "day", requests=requests)
+    assert (day.max_tokens, day.max_cost_usd) == (None, None)
+    assert day.ends_at > datetime.now(UTC)
