@@ -189,6 +189,9 @@ class SimulatedRunners:
     ) -> Placement | None:
         return await Op("place", lambda: self.world.place(conversation_id))
 
+    async def forget(self, tenant: str, conversation_id: str) -> None:
+        await Op("forget workspace", lambda: None)
+
     async def alive(self, placement: Placement) -> bool:
         return await Op("alive", lambda: self.world.alive(placement), may_fail=False)
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
@@ -34,6 +34,7 @@ from banksman.runs.ports import Placement
 from banksman.runs.spread import Spread
 from banksman.runs.tool_servers import Instance, least_loaded
 from banksman.runs.workspaces import place_of, wanted
+from banksman.runtime.settings import Section
 
 CALL_TIMEOUT_S = 2.0
 """Seconds within which a runner answers a request; it only has to admit the call."""
@@ -44,17 +45,22 @@ FILES_TIMEOUT_S = 10.0
 RESTORE_TIMEOUT_S = 60.0
 """Seconds within which a runner that must restore the workspace first answers about files."""
 
-WAIT_S = 60.0
-"""Seconds that a changed workspace waits for its runner, unless set otherwise."""
-
 _PLACED_ANEW = 3
 """Times that a file request is sent, which met a workspace that was just saved or moved."""
+
+
+class WorkspaceSettings(Section):
+    """Where workspaces go; the same for every service that sends calls or asks for files."""
+
+    wait_s: float = Field(default=60.0, ge=0)
+    """Seconds that a workspace which changed since its last copy waits for its runner. Then another runner
+    gets the copy, and the model is told what may be missing. Calls wait 75 seconds for a runner."""
 
 
 class Placements:
     """The runners as one process sees them; as a context manager it watches their leases."""
 
-    def __init__(self, bus: Bus, *, wait_s: float = WAIT_S) -> None:
+    def __init__(self, bus: Bus, *, wait_s: float = WorkspaceSettings().wait_s) -> None:
         """Describe it.
 
         Args:

@@ -136,6 +136,10 @@ class Runners(Protocol):
         """False when the lease ended or the epoch rose; never False for one that may still start calls."""
         ...
 
+    async def forget(self, tenant: str, conversation_id: str) -> None:
+        """Remove the workspace of a deleted conversation, now or once its runner is back."""
+        ...
+
     async def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
         """Send a call; None when nobody answered."""
         ...

@@ -63,7 +63,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
             if not await durability.holds(life.stop):
                 return
         hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
-        placements = await stack.enter_async_context(Placements(bus))
+        placements = await stack.enter_async_context(Placements(bus, wait_s=settings.workspaces.wait_s))
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled)
         )

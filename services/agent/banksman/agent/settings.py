@@ -10,6 +10,7 @@ from banksman.agent.pricing import Price
 from banksman.agent.providers.base import ProviderSettings
 from banksman.bus.connection import NatsSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS
+from banksman.runs.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 
@@ -50,3 +51,4 @@ class AgentServiceSettings(ServiceSettings):
     models: ProviderSettings = ProviderSettings()
     approvals: ApprovalSettings = ApprovalSettings()
     tenants: TenantSettings = TenantSettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()

@@ -121,6 +121,7 @@ class Worker:
             reply = decoded(REPLY, message)
             check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
         except Poison as poison:
+                await self.ports.runners.forget(signal.tenant, signal.conversation_id)
             # Its stream keeps what is acknowledged, and as long as it is there nobody else can answer.
             await ApprovalSlots(self.log.bus).put_away(message, poison.reason)
             return Done()
@@ -133,8 +134,19 @@ class Worker:
         Raises:
             Poison: the message cannot be read, or came on another's subject.
         """
-        expiry = decoded(EXPIRY, message)
-        expected = subjects.timer_fired(APPROVAL_TIMER, expiry.tenant, expiry.approval_id)
-        check_subject(message, expected)
-        await handlers.on_expiry(self.ports, expiry.tenant, expiry.conversation_id, expiry.approval_id)
+        timer = fired_timer(message.subject)
+        about = decoded(EXPIRY, message)
+        check_subject(message, subjects.timer_fired(timer.kind, about.tenant, about.approval_id))
+        about_it = (self.ports, about.tenant, about.conversation_id, about.approval_id)
+        match timer.kind:
+            case kind if kind == APPROVAL_TIMER:
+                await handlers.on_expiry(*about_it)
+            case kind if kind == ANSWERED_TIMER:
+                if await handlers.may_forget(*about_it):
+                    await self.approvals.forget(about.tenant, about.approval_id)
+                    return Done()
+            case kind:
+                raise Poison(message.subject, f"there are no timers of kind {kind!r}")
+        again = self.ports.clock.now() + timedelta(seconds=KEPT_ANSWERED_S)
+        await self.approvals.look_again(about.tenant, about.approval_id, message.data, at=again)
         return Done()

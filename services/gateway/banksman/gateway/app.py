@@ -79,7 +79,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
     async with contextlib.AsyncExitStack() as stack:
         bus = await stack.enter_async_context(await _connect(settings))
         outputs = await _outputs(settings, bus, stack)
-        placements = await stack.enter_async_context(Placements(bus))
+        placements = await stack.enter_async_context(Placements(bus, wait_s=settings.workspaces.wait_s))
         log = EventLog(bus)
         hub = await stack.enter_async_context(LiveHub(log))
         views = Views(log)

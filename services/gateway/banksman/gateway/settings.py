@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.wire import Token
+from banksman.runs.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 
@@ -160,6 +161,7 @@ class GatewayServiceSettings(ServiceSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     models: ModelSettings = ModelSettings()
     tenants: TenantSettings = TenantSettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()
 
     @property
     def default_model(self) -> str | None:

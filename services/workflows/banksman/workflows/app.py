@@ -25,7 +25,7 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.runs.placement import Placements
+from banksman.runs.placement import Placements, WorkspaceSettings
 from banksman.runs.ports import Ports
 from banksman.runs.stores import FoldedLog, StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
 from banksman.runtime import service
@@ -63,7 +63,7 @@ async def main(settings: WorkflowServiceSettings, life: Life) -> None:
             life.health.checks["streams"] = durability.problem
             if not await durability.holds(life.stop):
                 return
-        worker = await enter_worker(stack, bus, BUILTIN)
+        worker = await enter_worker(stack, bus, BUILTIN, settings.workspaces.wait_s)
         await offer(bus, worker)
         await stack.enter_async_context(control_plane(bus, worker))
         life.ready()
@@ -77,11 +77,16 @@ async def connect(settings: WorkflowServiceSettings) -> Bus:
     )
 
 
-async def enter_worker(stack: AsyncExitStack, bus: Bus, workflows: tuple[Workflow, ...]) -> Worker:
+async def enter_worker(
+    stack: AsyncExitStack,
+    bus: Bus,
+    workflows: tuple[Workflow, ...],
+    wait_s: float = WorkspaceSettings().wait_s,
+) -> Worker:
     """The worker of this process; what it listens with ends with `stack`."""
     log = FoldedLog(EventLog(bus))
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
-    placements = await stack.enter_async_context(Placements(bus))
+    placements = await stack.enter_async_context(Placements(bus, wait_s=wait_s))
     tools = await stack.enter_async_context(Tools(bus))
     watch = await stack.enter_async_context(Watch(bus, hub, log))
     return Worker(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from banksman.bus.connection import NatsSettings
+from banksman.runs.placement import WorkspaceSettings
 from banksman.runtime.settings import HealthSettings, ServiceSettings
 
 
@@ -22,3 +23,4 @@ class WorkflowServiceSettings(ServiceSettings):
 
     nats: NatsSettings = NatsSettings()
     workflows: WorkflowSettings = WorkflowSettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()
