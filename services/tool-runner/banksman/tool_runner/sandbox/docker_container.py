@@ -42,6 +42,8 @@ class ExitReport(BaseModel):
     exit_code: int | None
     killed_reason: KilledReason | None
     failure: str | None
+    reusable: bool
+    """False when the command has left something that only ends with its container."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,12 +102,17 @@ class Container:
         self._frames = _Frames()
         self._call: ContainerCall | None = None
         self._hello = asyncio.Event()
+        self._spent = False
         self._last_used = time.monotonic()
 
     @property
     def usable(self) -> bool:
         """False when it has ended, or its workspace is another directory by now."""
-        return self._connection is not None and self._directory_id == directory_id(self.directory)
+        return (
+            self._connection is not None
+            and not self._spent
+            and self._directory_id == directory_id(self.directory)
+        )
 
     @property
     def busy(self) -> bool:
@@ -216,7 +223,9 @@ class Container:
             case ((supervisor.STDOUT | supervisor.STDERR), ContainerCall() as call):
                 call.add(_STREAMS[kind], payload)
             case supervisor.EXIT, ContainerCall() as call:
-                call.end(report=ExitReport.model_validate_json(payload))
+                report = ExitReport.model_validate_json(payload)
+                self._spent = not report.reusable
+                call.end(report=report)
             case _:
                 raise ValueError(f"unexpected frame {kind!r}")
 

@@ -56,6 +56,7 @@ class Engine:
 
     def __init__(self, timeout_s: int) -> None:
         """Connect to the engine that `DOCKER_HOST` names, by default that of this machine."""
+        self._timeout_s = timeout_s
         self.address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         with self._answering("connect"):
             client = _BoundedClient(base_url=self.address, version="auto", timeout=timeout_s)
@@ -121,10 +122,19 @@ class Engine:
         """Close idle connections."""
         self._client.close()
 
+    def _knock(self) -> None:
+        """Connect to a local engine, and leave: the library leaks a socket that cannot connect."""
+        scheme, _, path = self.address.partition("://")
+        if scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as visitor:
+                visitor.settimeout(self._timeout_s)
+                visitor.connect(path)
+
     @contextlib.contextmanager
     def _answering(self, action: str) -> Generator[None]:
         """Name the engine, and what it did not do."""
         try:
+            self._knock()
             yield
         except errors.APIError as error:
             raise SandboxUnavailable(

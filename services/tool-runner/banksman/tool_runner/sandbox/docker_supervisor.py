@@ -10,7 +10,8 @@ standard library, Python 3.9 or newer.
 
 Both sides send frames: one byte for the kind, four for the length, big-endian, then the payload.
 Runner: `R` {"script", "cpu_s", "deadline_s"} and `K`, which ends the command. Supervisor: `H` when it is
-ready, `1` and `2` for output, `X` {"exit_code", "killed_reason", "failure"} when nothing of it is left.
+ready, `1` and `2` for output, and when nothing of the command is left `X` {"exit_code", "killed_reason",
+"failure", "reusable"}.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MAX_FRAME_BYTES = 1024 * 1024
 
 _READ_BYTES = 64 * 1024
 _REAP_INTERVAL_S = 0.02
-_CLEAN_S = 10
+_CLEAN_S = 1
 _HIGHEST_OOM_SCORE = b"1000"
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
@@ -185,6 +186,7 @@ class _Supervisor:
         self._rules = rules
         self._oom_score = oom_score
         self._received = b""
+        self._reusable = True
         self._woken, wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(wake, False)
@@ -192,14 +194,13 @@ class _Supervisor:
         signal.signal(signal.SIGCHLD, _wake)
 
     def serve(self) -> None:
-        """Run one command after another."""
+        """Run one command after another, until one leaves something that cannot be cleared away."""
         self._send(HELLO)
-        while True:
+        while self._reusable:
             kind, payload = self._next_frame()
             # A `K` that comes here is for a command that has just ended.
             if kind == RUN:
                 self._run(json.loads(payload))
-                self._clean()
 
     def _run(self, request: dict[str, object]) -> None:
         oom_kills = _oom_kills()
@@ -216,7 +217,13 @@ class _Supervisor:
         if reason is None and _oom_kills() > oom_kills:
             reason = "memory_limit"
         code = None if command.status is None or reason else _exit_code(command.status)
-        report = {"exit_code": code, "killed_reason": reason, "failure": command.failure}
+        self._reusable = self._clean()
+        report = {
+            "exit_code": code,
+            "killed_reason": reason,
+            "failure": command.failure,
+            "reusable": self._reusable,
+        }
         self._send(EXIT, json.dumps(report).encode())
 
     def _watch(self, command: _Command, deadline_s: float, oom_kills: int) -> str | None:
@@ -277,12 +284,8 @@ class _Supervisor:
             if poll.poll(_REAP_INTERVAL_S * 1000):
                 os.read(self._woken, _READ_BYTES)
 
-    def _clean(self) -> None:
-        """Empty the scratch space. A container that keeps anything is not used again.
-
-        Raises:
-            SystemExit: something is left.
-        """
+    def _clean(self) -> bool:
+        """Empty the scratch space; False when something is left there or elsewhere."""
         if any(_entries(directory) for directory in self._rules.scratch):
             null = subprocess.DEVNULL
             words = ["find", *self._rules.scratch, "-xdev", "-mindepth", "1", "-delete"]
@@ -290,8 +293,7 @@ class _Supervisor:
                 subprocess.run(  # noqa: S603 - our own words
                     words, stdin=null, stdout=null, stderr=null, timeout=_CLEAN_S
                 )
-        if any(_entries(directory) for directory in (*self._rules.scratch, "/dev/mqueue")) or _has_ipc():
-            raise SystemExit(0)
+        return not (any(map(_entries, (*self._rules.scratch, "/dev/mqueue"))) or _has_ipc())
 
     def _killed(self) -> bool:
         """Take what the runner has sent; True when the command is to be ended."""
