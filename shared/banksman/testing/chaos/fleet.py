@@ -49,6 +49,8 @@ class Member:
         self.starts = 0
         self.exit_codes: list[int] = []
         """Of the processes that have ended; negative for a signal."""
+        self.armed = False
+        """Whether the process that runs now was told something by `once`."""
         self._once: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._wanted = asyncio.Event()
@@ -149,7 +151,7 @@ class Member:
     @property
     def last_words(self) -> str:
         """The end of its log."""
-        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
     async def _keep(self) -> None:
         while True:
@@ -159,6 +161,7 @@ class Member:
 
     async def _run_once(self) -> None:
         told, self._once = self._once, {}
+        self.armed = bool(told)
         with self.log.open("ab") as out:
             self._process = await asyncio.create_subprocess_exec(
                 *launched((*self.prefix, *self.spec.command), os.getpid()),
