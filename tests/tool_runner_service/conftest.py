@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from banksman.testing.docker_engine import DockerEngine
 from banksman.testing.fixtures import SecuredNats, secured_server
 from tests.tool_runner_service.owner import Owner, owning
 from tests.tool_runner_service.processes import RunnerProcess, Runners
@@ -50,6 +52,24 @@ def north(tmp_path: Path) -> Iterator[Runners]:
         made = Runners(secured)
         yield made
         made.close()
+
+
+@pytest.fixture(params=["bwrap", "docker"])
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The settings of a runner, once for each sandbox."""
+    if request.param == "bwrap":
+        return {}
+    return request.getfixturevalue("docker")
+
+
+@pytest.fixture
+def docker(docker_engine: DockerEngine, base_image: str) -> dict[str, Any]:
+    """The settings of a runner whose commands have containers."""
+    return {
+        "DOCKER_HOST": docker_engine.host,
+        "BANKSMAN_TOOL_RUNNER__SANDBOX": "docker",
+        "BANKSMAN_TOOL_RUNNER__DOCKER__IMAGE": base_image,
+    }
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,15 +26,15 @@ async def sleeping(owner: Owner, word: str) -> None:
 
 
 async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoch(
-    runners: Runners, runners_nats: SecuredNats
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
 ) -> None:
-    runner = runners.start()
+    runner = runners.start(**backend)
     async with owning(runners_nats, runner) as owner:
         request = await owner.accepted(owner.request("bash", command="echo once >> log; sleep 7811.5"))
         await begins("7811.5")
         first = runner.identity
         runner.signal(signal.SIGKILL)
-        await is_gone("7811.5", within_s=2)
+        await is_gone("7811.5", within_s=WAIT_S)
         # The broker looks for ended keys a few times a second.
         await owner.lease_ended(within_s=4)
         await runner.ended()
@@ -52,9 +53,9 @@ async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoc
 
 
 async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_thaws(
-    runners: Runners, runners_nats: SecuredNats
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
 ) -> None:
-    runner = runners.start()
+    runner = runners.start(**backend)
     async with owning(runners_nats, runner) as owner:
         await sleeping(owner, "7821.5")
         queued = await owner.accepted(owner.request("bash", command="touch effect"))
@@ -64,7 +65,7 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
             await owner.send(asked, timeout_s=0.2)
         await owner.lease_ended(within_s=4)
         runner.signal(signal.SIGCONT)
-        await is_gone("7821.5", within_s=3)
+        await is_gone("7821.5", within_s=WAIT_S)
         assert await runner.ended() not in (0, None)
         for request in (queued, asked):
             assert (await owner.slots.facts(owner.tenant, request.attempt)).started is None
@@ -123,9 +124,9 @@ async def test_a_runner_whose_sandbox_does_not_hold_refuses_calls_and_says_what_
 
 
 async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_more(
-    runners: Runners, runners_nats: SecuredNats
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
 ) -> None:
-    runner = runners.start()
+    runner = runners.start(**backend)
     async with owning(runners_nats, runner) as owner:
         request = await owner.accepted(owner.request("bash", command="sleep 1.5; echo done"))
         await begins("1.5")
@@ -142,16 +143,16 @@ async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_mor
 
 
 async def test_a_call_that_outlasts_the_drain_is_killed_and_has_a_result(
-    runners: Runners, runners_nats: SecuredNats
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
 ) -> None:
-    runner = runners.start(BANKSMAN_TOOL_RUNNER__DRAIN_S="0.2")
+    runner = runners.start(BANKSMAN_TOOL_RUNNER__DRAIN_S="0.2", **backend)
     async with owning(runners_nats, runner) as owner:
         request = await owner.accepted(owner.request("bash", command="echo early; sleep 7841.5"))
         await begins("7841.5")
         runner.signal(signal.SIGTERM)
         result = await owner.result(request)
         assert (result.error_kind, result.content["stdout"]) == ("cancelled", "early\n")
-        await is_gone("7841.5", within_s=2)
+        await is_gone("7841.5", within_s=WAIT_S)
         assert await runner.ended() == 0
 
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import assert_never, cast
+from typing import NoReturn, assert_never, cast
 
 from banksman.bus import names
 from banksman.bus.connection import Bus
@@ -129,15 +129,22 @@ async def _serve(
     )
     await stack.enter_async_context(control_plane(bus, premises.identity.runner, worker, files))
     await worker.lease.take()
-    keeper = tasks.create_task(_keep(worker.lease), name="lease")
+    renewing = tasks.create_task(_keep(worker.lease), name="lease")
+    keeping = tasks.create_task(keeper.run(), name="workspaces")
     _tell_health(life, worker)
     life.ready()
     await life.stop.wait()
     worker.lease.withdraw("draining")
     await worker.drain(own.drain_s)
-    keeper.cancel()
-    await asyncio.wait([keeper])
+    await _ended(keeping)
+    await keeper.copy_all()
+    await _ended(renewing)
     await worker.lease.release()
+
+
+async def _ended(task: asyncio.Task[NoReturn]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _premises(data_dir: Path, own: ToolRunnerSettings) -> _Premises:
@@ -162,7 +169,10 @@ async def _premises(data_dir: Path, own: ToolRunnerSettings) -> _Premises:
             ssl_context=ssl_context,
         )
         box = workspace_tools(
-            sandbox, egress, own.limits, commands_may_connect=own.egress.allow_commands
+            sandbox,
+            egress,
+            own.limits,
+            commands_may_connect=own.egress.allow_commands and own.sandbox == "bwrap",
         )
     return _Premises(user, workspaces, uploads, identity, sandbox, problem, box)
 
