@@ -59,6 +59,8 @@ class ToolSettings(Stored):
     enabled: bool = False
     allowed_tools: tuple[str, ...] | None = None
     """Names of the tools offered; None for all that are registered."""
+    always_offered: tuple[str, ...] = ()
+    """Names of those that are left out last when there are more than a request may hold."""
     max_iterations: int = Field(default=10, ge=1, le=1000)
     """Model requests with calls before the run ends with status `max_iterations`."""
     tool_protocol: Literal["auto", "native", "json_text"] = "auto"

@@ -1,4 +1,4 @@
-"""The enhanced system prompt: base, tools by category, how to call, diagrams (R4, R24, R25, R33)."""
+"""The enhanced system prompt: base, tools by category, how to call, diagrams (R4, R24, R25, R26, R33)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.prompting.builtin import HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
 from banksman.prompting.call_format import HOW_TO_CALL_AS_TEXT
+from banksman.prompting.relevance import Needs, ranks
 
 DEFAULT_BUDGET_TOKENS = 8_000
 """Tokens that an enhanced prompt may take beside its base, where nobody says otherwise."""
@@ -21,8 +22,13 @@ DEFAULT_BUDGET_TOKENS = 8_000
 CHARS_PER_TOKEN = 4
 """The estimate that budgets are kept with; vendors count between 3 and 5."""
 
+DEFAULT_MAX_TOOLS = 64
+"""Tools that one request may offer, where nobody says otherwise; vendors refuse more than 128."""
+
 SHORT_DESCRIPTION_CHARS = 160
 """Characters of a tool's description that are left when descriptions must be shortened."""
+
+NO_NEEDS = Needs()
 
 _GAP = "\n\n"
 
@@ -35,7 +41,7 @@ class EnhancedPrompt:
     tools: tuple[ToolDefinition, ...]
     """The tools that the prompt tells of, in their order; only these may be offered."""
     dropped: tuple[str, ...] = ()
-    """Names of the tools that did not fit, the first one dropped first."""
+    """Names of the tools that are left out, the first one dropped first."""
     shortened: bool = False
     """True when descriptions were cut to fit."""
 
@@ -51,28 +57,35 @@ def enhance(
     protocol: ToolProtocol,
     *,
     budget_tokens: int = DEFAULT_BUDGET_TOKENS,
+    max_tools: int = DEFAULT_MAX_TOOLS,
+    needs: Needs = NO_NEEDS,
     mermaid: bool = True,
 ) -> EnhancedPrompt:
     """Add tools, calling convention and diagram instructions to a rendered prompt.
 
-    While the additions take more than `budget_tokens`, descriptions are shortened first, and then tools are
-    dropped: those of the lowest priority first, of equals the last. The base is never cut.
+    Of more than `max_tools` those stay that matter most to the conversation (`relevance`). While the
+    additions take more than `budget_tokens`, descriptions are shortened first, and then tools are dropped,
+    the one that matters least first. Tools that the history tells of are never dropped, nor is the base cut.
 
     Args:
         base: The prompt with its variables already filled in.
         tools: The tools that the run may offer; none leaves the tool section out (R57).
         protocol: How the model writes calls.
         budget_tokens: Estimated tokens that the additions may take.
+        max_tools: Tools that may be offered.
+        needs: What the conversation says about the tools it needs.
         mermaid: Whether to tell how diagrams are drawn.
     """
     budget_chars = budget_tokens * CHARS_PER_TOKEN
-    additions = _additions(tools, protocol, shortened=False, mermaid=mermaid)
-    shortened = bool(tools) and len(additions) > budget_chars
-    kept, dropped = tuple(tools), tuple[str, ...]()
+    order = _least_first(tools, needs)
+    kept, dropped = _without(tools, order[: max(0, len(tools) - max_tools)])
+    additions = _additions(kept, protocol, shortened=False, mermaid=mermaid)
+    shortened = bool(kept) and len(additions) > budget_chars
     if shortened:
-        additions = _additions(tools, protocol, shortened=True, mermaid=mermaid)
-        kept, dropped = _fitting(tools, len(additions) - budget_chars)
-    if dropped:
+        additions = _additions(kept, protocol, shortened=True, mermaid=mermaid)
+        left = [tool for tool in order if tool.name not in dropped]
+        kept, too_long = _without(kept, _excess(kept, left, len(additions) - budget_chars))
+        dropped += too_long
         additions = _additions(kept, protocol, shortened=True, mermaid=mermaid)
     text = _GAP.join(part for part in (base.strip(), additions) if part)
     return EnhancedPrompt(text, kept, dropped, shortened and bool(kept))
@@ -83,20 +96,32 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
-def _fitting(
-    tools: Sequence[ToolDefinition], excess_chars: int
-) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
-    """The tools that stay, and the names of those that go so that the text shrinks by `excess_chars`."""
-    order = {tool.name: index for index, tool in enumerate(tools)}
-    leaving = iter(sorted(tools, key=lambda tool: (tool.priority, -order[tool.name])))
+def _least_first(tools: Sequence[ToolDefinition], needs: Needs) -> list[ToolDefinition]:
+    """Those that may be left out, the one that matters least first."""
+    rank = ranks(tools, needs)
+    return sorted((tool for tool in tools if tool.name not in needs.used), key=lambda tool: rank[tool.name])
+
+
+def _excess(
+    tools: Sequence[ToolDefinition], leaving: Sequence[ToolDefinition], excess_chars: int
+) -> list[ToolDefinition]:
+    """The tools that go so that the text shrinks by `excess_chars`, if there are enough that may."""
     left_in = Counter(tool.category for tool in tools)
     gone: list[ToolDefinition] = []
-    while excess_chars > 0 and (tool := next(leaving, None)) is not None:
+    for tool in leaving:
+        if excess_chars <= 0:
+            break
         gone.append(tool)
         left_in[tool.category] -= 1
         excess_chars -= len(_tool(tool, shortened=True)) + len(_GAP)
         if not left_in[tool.category]:
             excess_chars -= len(_heading(tool.category)) + len(_GAP)
+    return gone
+
+
+def _without(
+    tools: Sequence[ToolDefinition], gone: Sequence[ToolDefinition]
+) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
     names = {tool.name: None for tool in gone}
     return tuple(tool for tool in tools if tool.name not in names), tuple(names)
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from banksman.agent.pricing import Price
 from banksman.agent.providers.base import ProviderSettings
 from banksman.bus.connection import NatsSettings
-from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS
+from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
@@ -26,6 +26,8 @@ class AgentSettings(HealthSettings):
     """Seconds a question to a person stays open."""
     prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)
     """Tokens that tools and instructions may take in a system prompt."""
+    max_offered_tools: int = Field(default=DEFAULT_MAX_TOOLS, ge=1, le=128)
+    """Tools of one request; of more, those are offered that matter most to the conversation."""
     drain_s: float = Field(default=20.0, ge=0)
     """Seconds that driven runs get at the end of the process before others take them over."""
     default_model: str | None = None

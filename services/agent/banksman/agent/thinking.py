@@ -37,6 +37,7 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import enhance
+from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.placement import Placements
@@ -153,8 +154,14 @@ class Thinker:
             service=settings.service, user_message=text_of(run.message.content), given=settings.variables
         )
         base = render(await self._base_prompt(state.tenant, run), variables)
-        budget = self.settings.prompt_budget_tokens
-        prompt = enhance(base, tools, settings.tool_protocol, budget_tokens=budget)
+        prompt = enhance(
+            base,
+            tools,
+            settings.tool_protocol,
+            budget_tokens=self.settings.prompt_budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of(state.history, run.message.message_id, settings.tools.always_offered),
+        )
         if prompt.dropped:
             logger.warning(
                 "tools left out of the prompt", extra={"run_id": run.run_id, "tools": prompt.dropped}

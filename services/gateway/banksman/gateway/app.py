@@ -23,6 +23,7 @@ from banksman.bus.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.api import Api
 from banksman.gateway.auth import Keys, Tickets
 from banksman.gateway.connection import FRAME_BYTES, Terms
+from banksman.gateway.enhanced import EnhancedPrompts
 from banksman.gateway.fanout import Fanout
 from banksman.gateway.files import Files
 from banksman.gateway.gateway import Gateway
@@ -96,6 +97,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             fanout=fanout,
             files=Files(placements, outputs),
             usage=UsageReports(bus, settings.tenants),
+            enhanced=EnhancedPrompts(service, settings.agent),
         )
         terms = Terms(
             service,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.gateway.auth import Keys, Tickets
+from banksman.gateway.enhanced import EnhancedPrompts
 from banksman.gateway.fanout import Fanout
 from banksman.gateway.files import Files
 from banksman.gateway.runs import Runs
@@ -25,3 +26,4 @@ class Gateway:
     fanout: Fanout
     files: Files
     usage: UsageReports
+    enhanced: EnhancedPrompts

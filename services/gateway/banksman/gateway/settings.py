@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.wire import Token
+from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
@@ -101,6 +102,16 @@ class ModelSettings(BaseModel):
         return tuple(found)
 
 
+class OfferSettings(BaseModel):
+    """What showing an enhanced prompt takes from section `agent`; the rest of it is for agents."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    tools_enabled: bool = True
+    prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)
+    max_offered_tools: int = Field(default=DEFAULT_MAX_TOOLS, ge=1, le=128)
+
+
 class GatewaySettings(HealthSettings):
     """Section `gateway`."""
 
@@ -161,6 +172,7 @@ class GatewayServiceSettings(ServiceSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     models: ModelSettings = ModelSettings()
     tenants: TenantSettings = TenantSettings()
+    agent: OfferSettings = OfferSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
 
     @property

@@ -48,6 +48,10 @@ _CALLS_OUT = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
+_OFFER = (
+    "BANKSMAN_AGENT__TOOLS_ENABLED", "BANKSMAN_AGENT__PROMPT_BUDGET_TOKENS",
+    "BANKSMAN_AGENT__MAX_OFFERED_TOOLS",
+)  # fmt: skip
 _DOCKER = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
 
 
@@ -175,6 +179,7 @@ class Plan:
         return {
             **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
             "BANKSMAN_GATEWAY__DEFAULT_MODEL": self.settings.default_model,
+            **self._pick(_OFFER),
             **self._notices(),
             "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
             "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),

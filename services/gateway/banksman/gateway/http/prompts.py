@@ -12,11 +12,11 @@ from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
 from banksman.gateway.auth import Caller
+from banksman.gateway.enhanced import Occasion
 from banksman.gateway.gateway import Gateway
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.bodies import NewPrompt, PromptBody
 from banksman.gateway.http.requests import body, context_caller, takes
-from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, enhance
 from banksman.prompting.templates import render, variables_of
 
 VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
@@ -26,7 +26,7 @@ def prompts_router(gateway: Gateway) -> APIRouter:
     """The routes under `/v1/system-prompts`."""
     router = APIRouter(tags=["system prompts"])
     who: Any = Depends(context_caller(gateway.keys))
-    prompts, tools = gateway.service.prompts, gateway.service.tools
+    prompts = gateway.service.prompts
 
     @router.get("/v1/system-prompts")
     async def list_prompts(caller: Caller = who) -> Response:
@@ -61,19 +61,29 @@ def prompts_router(gateway: Gateway) -> APIRouter:
     async def read_enhanced_prompt(
         prompt_id: str,
         protocol: ToolProtocol = "json_text",
-        budget_tokens: Annotated[int, Query(ge=1, le=1_000_000)] = DEFAULT_BUDGET_TOKENS,
+        budget_tokens: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
         variables: str | None = None,
+        assistant: str | None = None,
+        conversation_id: str | None = None,
+        user_message: Annotated[str, Query(max_length=20_000)] = "",
         caller: Caller = who,
     ) -> Response:
         """Base, tools by category, how to call them, how to draw (R25).
 
-        `variables` is a JSON object for the prompt's placeholders; without it they stay as they are.
+        `variables` is a JSON object for the prompt's placeholders; without it they stay as they are. Of more
+        tools than fit, those are told that matter to `assistant`, to `conversation_id` as it stands, and to
+        what the user would write next, `user_message` (R26, R33).
         """
+        occasion = Occasion(
+            assistant and check_token(assistant, "assistant"),
+            conversation_id and check_token(conversation_id, "conversation_id"),
+            user_message,
+        )
         prompt = await prompts.get(caller.tenant, check_token(prompt_id, "prompt_id"))
         base = prompt.content
         if variables is not None:
             base = render(base, parse_as(VARIABLES, variables, what="variables"))
-        enhanced = enhance(base, await tools.offered(caller.tenant), protocol, budget_tokens=budget_tokens)
+        enhanced = await gateway.enhanced.enhanced(caller, base, protocol, budget_tokens, occasion)
         return json_response(
             {
                 "id": prompt.id,

@@ -1,0 +1,153 @@
+"""Of more tools than fit, a conversation is offered those that matter to it (R26, R33)."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from banksman.contracts.messages import (
+    AssistantMessage,
+    FilePart,
+    Message,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.prompting.enhance import enhance
+from banksman.prompting.relevance import Needs, needs_of, words_of
+
+ASKED = "m-asked"
+
+
+def tool(name: str, description: str = "Does things.", **fields: Any) -> ToolDefinition:
+    return ToolDefinition(name=name, description=description, server="s1", **fields)
+
+
+TOOLS = (
+    tool("create_invoice", "Bills a customer.", category="billing"),
+    tool("refund_payment", "Gives money back.", category="billing"),
+    tool("book_flight", "Reserves a seat on a plane.", category="travel"),
+    tool("find_hotel", "Finds a bed for the night.", category="travel"),
+    tool("search_tickets", "Looks through what customers reported.", category="support", priority=50),
+    *WORKSPACE_TOOLS,
+)
+
+
+def says(text: str, message_id: str = ASKED) -> UserMessage:
+    return UserMessage(message_id=message_id, content=text)
+
+
+def called(name: str) -> tuple[Message, ...]:
+    call = ToolCall(id=f"k-{name}", name=name, arguments={})
+    return (
+        AssistantMessage(message_id=f"m-{name}", content=None, calls=(call,)),
+        ToolMessage(name=name, result=ToolResult(tool_call_id=call.id, content={"success": True})),
+    )
+
+
+def offered(*history: Message, most: int = 2, always: tuple[str, ...] = ()) -> list[str]:
+    needs = needs_of(history, ASKED, always)
+    return [kept.name for kept in enhance("", TOOLS, "native", max_tools=most, needs=needs).tools]
+
+
+def test_all_are_offered_while_they_fit() -> None:
+    """R56: nothing is chosen where nothing has to be left out; their order stays."""
+    assert offered(says("book a flight"), most=len(TOOLS)) == [one.name for one in TOOLS]
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        ((says("Please refund the payment, then find a hotel."),), {"refund_payment", "find_hotel"}),
+        ((says("Something about billing"),), {"create_invoice", "refund_payment"}),
+        ((says("I need a bed and a seat on a plane"),), {"book_flight", "find_hotel"}),
+        ((says("hm"),), {"search_tickets", "bash"}),
+        (
+            (says("Book it.", "m0"), *called("book_flight"), says("Thanks. And now?")),
+            {"book_flight", "find_hotel"},
+        ),
+        (
+            (UserMessage(message_id=ASKED, content=(TextPart(text="Look"), FilePart(path="a.csv"))),),
+            {"bash", "read_file"},
+        ),
+    ],
+    ids=["named", "category", "words", "priority", "category of an earlier run", "files"],
+)
+def test_what_the_conversation_is_about_decides(history: tuple[Message, ...], expected: set[str]) -> None:
+    assert set(offered(*history)) == expected
+
+
+def test_a_tool_that_the_history_tells_of_is_never_left_out() -> None:
+    """R33: not by the number of tools, and not by the budget: the vendor must know what it is told of."""
+    history = (says("Create an invoice, refund a payment"), *called("find_hotel"), *called("book_flight"))
+    assert set(offered(*history, most=1)) == {"find_hotel", "book_flight"}
+
+    needs = needs_of(history, ASKED)
+    tight = enhance("Base.", TOOLS, "json_text", budget_tokens=1, needs=needs)
+    assert {kept.name for kept in tight.tools} == {"find_hotel", "book_flight"}
+    assert "**find_hotel**" in tight.text and "find_hotel" not in tight.dropped
+
+
+def test_what_the_assistant_always_offers_goes_before_what_the_user_names() -> None:
+    chosen = offered(says("refund the payment and book a flight"), always=("search_tickets",))
+    assert chosen == ["refund_payment", "search_tickets"]
+
+
+def test_the_offer_stays_the_same_while_a_run_calls_what_it_was_offered() -> None:
+    """What a vendor caches begins with the tools."""
+    history: tuple[Message, ...] = (says("Invoice the trip to Rome"),)
+    first = offered(*history, most=4)
+    for name in first:
+        history = (*history, *called(name))
+        assert offered(*history, most=4) == first
+
+
+def test_our_correction_of_a_reply_is_not_the_users_word() -> None:
+    reply = AssistantMessage(message_id="m-bad", content="{", protocol="json_text")
+    correction = says("Use find_hotel or book_flight properly.", "m-bad")
+    assert offered(says("refund payment"), reply, correction, most=1) == ["refund_payment"]
+
+
+def test_what_was_dropped_is_named_the_least_relevant_first() -> None:
+    needs = needs_of((says("find a hotel"),), ASKED)
+    dropped = enhance("", TOOLS, "native", max_tools=3, needs=needs).dropped
+    assert dropped[0] == "book_flight" or dropped[0] in {"create_invoice", "refund_payment"}
+    assert "find_hotel" not in dropped and len(dropped) == len(TOOLS) - 3
+
+
+def test_words_are_compared_without_plural_and_filler() -> None:
+    assert words_of("Please use the Invoices and categories") == {"please", "invoice", "category"} - {
+        "please"
+    }
+
+
+NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=8)
+
+
+@given(
+    st.lists(NAMES, unique=True, max_size=30),
+    st.sets(NAMES, max_size=5),
+    st.integers(1, 10),
+    st.integers(0, 2_000),
+)
+def test_whatever_must_go_the_choice_is_the_same_each_time_and_keeps_what_was_used(
+    names: list[str], words: set[str], most: int, budget: int
+) -> None:
+    tools = [tool(name, f"About {name}.") for name in names]
+    used = frozenset(names[:3])
+    needs = Needs(used=used, words=frozenset(words))
+
+    one = enhance("Base.", tools, "native", max_tools=most, budget_tokens=budget, needs=needs)
+    again = enhance("Base.", tools, "native", max_tools=most, budget_tokens=budget, needs=needs)
+
+    kept = {tool.name for tool in one.tools}
+    assert one == again
+    assert used & set(names) <= kept
+    assert len(kept) <= max(most, len(used))
+    assert kept | set(one.dropped) == set(names) and not kept & set(one.dropped)
