@@ -61,13 +61,22 @@ class RunnerProcess:
 
     def start(self, *, ready: bool = True) -> None:
         """Start the process; wait until it is ready, or only until it has said that it is not."""
+        self.begin()
+        self.wait_ready(ready=ready)
+
+    def begin(self) -> None:
+        """Start the process."""
         code = "import sys; from banksman.tool_runner.app import run; sys.exit(run())"
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code], env=self._environment, stdout=log, stderr=log
             )
+
+    def wait_ready(self, *, ready: bool = True) -> None:
+        """Wait until a process that was begun is ready, or only until it has said that it is not."""
         deadline = time.monotonic() + START_S
         while not self._has_started(ready):
+            assert self._process is not None
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the tool-runner did not start:\n{self.log}")
             time.sleep(0.02)

@@ -142,7 +142,7 @@ async def _serve(
     await worker.lease.release()
 
 
-async def _ended(task: asyncio.Task[NoReturn]) -> None:
+async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
 
