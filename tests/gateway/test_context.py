@@ -166,6 +166,7 @@ async def test_approvals_are_listed_and_decided(gateway: Served, agent: Agent) -
     assert run["status"] == "awaiting_approval"
     assert run["pending_approvals"][0]["approval_id"] == request.approval_id
     assert (decided.json()["outcome"], decided.json()["already_resolved"]) == ("rejected", False)
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "conflict")
     assert (late.json()["outcome"], late.json()["already_resolved"]) == ("rejected", True)
     assert left == []
 

@@ -8,6 +8,7 @@ import pytest
 
 from banksman.testing.client import Client
 from banksman.testing.system import System
+from tests.gateway.conftest import agent, gateway, start_gateway
 from tests.scenarios.conftest import (
     PATIENCE_S,
     backboard_port,
@@ -22,8 +23,10 @@ from tests.scenarios.conftest import (
 )
 
 __all__ = [
+    "agent",
     "backboard_port",
     "client",
+    "gateway",
     "http",
     "json_api",
     "model",
@@ -31,6 +34,7 @@ __all__ = [
     "operator",
     "patient",
     "play",
+    "start_gateway",
     "system",
 ]
 

@@ -202,19 +202,32 @@ class ApprovalSlots:
             reply and _decode(ApprovalReply, reply.subject, reply.data),
         )
 
-    async def pending(self, tenant: str = subjects.ANY) -> list[ApprovalRequest]:
-        """The questions without an answer, oldest first. A question that cannot be decoded is left out."""
+    async def pending(
+        self, tenant: str = subjects.ANY, *, limit: int | None = None, after: int = 0
+    ) -> list[tuple[int, ApprovalRequest]]:
+        """The questions without an answer, oldest first, each with its stream sequence.
+
+        A question that cannot be decoded is left out.
+
+        Args:
+            tenant: Whose.
+            limit: How many at most; None for all.
+            after: Only those with a higher stream sequence.
+        """
         answered = {
             message.subject.rpartition(".")[2]
             async for message in direct.read(self._bus, APPROVALS, _any_reply(tenant))
         }
-        found: list[ApprovalRequest] = []
-        async for message in direct.read(self._bus, APPROVALS, _any_request(tenant)):
+        found: list[tuple[int, ApprovalRequest]] = []
+        async for message in direct.read(self._bus, APPROVALS, _any_request(tenant), after=after):
+            if limit is not None and len(found) == limit:
+                break
             if message.subject.rpartition(".")[2] not in answered:
                 try:
-                    found.append(_decode(ApprovalRequest, message.subject, message.data))
+                    request = _decode(ApprovalRequest, message.subject, message.data)
                 except Poison:
                     continue
+                found.append((message.stream_seq, request))
         return found
 
     async def refuse(self, reply: ApprovalReply, reason: str) -> None:

@@ -56,6 +56,23 @@ async def on_expiry(ports: Ports, tenant: str, conversation_id: str, approval_id
     await on_decision(ports, await close(ports, state, run, "expired"))
 
 
+async def may_forget(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> bool:
+    """Whether an approval has done all its work: its answer is in the log, and the run went on from it.
+
+    A run that nobody woke is woken again.
+    """
+    state = await ports.log.read(tenant, conversation_id)
+    question = open_question(state)
+    if question is not None and question.approval_id == approval_id:
+        return False
+    run = state.run
+    latest = run is not None and run.approval is not None and run.approval.request.approval_id == approval_id
+    if latest and state.owner is None:
+        await _resume_if_parked(ports, state, approval_id)
+        return False
+    return True
+
+
 async def on_cancel(ports: Ports, signal: CancelRun) -> None:
     """End a run in whatever state it is. Idempotent by `run_id`."""
     while True:

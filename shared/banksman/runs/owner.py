@@ -11,7 +11,7 @@ from banksman.contracts.work import ApprovalRequest, RunWork
 from banksman.runs.delivery import AskAgain, Claim, Enqueue, Nothing, meaning
 from banksman.runs.ports import Ports
 from banksman.runs.record import Draft
-from banksman.runs.state import Conversation, Run
+from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
 
 Build = Callable[[Conversation], Iterable[EventBody]]
 """Says what to record, given the state it will be appended to. May be asked again after a conflict."""
@@ -163,6 +163,15 @@ async def append(
         return state
     log_epoch = state.log_epoch or ports.clock.new_id("l")
     return await ports.log.append(state, draft.commit(ports.clock.new_id("e"), log_epoch, state.owner))
+
+
+async def show_life(ports: Ports, tenant: str, conversation_id: str) -> None:
+    """Record that this process still drives a run, by a commit without events: it is no crash loop."""
+    state = await ports.log.read(tenant, conversation_id)
+    owned = state.owner is not None and state.owner.agent == ports.agent
+    if owned and 0 < state.claims_in_row < CRASH_LOOP_CLAIMS:
+        draft = Draft(state, ports.clock.now())
+        await ports.log.append(state, draft.commit(ports.clock.new_id("e"), state.log_epoch, state.owner))
 
 
 async def ask(ports: Ports, state: Conversation) -> None:

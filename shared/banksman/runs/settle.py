@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
 from banksman.contracts.errors import Poison
-from banksman.contracts.events import EventBody, ToolCallCompleted, WorkspaceChanged
+from banksman.contracts.events import ApprovalItem, EventBody, ToolCallCompleted, WorkspaceChanged
 from banksman.contracts.ids import attempt_id
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.runs.losses import losses
@@ -65,8 +65,13 @@ class Pursuit:
     nowhere_since: datetime | None = None
     """Since when no runner has answered; None when the last one asked did."""
     cancel_sent_at: datetime | None = None
+    approved: ApprovalItem | None = None
+    """The call as a person was asked about it; None for one that asked nobody, or was edited."""
+    approved_until: datetime | None = None
+    """When its approval expires: what has not started by then does not start. None where nobody was asked."""
     refused: str | None = None
-    """Why the runner will never take it."""
+    """Why it will never be tried."""
+    refused_kind: ErrorKind = "unavailable"
     started_seen_at: datetime | None = None
     lost_runners: int = 0
     """Runners that took it and went away before it had a result."""
@@ -139,9 +144,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Nobody will take the call."""
+    """Nobody will take the call, or nobody may any more."""
 
     reason: str
+    kind: ErrorKind = "unavailable"
 
 
 CallStep = Conclude | Dispatch | Void | NextAttempt | SendCancel | Declare | Wait | GiveUp
@@ -173,7 +179,7 @@ def _after_void(pursuit: Pursuit, void: CallStarted, ending: Ending | None) -> C
         return NextAttempt()
     if ending is not None:
         return Conclude(failed(pursuit.call_id, ending.call_kind, f"Not executed. {ending.message}"))
-    return Conclude(failed(pursuit.call_id, "unavailable", pursuit.refused or NOBODY))
+    return Conclude(failed(pursuit.call_id, pursuit.refused_kind, pursuit.refused or NOBODY))
 
 
 def _after_start(
@@ -197,6 +203,8 @@ def _before_start(pursuit: Pursuit, runner_alive: bool, ending: Ending | None, n
     call = pursuit.open_call.call
     if ending is not None or pursuit.refused is not None:
         return _prevent(pursuit, ending)
+    if pursuit.approved_until is not None and now > pursuit.approved_until:
+        return GiveUp("Its approval expired before it could begin.", "not_executed")
     if pursuit.placement is not None and not runner_alive and not call.idempotent:
         return Void(moved=True)
     if pursuit.nowhere_since and now >= pursuit.nowhere_since + timedelta(seconds=NOWHERE_S):
@@ -211,7 +219,7 @@ def _prevent(pursuit: Pursuit, ending: Ending | None) -> CallStep:
         return Void(moved=False)
     if pursuit.placement is not None and pursuit.cancel_sent_at is None:
         return SendCancel(pursuit.placement)
-    kind: ErrorKind = ending.call_kind if ending is not None else "unavailable"
+    kind: ErrorKind = ending.call_kind if ending is not None else pursuit.refused_kind
     text = ending.message if ending is not None else pursuit.refused or ""
     return Declare(failed(pursuit.call_id, kind, f"Not executed. {text}"))
 
@@ -271,6 +279,10 @@ class Settlement:
         known = self.pursuits.get(open_call.call.id)
         if known is None:
             known = Pursuit(open_call, fresh=open_call.call.id not in self.inherited)
+            if open_call.gate == "approved" and (approval := self.owned.run.approval) is not None:
+                asked = {item.tool_call_id: item for item in approval.request.items}
+                known.approved = None if open_call.edited else asked.get(open_call.call.id)
+                known.approved_until = approval.request.expires_at
             self.pursuits[open_call.call.id] = known
         return known
 
@@ -297,8 +309,8 @@ class Settlement:
                     pursuit.cancel_sent_at = now
                 case Declare(result):
                     await self._declare(pursuit, result)
-                case GiveUp(reason):
-                    pursuit.refused = reason
+                case GiveUp(reason, kind):
+                    pursuit.refused, pursuit.refused_kind = reason, kind
 
     async def _facts(self, pursuit: Pursuit) -> Facts:
         ports, tenant = self.owned.ports, self.owned.state.tenant
@@ -353,7 +365,8 @@ class Settlement:
             run_id=self.owned.run.run_id,
             attempt=pursuit.attempt,
             call=call,
-            digest=call.digest,
+            # Not that of the call as the log has it: the runner compares.
+            digest=call.digest if pursuit.approved is None else pursuit.approved.digest,
             runner_epoch=placement.runner_epoch,
             deadline=deadline_of(self.owned.run),
             workspace=self.owned.workspace,

@@ -33,6 +33,12 @@ KEPT_ATTEMPTS = 20_000
 APPROVAL_TIMER = "approval"
 """Kind of the timers that expire approvals."""
 
+ANSWERED_TIMER = "answered"
+"""Kind of the timers that remove approvals which were answered."""
+
+KEPT_ANSWERED_S = 86_400.0
+"""Seconds beyond its expiry that an approval and its answer are kept, to tell those who answer late."""
+
 
 class SystemClock:
     """Time and chance."""
@@ -95,6 +101,14 @@ class StoredApprovals:
     async def settle(self, reply: ApprovalReply) -> ApprovalReply:
         """Store an answer unless one is stored; return what the slot holds."""
         return await self._slots.reply(reply)
+
+    async def forget(self, tenant: str, approval_id: str) -> None:
+        """Remove a question and its answer."""
+        await self._slots.forget(tenant, approval_id)
+
+    async def look_again(self, tenant: str, approval_id: str, payload: bytes, *, at: datetime) -> None:
+        """Schedule the moment to see whether an approval may be removed."""
+        await set_timer(self._bus, ANSWERED_TIMER, tenant, approval_id, at=at, payload=payload)
 
     async def discard(self, reply: ApprovalReply, reason: str) -> None:
         """Keep an invalid answer as a dead letter and empty its slot, unless that holds another by now."""

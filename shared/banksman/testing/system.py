@@ -67,7 +67,8 @@ class System:
         self.data_dir = data_dir
         self.model = model
         self.port = free_port()
-        self._environment = dict(environment or {})
+        self.environment = dict(environment or {})
+        """Variables of its processes, from the next start on."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -153,7 +154,7 @@ class System:
             for name, value in os.environ.items()
             if not name.startswith(("BANKSMAN_", "ANTHROPIC_", "OPENAI_"))
         }
-        return {**kept, **self._vendors(), **self._environment}
+        return {**kept, **self._vendors(), **self.environment}
 
     def _vendors(self) -> dict[str, str]:
         if self.model is None:

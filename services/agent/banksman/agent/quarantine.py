@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from banksman.contracts.errors import BanksmanError
 from banksman.runs.state import Conversation
+
+logger = logging.getLogger(__name__)
 
 SUSPECT_CLAIMS = 2
 """Claims in a row without another commit after which a run may be what ended its agents."""
-ALONE_S = 3.0
-"""Seconds that a suspect is driven alone; one that has lived for longer, or committed, is cleared."""
+ALONE_S = 5.0
+"""Seconds that a suspect is driven alone. One that has not killed its agent by then is cleared; what takes
+longer to do so is bounded by the time limit of the run."""
 
 
 def is_suspect(state: Conversation) -> bool:
@@ -31,26 +36,44 @@ class Quarantine:
         self._place = asyncio.Lock()
 
     @asynccontextmanager
-    async def place(self, suspect: bool) -> AsyncGenerator[Callable[[], None]]:
-        """Wait for the place, if it is a suspect; gives what to call once it is cleared."""
+    async def place(
+        self, suspect: bool, on_cleared: Callable[[], Awaitable[None]]
+    ) -> AsyncGenerator[Callable[[], None]]:
+        """Wait for the place, if it is a suspect; gives what frees it for the next one.
+
+        Args:
+            suspect: False waits for nothing.
+            on_cleared: Called when the suspect has been driven for long enough.
+        """
         if not suspect:
             yield _nothing
             return
         await self._place.acquire()
         held = True
 
-        def clear() -> None:
+        def free() -> None:
             nonlocal held
             if held:
                 held = False
                 self._place.release()
 
-        later = asyncio.get_running_loop().call_later(ALONE_S, clear)
+        async def clear() -> None:
+            await asyncio.sleep(ALONE_S)
+            try:
+                if held:
+                    await on_cleared()
+            except BanksmanError as error:
+                logger.warning("a suspect could not be cleared: %s", error)
+            finally:
+                free()
+
+        task = asyncio.create_task(clear())
         try:
-            yield clear
+            yield free
         finally:
-            later.cancel()
-            clear()
+            task.cancel()
+            await asyncio.wait({task})
+            free()
 
 
 def _nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -13,6 +14,7 @@ from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.log import EventLog
 from banksman.bus.outcomes import Done, Later, Outcome, WorkMessage
 from banksman.bus.slots import ApprovalSlots
+from banksman.bus.timers import fired_timer
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.work import (
@@ -26,10 +28,16 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.runs import handlers
-from banksman.runs.owner import accept
+from banksman.runs.owner import accept, show_life
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
-from banksman.runs.stores import APPROVAL_TIMER, Watch
+from banksman.runs.stores import (
+    ANSWERED_TIMER,
+    APPROVAL_TIMER,
+    KEPT_ANSWERED_S,
+    StoredApprovals,
+    Watch,
+)
 from banksman.runtime.failpoints import reach
 
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
@@ -70,9 +78,13 @@ class Worker:
         work: RunWork = decoded(RUN_WORK, message)
         check_subject(message, subjects.run_work(work.tenant, work.conversation_id))
         before = await self._before(work, message)
-        async with self.quarantine.place(is_suspect(before)) as clear:
+
+        async def cleared() -> None:
+            await show_life(self.ports, work.tenant, work.conversation_id)
+
+        async with self.quarantine.place(is_suspect(before), cleared) as free:
             allowed = self.thinker.tenants.capped(work) if isinstance(work, StartRun) else work
-            owned = await accept(self.ports, allowed, message.stream_seq, on_commit=clear)
+            owned = await accept(self.ports, allowed, message.stream_seq, on_commit=free)
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
             if owned is not None:
                 async with self.watch.driving(owned.state):
@@ -109,6 +121,7 @@ class Worker:
                 if not await handlers.on_delete(self.ports, signal):
                     return Later(DELETE_AGAIN_S)
                 await self.thinker.tenants.usage.settle()
+                await self.ports.runners.forget(signal.tenant, signal.conversation_id)
                 await self.log.purge(signal.tenant, signal.conversation_id)
         return Done()
 
@@ -121,7 +134,6 @@ class Worker:
             reply = decoded(REPLY, message)
             check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
         except Poison as poison:
-                await self.ports.runners.forget(signal.tenant, signal.conversation_id)
             # Its stream keeps what is acknowledged, and as long as it is there nobody else can answer.
             await ApprovalSlots(self.log.bus).put_away(message, poison.reason)
             return Done()
@@ -129,7 +141,9 @@ class Worker:
         return Done()
 
     async def on_timer(self, message: WorkMessage) -> Outcome:
-        """Expire an approval that nobody answered. Idempotent by approval id: the first answer stays.
+        """Expire an approval that nobody answered; later remove it with its answer, whoever gave it.
+
+        Idempotent by approval id: the first answer stays.
 
         Raises:
             Poison: the message cannot be read, or came on another's subject.
@@ -150,3 +164,8 @@ class Worker:
         again = self.ports.clock.now() + timedelta(seconds=KEPT_ANSWERED_S)
         await self.approvals.look_again(about.tenant, about.approval_id, message.data, at=again)
         return Done()
+
+    @property
+    def approvals(self) -> StoredApprovals:
+        """The slots of approvals and their timers."""
+        return StoredApprovals(self.log.bus, ApprovalSlots(self.log.bus))

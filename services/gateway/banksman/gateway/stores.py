@@ -8,7 +8,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
-from banksman.contracts.errors import NotReady
+from banksman.contracts.errors import NotReady, Poison
 from banksman.contracts.ids import digest
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.wire import Stored
@@ -72,16 +72,34 @@ class ApprovalStore:
     async def read(
         self, tenant: str, approval_id: str
     ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-        """The stored question and answer, from the leader."""
-        return await self._slots.approval(tenant, approval_id)
+        """The stored question and answer, from the leader.
+
+        Raises:
+            NotReady: what is stored cannot be read; agents put it away.
+        """
+        try:
+            return await self._slots.approval(tenant, approval_id)
+        except Poison as poison:
+            raise _open_again(approval_id) from poison
 
     async def settle(self, reply: ApprovalReply) -> ApprovalReply:
-        """Store an answer unless one is stored; return what the slot holds."""
-        return await self._slots.reply(reply)
+        """Store an answer unless one is stored; return what the slot holds.
 
-    async def pending(self, tenant: str) -> list[ApprovalRequest]:
-        """The tenant's questions without an answer, oldest first."""
-        return await self._slots.pending(tenant)
+        Raises:
+            NotReady: what is stored cannot be read; agents put it away.
+        """
+        try:
+            return await self._slots.reply(reply)
+        except Poison as poison:
+            raise _open_again(reply.approval_id) from poison
+
+    async def pending(self, tenant: str, *, limit: int, after: int = 0) -> list[tuple[int, ApprovalRequest]]:
+        """Up to `limit` of the tenant's questions without an answer, oldest first, each with its position."""
+        return await self._slots.pending(tenant, limit=limit, after=after)
+
+
+def _open_again(approval_id: str) -> NotReady:
+    return NotReady(f"approval {approval_id!r} is open again in a moment", retry_after_s=0.5)
 
 
 def _encoded(work: RunSignal | StartWorkflow) -> bytes:

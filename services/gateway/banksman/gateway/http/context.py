@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic_core import to_json
 
+from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import (
     DETAILS,
     Ack,
@@ -29,6 +30,8 @@ MAX_WAIT_S = 60.0
 MAX_EVENTS = 1_000
 
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S)]
+PageSize = Annotated[int, Query(ge=1, le=1000)]
+Position = Annotated[int, Query(ge=0, le=2**63 - 2)]
 
 
 def context_router(gateway: Gateway) -> APIRouter:
@@ -101,14 +104,13 @@ def _add_events(router: APIRouter, gateway: Gateway, who: Any) -> None:
         commits = await views.log.read(caller.tenant, conversation_id, after=view.position(after_seq))
         frames: list[bytes] = []
         last, more = after_seq, False
-        events = [(stored.commit.log_epoch, event) for stored in commits for event in stored.commit.events]
-        for log_epoch, event in events:
+        for event in (event for stored in commits for event in stored.commit.events):
             if event.seq <= after_seq or DETAILS.index(detail_of(event)) > DETAILS.index(detail):
                 continue
             if len(frames) == limit:
                 more = True
                 break
-            frames.append(encoded_event(event, conversation_id, log_epoch, last).encode())
+            frames.append(encoded_event(event, conversation_id, view.log_epoch, last).encode())
             last = event.seq
         head = to_json(
             {
@@ -200,11 +202,11 @@ def _add_approvals(router: APIRouter, gateway: Gateway, who: Any) -> None:
     service = gateway.service
 
     @router.get("/context/approvals")
-    async def list_approvals(caller: Caller = who) -> Response:
-        """The tenant's open approvals, oldest first."""
-        pending = await service.approvals.pending(caller.tenant)
-        items = [request.model_dump(mode="json", exclude={"v", "tenant"}) for request in pending]
-        return json_response({"items": items, "next": None})
+    async def list_approvals(limit: PageSize = 1000, after: Position = 0, caller: Caller = who) -> Response:
+        """The tenant's open approvals, oldest first; `next` is `after` of the next page."""
+        pending = await service.approvals.pending(caller.tenant, limit=limit, after=after)
+        items = [request.model_dump(mode="json", exclude={"v", "tenant"}) for _, request in pending]
+        return json_response({"items": items, "next": pending[-1][0] if len(pending) == limit else None})
 
     @router.post("/context/approvals/{approval_id}", openapi_extra=takes(DecisionBody))
     async def decide_approval(approval_id: str, request: Request, caller: Caller = who) -> Response:
@@ -212,7 +214,12 @@ def _add_approvals(router: APIRouter, gateway: Gateway, who: Any) -> None:
         frame = ApprovalDecision(
             type="approval.reply", id=request_id(request), approval_id=approval_id, **_fields(given)
         )
-        return json_response(_ids(await service.answer(caller, frame)))
+        ack = await service.answer(caller, frame)
+        if not ack.already_resolved:
+            return json_response(_ids(ack))
+        # First decision wins: the answer names the winner.
+        message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
+        return json_response({"error": {"message": message, "code": ErrorCode.CONFLICT}, **_ids(ack)}, 409)
 
 
 def _creation(key: str, given: NewConversation) -> ConversationCreate:
