@@ -25,5 +25,5 @@ async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp
     verdict = await chaos(asked, tmp_path)
     print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
     assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
-    assert sum(verdict.kills.values()) >= 10
+    assert verdict.kills >= 10
     assert verdict.history.accepted

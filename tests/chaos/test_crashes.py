@@ -97,6 +97,7 @@ async def test_an_owner_that_was_frozen_meets_the_higher_claim_and_stops(stage: 
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
         conversation, run_id = await stage.run(client, held, Reply(text="done"))
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         driver = stage.fleet[await stage.driver(run_id)]
         driver.freeze()
         try:
@@ -122,6 +123,7 @@ async def test_what_is_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage
         conversation, run_id = await stage.run(client, held, Reply(text="done"))
         queued = await client.chat(conversation, "and then")
         await client.event("run.queued", run_id=queued)
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         driver = await stage.driver(run_id)
         killed_at = time.monotonic()
         stage.fleet[driver].kill()

@@ -24,8 +24,7 @@ class Faults:
     freezes: float = 0.15
     """Share of the strikes that freeze."""
     frozen_s: tuple[float, float] = (45.0, 90.0)
-    struck: dict[str, int] = field(default_factory=dict[str, int])
-    """Kills by member."""
+    _asleep: set[str] = field(default_factory=set[str])
 
     async def strike(self) -> None:
         """Strike until cancelled; what is frozen then is thawed."""
@@ -39,11 +38,8 @@ class Faults:
                 else:
                     self._kill(member)
 
-    _asleep: set[str] = field(default_factory=set[str])
-
     def _kill(self, member: Member) -> None:
         self.recording.add(Fault(what="kill", target=member.name))
-        self.struck[member.name] = self.struck.get(member.name, 0) + 1
         member.kill()
 
     async def _freeze(self, member: Member) -> None:

@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.model_server import ModelServer
 from banksman.testing.chaos.faults import Faults
 from banksman.testing.chaos.fleet import Fleet
+from banksman.testing.chaos.plans import Kind
 from banksman.testing.chaos.traffic import Traffic
 from banksman.testing.history.checks import breaches
 from banksman.testing.history.folded import Folded
-from banksman.testing.history.records import Recording, read
+from banksman.testing.history.records import Fault, Recording, read
 from banksman.testing.history.summary import summary
+
+Strike = Callable[[Fleet, Recording], Awaitable[None]]
+"""What happens to a fleet while people use it."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,14 @@ class Verdict:
     history: Folded
     problems: list[str]
     """What clients met that they should not have met."""
-    kills: dict[str, int]
-    """By process."""
     log: str
     """The end of every process's log."""
     breaches: dict[str, list[str]]
+
+    @property
+    def kills(self) -> int:
+        """Processes that were killed."""
+        return sum(fault.what == "kill" for fault in self.history.of(Fault))
 
     @property
     def good(self) -> bool:
@@ -62,26 +70,36 @@ class Verdict:
 
 
 async def chaos(asked: Chaos, directory: Path) -> Verdict:
-    """Let it rage, let everything settle, and judge."""
+    """Kill and freeze for as long as was asked, let everything settle, and judge."""
     chance = random.Random(asked.seed)
-    file = directory / "history.jsonl"
+
+    async def strike(fleet: Fleet, recording: Recording) -> None:
+        faults = Faults(fleet, recording, chance, asked.every_s, asked.freezes, asked.frozen_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(asked.duration_s):
+                await faults.strike()
+
     async with ModelServer.running() as model, Fleet(directory, model.url) as fleet:
-        with Recording(file, seed=asked.seed) as recording:
-            traffic = Traffic(fleet, model, recording, random.Random(chance.random()), asked.rate)
-            faults = Faults(
-                fleet,
-                recording,
-                random.Random(chance.random()),
-                asked.every_s,
-                asked.freezes,
-                asked.frozen_s,
-            )
-            async with traffic.running():
-                striking = asyncio.create_task(faults.strike())
-                await asyncio.sleep(asked.duration_s)
-                striking.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await striking
-        history = Folded(read(file))
-        verdict = Verdict(history, traffic.problems, faults.struck, fleet.log(), breaches(history))
-    return verdict
+        return await under_traffic(fleet, model, asked.seed, asked.rate, strike)
+
+
+async def under_traffic(
+    fleet: Fleet, model: ModelServer, seed: int, rate: float, strike: Strike, *, kinds: tuple[Kind, ...] = ()
+) -> Verdict:
+    """Let people use a fleet while something befalls it, and judge what they saw.
+
+    Args:
+        fleet: Who is used.
+        model: Whom its agents ask.
+        seed: Of what people do.
+        rate: Runs started a second.
+        strike: What happens; when it returns, people start nothing more.
+        kinds: What people do; everything when empty.
+    """
+    file = fleet.directory / "history.jsonl"
+    with Recording(file, seed=seed) as recording:
+        traffic = Traffic(fleet, model, recording, random.Random(f"people {seed}"), rate, kinds)
+        async with traffic.running():
+            await strike(fleet, recording)
+    history = Folded(read(file))
+    return Verdict(history, traffic.problems, fleet.log(), breaches(history))
