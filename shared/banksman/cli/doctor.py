@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 import httpx
 
@@ -21,7 +22,7 @@ from banksman.cli.operate import Operator
 from banksman.cli.output import Exit
 from banksman.cli.up.child_process import problem_of
 from banksman.cli.up.nats import executable
-from banksman.cli.up.sandbox import docker_usable, remedy
+from banksman.cli.up.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.up.settings import UpSettings
 from banksman.cli.up.state import DataDir, Instance
 from banksman.contracts.errors import BanksmanError
@@ -30,8 +31,6 @@ from banksman.runtime.settings import load
 _NEEDED_PYTHON = (3, 11)
 _LOW_DISK_BYTES = 2 * 1024**3
 _NO_DISK_BYTES = 200 * 1024**2
-_PROBE_TIMEOUT_S = 10
-_NOBODY = 65534
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +85,35 @@ def _python() -> Finding:
 
 
 def _sandbox() -> Iterator[Finding]:
+    choice = choose_sandbox()
+    match choice.kind:
+        case "bwrap":
+            yield from _bubblewrap()
+        case "docker" if docker_usable():
+            said = choice.notice or "tools run in Docker containers"
+            yield Finding("sandbox", Exit.OK, f"a Docker engine answers; {said}")
+        case "docker":
+            yield Finding(
+                "sandbox", Exit.WARNING, "no Docker engine answers: tools are off", "start a Docker engine"
+            )
+        case "none":
+            yield Finding("sandbox", Exit.WARNING, "no bubblewrap and no Docker: tools are off", remedy())
+        case _:
+            assert_never(choice.kind)
+
+
+def _bubblewrap() -> Iterator[Finding]:
+    """What bubblewrap needs, each with its remedy."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
-        if docker_usable():
-            yield Finding("sandbox", Exit.OK, "a Docker engine answers; tools run in containers")
-        else:
-            yield Finding("sandbox", Exit.WARNING, "no bubblewrap and no Docker: tools are off", remedy())
+        yield Finding("sandbox", Exit.WARNING, "no bubblewrap: tools are off", remedy())
         return
     yield Finding("bubblewrap", Exit.OK, bwrap)
-    yield _namespaces(bwrap)
+    if problem := bwrap_problem():
+        yield Finding("user namespaces", Exit.WARNING, problem, _allow_namespaces())
+    else:
+        yield Finding("user namespaces", Exit.OK, "bubblewrap makes its sandbox")
     yield _libseccomp()
-
-
-def _namespaces(bwrap: str) -> Finding:
-    """Try what the tool-runner does; as root from an unprivileged user, as it would."""
-    command = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    user = _NOBODY if os.geteuid() == 0 else None
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, cwd="/", user=user, group=user
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("user namespaces", Exit.WARNING, str(error), _allow_namespaces())
-    if done.returncode:
-        return Finding("user namespaces", Exit.WARNING, done.stderr.strip(), _allow_namespaces())
-    return Finding("user namespaces", Exit.OK, "bubblewrap makes its sandbox")
 
 
 def _allow_namespaces() -> str:

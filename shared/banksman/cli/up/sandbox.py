@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import Literal
 
 INSTALL_BUBBLEWRAP = "sudo apt-get install -y bubblewrap libseccomp2"
 _ENGINE_TIMEOUT_S = 5
+_PROBE_TIMEOUT_S = 10
+_NOBODY = 65534
+_SETTING = "BANKSMAN_TOOL_RUNNER__SANDBOX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +27,36 @@ class SandboxChoice:
 
 
 def choose_sandbox() -> SandboxChoice:
-    """Bubblewrap where there is one, else Docker where an engine answers, else none."""
-    if sys.platform == "linux" and shutil.which("bwrap"):
+    """The one that the settings name; else bubblewrap where it works, else Docker where an engine answers."""
+    match os.environ.get(_SETTING):
+        case "bwrap" | "docker" as kind:
+            return SandboxChoice(kind)
+        case _:
+            problem = bwrap_problem() if sys.platform == "linux" else "bubblewrap needs Linux"
+    if problem is None:
         return SandboxChoice("bwrap")
     if docker_usable():
-        return SandboxChoice("docker", "tools run in Docker containers: bubblewrap is not installed")
+        return SandboxChoice("docker", f"tools run in Docker containers: {problem}")
+    if shutil.which("bwrap"):
+        return SandboxChoice("bwrap")
     return SandboxChoice("none", f"tools are off: no sandbox on this machine; {remedy()}")
+
+
+def bwrap_problem() -> str | None:
+    """Why bubblewrap cannot make a sandbox here, tried as the tool-runner does; None when it can."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        return "bubblewrap is not installed"
+    command = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    # As root the tool-runner starts it from an unprivileged user.
+    user = _NOBODY if os.geteuid() == 0 else None
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, cwd="/", user=user, group=user
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return done.stderr.strip() or f"bwrap ended with {done.returncode}" if done.returncode else None
 
 
 def remedy() -> str:
