@@ -27,6 +27,8 @@ from banksman.cli.up.settings import UpSettings
 from banksman.cli.up.state import DataDir, Instance
 from banksman.contracts.errors import BanksmanError
 from banksman.runtime.settings import load
+from banksman.tool_runner.beneath import kernel_keeps_beneath
+from banksman.tool_runner.cgroups import NotDelegated, examine
 
 _NEEDED_PYTHON = (3, 11)
 _LOW_DISK_BYTES = 2 * 1024**3
@@ -114,6 +116,8 @@ def _bubblewrap() -> Iterator[Finding]:
     else:
         yield Finding("user namespaces", Exit.OK, "bubblewrap makes its sandbox")
     yield _libseccomp()
+    yield _paths()
+    yield _command_limits()
 
 
 def _allow_namespaces() -> str:
@@ -135,6 +139,21 @@ def _libseccomp() -> Finding:
             "libseccomp", Exit.WARNING, "not found: tools are off", "sudo apt-get install -y libseccomp2"
         )
     return Finding("libseccomp", Exit.OK, "found")
+
+
+def _paths() -> Finding:
+    if kernel_keeps_beneath():
+        return Finding("files", Exit.OK, "the kernel keeps paths inside a workspace (openat2)")
+    return Finding("files", Exit.OK, "paths are walked one name at a time: openat2 is missing")
+
+
+def _command_limits() -> Finding:
+    """What a runner started from here would limit commands by."""
+    try:
+        own, controllers = examine()
+    except NotDelegated as reason:
+        return Finding("command limits", Exit.OK, f"rlimits and watchdogs ({reason})")
+    return Finding("command limits", Exit.OK, f"cgroup v2 at {own}: {', '.join(sorted(controllers))}")
 
 
 def _nats_server() -> Finding:

@@ -30,6 +30,7 @@ from banksman.runs.runner import CallDesk
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life
+from banksman.tool_runner.cgroups import CallCgroups, NotDelegated, delegated
 from banksman.tool_runner.execution import Execution
 from banksman.tool_runner.files_api import FilesApi
 from banksman.tool_runner.hosts import HostRules
@@ -212,7 +213,8 @@ def _sandbox(root: Path, user: SandboxIdentity, own: ToolRunnerSettings) -> Sand
     limits, max_output_chars = own.limits.sandbox, own.limits.max_output_chars
     match own.sandbox:
         case "bwrap":
-            return BwrapSandbox(user, limits, max_output_chars=max_output_chars)
+            cgroups = _call_cgroups(root)
+            return BwrapSandbox(user, limits, max_output_chars=max_output_chars, cgroups=cgroups)
         case "docker":
             # Imported where it is used: with the library it takes longer than all the rest.
             from banksman.tool_runner.sandbox.docker import DockerSandbox
@@ -220,6 +222,16 @@ def _sandbox(root: Path, user: SandboxIdentity, own: ToolRunnerSettings) -> Sand
             return DockerSandbox(root, user, limits, own.docker, max_output_chars=max_output_chars)
         case _:
             assert_never(own.sandbox)
+
+
+def _call_cgroups(root: Path) -> CallCgroups | None:
+    try:
+        cgroups = delegated(root)
+    except NotDelegated as reason:
+        logger.info("commands are limited by rlimits and watchdogs: %s", reason)
+        return None
+    logger.info("each command has a cgroup with %s", ", ".join(sorted(cgroups.controllers)))
+    return cgroups
 
 
 async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity) -> Bus:

@@ -46,6 +46,9 @@ class SandboxLimits(_Limits):
     """RLIMIT_FSIZE: the largest file a process may write."""
     cpu_s: int = Field(default=60, ge=1)
     """RLIMIT_CPU of each process; a longer time-out raises it to the same value."""
+    cpus: float | None = Field(default=None, gt=0)
+    """Processors that all processes of the call together may keep busy, where a cgroup v2 was delegated to
+    the runner; None for all there are."""
     max_open_files: int = Field(default=256, ge=16)
     tmp_bytes: int = Field(default=64 * MIB, ge=1)
     """Size of the call's own `/tmp`."""

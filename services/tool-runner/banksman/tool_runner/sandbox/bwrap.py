@@ -6,7 +6,9 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import AsyncGenerator
 
+from banksman.tool_runner.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.concurrency import beside
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import SandboxLimits
@@ -41,8 +43,9 @@ class BwrapSandbox:
         *,
         max_output_chars: int = 10_000,
         bwrap: str = "bwrap",
+        cgroups: CallCgroups | None = None,
     ) -> None:
-        """Build the filter and become a subreaper.
+        """Build the filter and become a subreaper. With `cgroups` each command gets a cgroup of its own.
 
         Raises:
             SandboxUnavailable: naming the package that is missing.
@@ -50,6 +53,7 @@ class BwrapSandbox:
         self._identity = identity
         self._limits = limits
         self._max_output_chars = max_output_chars
+        self._cgroups = cgroups
         self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
         self._spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program())
         become_subreaper()
@@ -77,11 +81,12 @@ class BwrapSandbox:
         if stop.reason is not None:
             return SandboxOutcome(None, output, stop.reason, 0)
         started = time.monotonic()
-        call = self._spawn(command, output, on_output, stop)
-        try:
-            await self._watch(call, command.timeout_s, stop)
-        finally:
-            await call.end(self._limits.kill_wait_s)
+        async with self._cgroup() as cgroup:
+            call = self._spawn(command, output, on_output, stop, cgroup)
+            try:
+                await self._watch(call, command.timeout_s, stop)
+            finally:
+                await call.end(self._limits.kill_wait_s)
         duration_ms = round((time.monotonic() - started) * 1000)
         return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
 
@@ -92,8 +97,28 @@ class BwrapSandbox:
             if buried := await processes.bury_orphans():
                 log.warning("%d sandbox processes outlived their spawner and were killed", buried)
 
+    @contextlib.asynccontextmanager
+    async def _cgroup(self) -> AsyncGenerator[CallCgroup | None]:
+        """The cgroup of one call, ended with it."""
+        if self._cgroups is None:
+            yield None
+            return
+        try:
+            cgroup = self._cgroups.create(self._limits)
+        except OSError as error:
+            raise SandboxUnavailable(f"cannot make a cgroup: {error}") from error
+        try:
+            yield cgroup
+        finally:
+            await asyncio.shield(asyncio.to_thread(cgroup.end))
+
     def _spawn(
-        self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
+        self,
+        command: SandboxCommand,
+        output: CapturedOutput,
+        on_output: OnOutput | None,
+        stop: Stop,
+        cgroup: CallCgroup | None,
     ) -> BwrapCall:
         with contextlib.ExitStack() as inner, contextlib.ExitStack() as ours:
             status_read, status_write = _pipe(ours, inner)
@@ -102,9 +127,14 @@ class BwrapSandbox:
             self._identity.own(out_write)
             self._identity.own(err_write)
             way_out = None if command.on_listener is None else ListenerInbox(command.on_listener)
+            special: dict[str, int] = {}
             if way_out is not None:
                 inner.callback(way_out.given.close)
                 ours.callback(way_out.close)
+                special["way_out"] = way_out.given.fileno()
+            if cgroup is not None:
+                special["cgroup"] = cgroup.open()
+                inner.callback(os.close, special["cgroup"])
             tree = self._spawner.spawn(
                 bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD),
                 inner_command(command, self._limits),
@@ -112,7 +142,7 @@ class BwrapSandbox:
                 stderr=err_write,
                 status=status_write,
                 on_end=stop.exited,
-                way_out=None if way_out is None else way_out.given.fileno(),
+                special=special,
             )
             ours.pop_all()
         return BwrapCall(

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox import spawner_process
@@ -60,11 +60,11 @@ class Spawner:
         stderr: int,
         status: int,
         on_end: Callable[[], None],
-        way_out: int | None = None,
+        special: Mapping[str, int],
     ) -> SpawnedTree:
         """Have bwrap started with these options, command and files; `on_end` is called once.
 
-        With `way_out` it gets a network whose proxy port listens, and that socket comes by `way_out`.
+        `special` names further descriptors: see `spawner_process.MAX_SPAWN_FDS`.
 
         Raises:
             SandboxUnavailable: when there is no spawner and none can be started.
@@ -74,8 +74,8 @@ class Spawner:
         self._last_number += 1
         tree = self._trees[self._last_number] = SpawnedTree(self._last_number, on_end)
         with _memfd(pack_command(options, command)) as packed:
-            descriptors = (packed, stdout, stderr, status)
-            self._send("spawn", tree, descriptors if way_out is None else (*descriptors, way_out))
+            descriptors = (packed, stdout, stderr, status, *special.values())
+            self._send("spawn", tree, descriptors, special)
         return tree
 
     def kill(self, tree: SpawnedTree) -> None:
@@ -120,8 +120,10 @@ class Spawner:
         self._loop.add_reader(ours, self._receive)
         return process
 
-    def _send(self, verb: str, tree: SpawnedTree, descriptors: Sequence[int] = ()) -> None:
-        packet = SEPARATOR.join((verb.encode(), str(tree.number).encode()))
+    def _send(
+        self, verb: str, tree: SpawnedTree, descriptors: Sequence[int] = (), names: Iterable[str] = ()
+    ) -> None:
+        packet = SEPARATOR.join(word.encode() for word in (verb, str(tree.number), *names))
         try:
             socket.send_fds(self._channel, [packet], descriptors)
         except OSError as error:

@@ -5,8 +5,8 @@ ends what bwrap's parent-death signal does not: a sandbox whose outer bwrap is k
 for ever (https://github.com/containers/bubblewrap/issues/633). It is started by path, without site-packages,
 and may not be able to read a file once it has dropped root: only the standard library, imported at the top.
 
-Both sides speak in packets of words separated by NUL. Runner: `spawn {number}` with descriptors, and
-`kill {number}`. Spawner: `started {number} {pid}`, `failed {number} {reason}`, `ended {number}`.
+Both sides speak in packets of words separated by NUL. Runner: `spawn {number} {names}` with descriptors,
+and `kill {number}`. Spawner: `started {number} {pid}`, `failed {number} {reason}`, `ended {number}`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ GATE_FD, LIFE_FD = 6, 7
 """What bash finds under these numbers: its start-up file, and a pipe that ends with the spawner."""
 PROXY_PORT = 3128
 """Where a sandbox with a way out finds its proxy, on its own loopback."""
-MAX_SPAWN_FDS = 5
-"""The descriptors of `spawn`: what `pack_command` made, standard output and error, bwrap's report; and for a
-sandbox with a way out a socket, by which the runner gets the listening socket of `PROXY_PORT`."""
+MAX_SPAWN_FDS = 6
+"""The descriptors of `spawn`: what `pack_command` made, standard output and error, bwrap's report; then those
+that the words of the packet name.
+
+way_out  a socket, by which the runner gets the listening socket of `PROXY_PORT`
+cgroup   `cgroup.procs` of the cgroup that the sandbox belongs in
+"""
 SEPARATOR = b"\0"
 
 _GATE = b"""
@@ -146,8 +150,8 @@ class _Spawner:
         packet, descriptors = _received(self._channel)
         try:
             match packet.split(SEPARATOR):
-                case [b"spawn", number]:
-                    self._spawn(int(number), descriptors)
+                case [b"spawn", number, *names]:
+                    self._spawn(int(number), descriptors, names)
                 case [b"kill", number]:
                     self._kill(pid for pid, call in self._calls.items() if call == int(number))
                 case _:
@@ -166,9 +170,11 @@ class _Spawner:
         with contextlib.suppress(ConnectionError):
             self._channel.send(SEPARATOR.join(word.encode() for word in words))
 
-    def _spawn(self, number: int, descriptors: Sequence[int]) -> None:
+    def _spawn(self, number: int, descriptors: Sequence[int], names: Sequence[bytes]) -> None:
+        common = len(descriptors) - len(names)
         try:
-            pid = self._start(*descriptors)
+            special = dict(zip(names, descriptors[common:], strict=True))
+            pid = self._start(descriptors[:common], special)
         except OSError as error:
             self._send("failed", str(number), f"cannot start {self._bwrap} as user {os.getuid()}: {error}")
             self._adopt()
@@ -177,7 +183,8 @@ class _Spawner:
         self._watch(pid)
         self._send("started", str(number), str(pid))
 
-    def _start(self, command: int, stdout: int, stderr: int, status: int, way_out: int | None = None) -> int:
+    def _start(self, descriptors: Sequence[int], special: Mapping[bytes, int]) -> int:
+        command, stdout, stderr, status = descriptors
         options, words = _unpack_command(os.pread(command, os.fstat(command).st_size, 0))
         with contextlib.ExitStack() as opened, self._oom_score.raised():
             files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
@@ -185,8 +192,8 @@ class _Spawner:
             files[OPTIONS_FD] = _holding(options, opened)
             files[SECCOMP_FD] = _holding(self._seccomp, opened)
             arguments = [os.fsencode(self._bwrap), b"--args", b"%d" % OPTIONS_FD, b"--", *words]
-            if way_out is not None:
-                return _started_in_network(arguments, files, way_out)
+            if special:
+                return _started_by_fork(arguments, files, special)
             return os.posix_spawn(
                 self._bwrap,
                 arguments,
@@ -238,26 +245,33 @@ class _Spawner:
             os.kill(pid, signal.SIGKILL)
 
 
-def _started_in_network(arguments: list[bytes], files: Mapping[int, int], way_out: int) -> int:
-    """Fork, make a network with a loopback only, send the listening socket of its proxy, become bwrap."""
+def _started_by_fork(arguments: list[bytes], files: Mapping[int, int], special: Mapping[bytes, int]) -> int:
+    """Fork, become bwrap in another cgroup, or in a network with a loopback and a proxy's socket only."""
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
-        _make_network()
-        with socket.create_server(("127.0.0.1", PROXY_PORT), backlog=64) as listener:
-            with socket.socket(fileno=os.dup(way_out)) as runner:
-                socket.send_fds(runner, [b"listener"], [listener.fileno()])
+        if b"cgroup" in special:
+            os.write(special[b"cgroup"], b"0")
+        if b"way_out" in special:
+            _make_network()
+            _give_listener(special[b"way_out"])
         for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
         for number, fd in files.items():
             os.dup2(fd, number)
         os.execve(arguments[0], arguments, {})  # noqa: S606 - the words are the runner's
     except BaseException as error:
-        os.write(files[2], f"cannot make a network for the sandbox: {error}".encode())
+        os.write(files[2], f"cannot prepare the sandbox: {error}".encode())
     finally:
         os._exit(127)
+
+
+def _give_listener(way_out: int) -> None:
+    listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=64)
+    with listener, socket.socket(fileno=os.dup(way_out)) as runner:
+        socket.send_fds(runner, [b"listener"], [listener.fileno()])
 
 
 def _make_network() -> None:
