@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from banksman.testing import privileged
 from banksman.testing.docker_engine import DockerEngine
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import SandboxLimits, WorkspaceLimits
@@ -382,3 +384,57 @@ async def test_an_image_without_python_is_named_with_what_it_needs(
     report = await self_test(root, sandbox_identity(), lambda: make(image=image))
     await asyncio.to_thread(docker.engine.docker, "image", "rm", image)
     assert "python3" in report.summary()
+
+
+_IN_A_CONTAINER = """
+import asyncio
+from pathlib import Path
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.sandbox.base import SandboxCommand
+from banksman.tool_runner.sandbox.docker import DockerSandbox
+from banksman.tool_runner.sandbox.docker_settings import DockerSettings
+from banksman.tool_runner.selftest import self_test
+
+async def main():
+    root = Path("/workspaces/below")
+    root.mkdir()
+    sandboxes = []
+    def make():
+        sandboxes.append(DockerSandbox(root, sandbox_identity(), SandboxLimits(), DockerSettings()))
+        return sandboxes[0]
+    report = await self_test(root, sandbox_identity(), make)
+    print(report.summary() or "all holds")
+    workspace = root / "c1"
+    workspace.mkdir(mode=0o777)
+    workspace.chmod(0o777)
+    (workspace / "given").write_text("by the runner")
+    outcome = await sandboxes[0].run(SandboxCommand("cat given; touch made", workspace, 20))
+    print(outcome.output.stdout.text(), [each.name for each in workspace.iterdir()])
+    outcome.output.close()
+    sandboxes[0].close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_runner_in_a_container_shares_its_volume_with_its_workspaces(docker: DockerBackend) -> None:
+    """As in compose.yaml: no path is configured, and the image is the runner's own."""
+    engine, image = docker.engine, str(docker.settings.image)
+    paths = [path for path in sys.path if path and Path(path).exists()]
+    version = engine.output("run", "--rm", image, "python3", "--version")
+    same = version.split()[1].rpartition(".")[0] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    privileged.require("a base image with this Python", same, "a runner in a container of its own")
+    volume = engine.output("volume", "create")
+    socket = engine.host.removeprefix("unix://")
+    try:
+        said = engine.output(
+            *("run", "--rm", "--network", "none", "--volume", f"{volume}:/workspaces"),
+            *("--volume", f"{socket}:/var/run/docker.sock"),
+            *(word for path in paths for word in ("--volume", f"{path}:{path}:ro")),
+            *("--env", f"PYTHONPATH={':'.join(paths)}"),
+            *(image, "python3", "-c", _IN_A_CONTAINER),
+        )
+    finally:
+        engine.output("volume", "rm", "--force", volume)
+    assert said.splitlines() == ["all holds", "by the runner ['given', 'made']"]
