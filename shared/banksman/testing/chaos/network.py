@@ -92,14 +92,12 @@ async def cable(number: int, index: int) -> AsyncGenerator[Cable]:
 @asynccontextmanager
 async def host_address(number: int) -> AsyncGenerator[str]:
     """An address of this machine that every namespace reaches, for the length of a block."""
-    name, address = f"bk{number}", f"10.{number}.0.1"
-    await _run("ip", "link", "add", name, "type", "dummy")
+    address = f"10.{number}.0.1"
+    await _run("ip", "addr", "add", f"{address}/32", "dev", "lo")
     try:
-        await _run("ip", "addr", "add", f"{address}/32", "dev", name)
-        await _run("ip", "link", "set", name, "up")
         yield address
     finally:
-        await _run("ip", "link", "del", name)
+        await _run("ip", "addr", "del", f"{address}/32", "dev", "lo")
 
 
 @asynccontextmanager

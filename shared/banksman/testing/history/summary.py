@@ -26,9 +26,7 @@ def summary(history: Folded) -> str:
         "effects": len(history.effects),
         "decisions": len({line.approval_id for line in history.of(Decide) if line.phase == "ok"}),
         "faults": f"{sum(faults.values())}, of them kills {kills}: {_counted(faults)}",
-        "last end after the faults": "none"
-        if calm is None
-        else f"{max((end.t - calm for end in ends), default=0.0):.1f} s",
+        "last end after the faults": _after(calm, [end.t for end in ends]),
         "longest silence between ends": f"{_silence(history):.1f} s",
     }
     return "\n".join(f"{name + ':':30}{value}" for name, value in rows.items())
