@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -26,7 +27,9 @@ class CallRequest(Stored):
     runner_epoch: int
     """The epoch the caller placed the workspace at; another one answers `wrong_epoch`."""
     deadline: Timestamp
-    """When the run's time is over."""
+    """When the run's time is over, by the clock of whoever asks; see `by_clock`."""
+    left_s: float | None = None
+    """Seconds that were left of it. None in requests of older agents."""
     progress: bool = True
     workspace: Token | None = None
     """The conversation in whose workspace it runs; None for that of `conversation_id`."""
@@ -38,12 +41,18 @@ class CallRequest(Stored):
         """The conversation in whose workspace it runs."""
         return self.workspace or self.conversation_id
 
+    def by_clock(self, now: datetime) -> CallRequest:
+        """The request with its deadline by the clock of whoever was asked, at the moment it came."""
+        if self.left_s is None:
+            return self
+        return self.model_copy(update={"deadline": now + timedelta(seconds=self.left_s)})
+
 
 CallAnswerKind = Literal["accepted", "busy", "wrong_epoch", "done", "refused"]
 """
 accepted     it will run, or runs already
 busy         the queue is full; ask again
-wrong_epoch  the runner restarted, or the workspace was saved or moved, since it was placed
+wrong_epoch  the runner restarted, or the workspace moved, since it was placed
 done         a result is stored
 refused      the digest does not match, or the runner's sandbox does not hold; `reason` says which
 """
@@ -173,7 +182,7 @@ class FileAnswer(Stored):
 
     error: str | None = None
     moved: bool = False
-    """Nothing was done: the workspace was saved or moved since it was placed. Place it anew and ask again."""
+    """Nothing was done: the workspace moved since it was placed. Place it anew and ask again."""
     items: tuple[FileEntry, ...] = ()
     data_base64: str | None = None
     total_bytes: int | None = None

@@ -369,6 +369,7 @@ class Settlement:
             digest=call.digest if pursuit.approved is None else pursuit.approved.digest,
             runner_epoch=placement.runner_epoch,
             deadline=deadline_of(self.owned.run),
+            left_s=(deadline_of(self.owned.run) - now).total_seconds(),
             workspace=self.owned.workspace,
             place=placement.place,
         )
@@ -383,8 +384,8 @@ class Settlement:
         runners, state = self.owned.ports.runners, self.owned.state
         if pursuit.accepted and pursuit.placement and await runners.alive(pursuit.placement):
             return pursuit.placement
-        workspace, call = self.owned.workspace or state.conversation_id, pursuit.open_call.call
-        return await runners.place(state.tenant, workspace, call.server, changes=not call.idempotent)
+        workspace = self.owned.workspace or state.conversation_id
+        return await runners.place(state.tenant, workspace, pursuit.open_call.call.server)
 
     async def _void(self, pursuit: Pursuit, moved: bool) -> None:
         ports, state = self.owned.ports, self.owned.state

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
@@ -46,7 +47,7 @@ class Calls:
 
         Every process of the server hears it. The one that it names answers, the others are silent.
         """
-        request = parse(CallRequest, message.data)
+        request = parse(CallRequest, message.data).by_clock(datetime.now(UTC))
         _check_subject(message, request.tenant, request.conversation_id)
         if request.runner_epoch != self.desk.runner_epoch:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import pytest
@@ -37,6 +38,21 @@ def test_a_field_of_a_newer_writer_is_ignored(name: str, sample: BaseModel) -> N
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     newer = text.replace("{", '{"from_the_future": [],', 1)
     assert type(sample).model_validate_json(newer) == sample
+
+
+@each
+def test_a_message_of_an_older_writer_is_read_without_the_fields_that_came_later(
+    name: str, sample: BaseModel
+) -> None:
+    """Replicas of two versions run side by side while a system is upgraded."""
+    fields = type(sample).model_fields
+    known = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    later = {field.alias or key for key, field in fields.items() if not field.is_required()}
+    older = {key: value for key, value in known.items() if key not in later or key == "type"}
+    read = type(sample).model_validate_json(json.dumps(older))
+    assert {
+        field.alias or key for key, field in fields.items() if key in read.model_fields_set
+    } == older.keys()
 
 
 @pytest.mark.parametrize(("name", "sample"), versioned.items(), ids=versioned)
