@@ -1,12 +1,16 @@
 """What a sandboxed command costs beside the bwrap command that it consists of.
 
-Four ways to run `echo` are measured in turn, in blocks, so that a busy machine is busy for all of them:
+Five ways to run `echo` are measured in turn, in blocks, so that a busy machine is busy for all of them:
 
 bare     the same bwrap options, filter and limits, started from a small process of the sandbox's user, its
          output thrown away: what no runner can be faster than
 sandbox  `BwrapSandbox.run`
+docker   `DockerSandbox.run`, in containers that have started; where an engine is there or can be started
 tool     the tool `bash`, with the quota of its workspace
 runner   the tool `bash` of a whole tool-runner, asked over NATS: from the request to the stored result
+
+First a crowd: 64 calls at once in 64 new workspaces, with each sandbox and its default limits. Each has to
+end well, in a container too that first has to start.
 
 Run: python -m benchmarks.sandbox
 """
@@ -28,17 +32,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
+import pytest
 from tests.tool_runner_service.owner import Owner, owning
 from tests.tool_runner_service.processes import Runners
 
 from banksman.contracts.ids import new_id
+from banksman.testing.docker_engine import ensure_base_image, running_engine
 from banksman.testing.fixtures import secured_server
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
 from banksman.tool_runner.quota import delete_tree
-from banksman.tool_runner.sandbox.base import SandboxCommand
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox, find_bwrap
+from banksman.tool_runner.sandbox.docker import DockerSandbox
+from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp import build_filter
 from banksman.tool_runner.sandbox.spawner_process import OPTIONS_FD, SECCOMP_FD, STATUS_FD
@@ -47,6 +55,7 @@ from banksman.tool_runner.workspace import WorkspaceStore
 
 SCRIPT = "echo hi"
 MOST_IN_FLIGHT = 16
+CROWD = 64
 PLANS = ((1, 12, 20), (MOST_IN_FLIGHT, 48, 8))
 """Calls in flight, calls of a block, rounds."""
 FIRST_FD = 20
@@ -170,19 +179,18 @@ def temporary_root() -> Generator[Path]:
 
 @contextlib.asynccontextmanager
 async def ways(
-    bare: BareBwrap, root: Path, identity: SandboxIdentity, owner: Owner
+    bare: BareBwrap, root: Path, identity: SandboxIdentity, owner: Owner, docker: DockerSettings | None
 ) -> AsyncGenerator[dict[str, Block]]:
     limits = RunnerLimits(sandbox=SandboxLimits(max_concurrent_calls=MOST_IN_FLIGHT))
     store = WorkspaceStore(root, identity, limits.workspace)
     spaces = [store.get("benchmark", f"c{worker}") for worker in range(MOST_IN_FLIGHT)]
     asked = [new_id("c") for _ in spaces]
-    with contextlib.closing(BwrapSandbox(identity, limits.sandbox)) as sandbox:
+    with ExitStack() as stack:
+        sandbox = stack.enter_context(contextlib.closing(BwrapSandbox(identity, limits.sandbox)))
         box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=ssl.create_default_context()), limits)
 
-        async def in_sandbox(worker: int) -> None:
-            outcome = await sandbox.run(SandboxCommand(SCRIPT, spaces[worker].directory, 20))
-            outcome.output.close()
-            assert outcome.exit_code == 0
+        def inside(sandbox: Sandbox) -> Block:
+            return closed_loop(lambda worker: echo(sandbox, spaces[worker].directory))
 
         async def by_tool(worker: int) -> None:
             outcome = await box.run("bash", spaces[worker], {"command": SCRIPT})
@@ -193,12 +201,44 @@ async def ways(
             request = request.model_copy(update={"conversation_id": asked[worker]})
             assert (await owner.result(await owner.accepted(request))).exit_code == 0
 
+        containers: dict[str, Block] = {}
+        if docker is not None:
+            made = DockerSandbox(root, identity, limits.sandbox, docker)
+            containers["docker"] = inside(stack.enter_context(contextlib.closing(made)))
         yield {
             "bare": bare.block,
-            "sandbox": closed_loop(in_sandbox),
+            "sandbox": inside(sandbox),
+            **containers,
             "tool": closed_loop(by_tool),
             "runner": closed_loop(by_runner),
         }
+
+
+async def echo(sandbox: Sandbox, workspace: Path) -> None:
+    """One call."""
+    outcome = await sandbox.run(SandboxCommand(SCRIPT, workspace, 60))
+    outcome.output.close()
+    assert outcome.exit_code == 0, outcome
+
+
+async def crowd(name: str, sandbox: Sandbox, store: WorkspaceStore) -> None:
+    """Many calls at once, each in a workspace of its own; one that does not end well ends the benchmark."""
+    spaces = [store.get(name, f"crowd{number}") for number in range(CROWD)]
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as calls:
+        for space in spaces:
+            calls.create_task(echo(sandbox, space.directory))
+    print(f"{CROWD} at once, {name}: all ended well after {time.perf_counter() - began:.1f} s")
+
+
+async def crowds(root: Path, identity: SandboxIdentity, docker: DockerSettings | None) -> None:
+    limits = RunnerLimits()
+    store = WorkspaceStore(root, identity, limits.workspace)
+    with contextlib.closing(BwrapSandbox(identity, limits.sandbox)) as sandbox:
+        await crowd("bwrap", sandbox, store)
+    if docker is not None:
+        with contextlib.closing(DockerSandbox(root, identity, limits.sandbox, docker)) as sandbox:
+            await crowd("docker", sandbox, store)
 
 
 async def measure(blocks: dict[str, Block]) -> None:
@@ -222,11 +262,25 @@ def row(in_flight: int, way: str, seconds: list[float], bare: float) -> str:
     return f"{in_flight:>9} {way:8}{times}{p50 / bare:>12.2f}{in_flight / mean:>9.0f}"
 
 
-async def compare(bare: BareBwrap, root: Path, identity: SandboxIdentity, runners: Runners) -> None:
+async def compare(
+    bare: BareBwrap, root: Path, identity: SandboxIdentity, runners: Runners, docker: DockerSettings | None
+) -> None:
+    await crowds(root, identity, docker)
     runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(MOST_IN_FLIGHT))
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(owning(runners.secured, runner))
-        await measure(await stack.enter_async_context(ways(bare, root, identity, owner)))
+        await measure(await stack.enter_async_context(ways(bare, root, identity, owner, docker)))
+
+
+def engine(stack: ExitStack) -> DockerSettings | None:
+    """Containers for as long as `stack` is open; None where there is no engine."""
+    try:
+        found = stack.enter_context(running_engine())
+        os.environ["DOCKER_HOST"] = found.host
+        return DockerSettings(image=ensure_base_image(found))
+    except pytest.skip.Exception as reason:
+        print(f"docker: {reason}")
+        return None
 
 
 def main() -> None:
@@ -239,7 +293,7 @@ def main() -> None:
         keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         secured = stack.enter_context(secured_server(keys))
         runners = stack.enter_context(contextlib.closing(Runners(secured)))
-        asyncio.run(compare(bare, root, identity, runners))
+        asyncio.run(compare(bare, root, identity, runners, engine(stack)))
 
 
 if __name__ == "__main__":
