@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -33,18 +34,18 @@ def stack(built: Compose) -> Generator[Compose]:
         built.down()
 
 
-async def bash(stack: Compose, command: str) -> str:
+async def bash(stack: Compose, command: str) -> dict[str, Any]:
     """What a model reads after a command that a person approved: the run goes through the published port."""
     async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
         return await bash_in(client, await client.create(), command)
 
 
-async def bash_in(client: Client, conversation: str, command: str) -> str:
+async def bash_in(client: Client, conversation: str, command: str) -> dict[str, Any]:
     """The same, in a conversation that there is."""
     run = await client.chat(conversation, f"run `{command}`")
     await client.approve(run)
     (call,) = (await client.finished(run))["tool_calls"]
-    return str(call["result"])
+    return dict(call["result"])
 
 
 async def ready(stack: Compose, service: str) -> None:

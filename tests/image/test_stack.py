@@ -22,16 +22,11 @@ async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(
         run = await client.chat(conversation, 'write "signal" to notes.txt')
         await client.approve(run)
         written = await client.finished(run)
-        shown = await bash_in(client, conversation, "pwd; id -u; cat notes.txt; hostname")
+        shown = await bash_in(client, conversation, "pwd; id -u; cat notes.txt; echo; hostname")
         read = await client.run(conversation, "read notes.txt")
 
     assert written["status"] == "completed"
-    assert [line for line in shown.splitlines() if line in ("/workspace", "1000", "signal", "sandbox")] == [
-        "/workspace",
-        "1000",
-        "signal",
-        "sandbox",
-    ]
+    assert shown["stdout"].split() == ["/workspace", "1000", "signal", "sandbox"]
     assert "signal" in read["content"]
 
 
