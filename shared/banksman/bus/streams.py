@@ -118,13 +118,24 @@ async def _provision_stream(bus: Bus, stream: Stream) -> list[str]:
     return [f"stream {stream.name} updated: {', '.join(differences)}"]
 
 
-async def _stream_config(bus: Bus, name: str) -> dict[str, Any] | None:
+async def stream_info(bus: Bus, name: str) -> dict[str, Any] | None:
+    """What the server says of a stream, `config` and `state`; None when there is none of that name.
+
+    Raises:
+        ApiError: it refused.
+        Unavailable: no answer.
+    """
     try:
-        return cast(dict[str, Any], (await call(bus, api("STREAM.INFO", name)))["config"])
+        return await call(bus, api("STREAM.INFO", name))
     except ApiError as error:
         if error.err_code == CODE_STREAM_NOT_FOUND:
             return None
         raise
+
+
+async def _stream_config(bus: Bus, name: str) -> dict[str, Any] | None:
+    info = await stream_info(bus, name)
+    return None if info is None else cast(dict[str, Any], info["config"])
 
 
 async def _consumer_config(bus: Bus, consumer: Consumer) -> dict[str, Any] | None:

@@ -84,6 +84,39 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
 
 
 @app.command()
+def check(data_dir: DataDir = None, json: Json = False) -> None:
+    """Read every conversation's log and name those that are not whole; 2 when there are any."""
+    from banksman.cli import operate
+
+    leave(operate.check_integrity(data_dir, as_json=json))
+
+
+@app.command()
+def backup(
+    directory: Annotated[Path, typer.Argument(help="A new or empty directory.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Copy all that NATS keeps, while the system goes on."""
+    from banksman.cli import backup as copies
+
+    leave(copies.backup(data_dir, directory, as_json=json))
+
+
+@app.command()
+def restore(
+    directory: Annotated[Path, typer.Argument(help="What `backup` wrote.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace what there is.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Bring NATS back to a backup; only NATS may run."""
+    from banksman.cli import backup as copies
+
+    leave(copies.restore(data_dir, directory, force=force, as_json=json))
+
+
+@app.command()
 def reset(
     data_dir: DataDir = None,
     force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,

@@ -139,7 +139,7 @@ class FoldedLog:
             data = await self._objects.get(snapshot.ref, deadline_s=SNAPSHOT_S)
             snapshot = Snapshot.model_validate_json(data)
         found = snapshots.state_of(snapshot)
-        ours = (tenant, conversation_id, last.commit.log_epoch)
+        ours = (tenant, conversation_id, stored.commit.log_epoch)
         if (found.tenant, found.conversation_id, found.log_epoch) != ours:
             raise UnreadableSnapshot("it is of another log")
         behind = found.stream_seq == stored.prev

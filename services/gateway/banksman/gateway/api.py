@@ -143,7 +143,7 @@ class Api:
             for event in stored.commit.events:
                 if event.seq <= after_seq:
                     continue
-                frame = encoded_event(event, conversation_id, stored.commit.log_epoch, last)
+                frame = encoded_event(event, conversation_id, view.log_epoch, last)
                 await self._bus.publish(message.reply, frame.encode())
                 sent, last = sent + 1, event.seq
                 if sent % REPLAY_PACE == 0:

@@ -91,6 +91,8 @@ class Feed:
         self._prev = self._last
         """Number of the last event sent."""
         self._position = view.stream_seq if after_seq is None else view.position(after_seq)
+        # A log that was restored holds the epochs of before too; all of it is shown under the one it has now.
+        self._log_epoch, self._head = view.log_epoch, view.stream_seq
         self._completed: str | None = None
         self._run_id: str | None = None
         self.ended = asyncio.Event()
@@ -205,7 +207,8 @@ class Feed:
         for event in stored.commit.events:
             if event.seq > self._last and not self._closed:
                 self._last = event.seq
-                self._consider(event, stored.commit.log_epoch)
+                in_head = stored.stream_seq <= self._head
+                self._consider(event, self._log_epoch if in_head else stored.commit.log_epoch)
 
     def _consider(self, event: Event, log_epoch: str) -> None:
         match event.data:

@@ -1,0 +1,171 @@
+"""The drill of docs/operating.md: traffic, backup, the loss of everything, restore, and on with the work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from banksman.bus.keys import seed_file
+from banksman.bus.users import OPERATOR, OPERATOR_FILES
+from banksman.model_server import Gate, Reply, ToolCall
+from banksman.testing.chaos.fleet import Fleet
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel, scripted_model
+
+pytestmark = pytest.mark.timeout(300)
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def place() -> Generator[Path]:
+    """A directory that the sandbox's user can get to."""
+    with tempfile.TemporaryDirectory(prefix="banksman-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+@pytest.fixture
+def model() -> Generator[ScriptedModel]:
+    with scripted_model() as scripted:
+        yield scripted
+
+
+async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: ScriptedModel) -> None:
+    """Conversations are readable, questions can be decided, runs go on, clients are told to begin anew."""
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
+    copy = place / "copy"
+    async with fleet:
+        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+            told = model.play("told", [Reply(text="Once."), Reply(text="Twice.")])
+            kept = await client.create(told)
+            await client.run(kept, "first")
+            asking = await client.create(model.play("asking", [bash("echo signalled"), Reply(text="Done.")]))
+            parked = await client.chat(asking, "lift")
+            question = await client.question(parked)
+            held = Reply(text="At last.", gate=Gate(name="hold"))
+            working = await client.create(model.play("working", [held, held]))
+            running = await client.chat(working, "wait")
+            await client.event("iteration.started", run_id=running)
+
+            saved = await banksman(fleet, "backup", str(copy))
+            assert saved.code == 0, saved.err
+            await client.run(kept, "after the backup")
+            position = client.events(kept)[-1]
+
+        refused = await banksman(fleet, "restore", str(copy))
+        assert "still run: end all services" in refused.err
+        for member in fleet.members.values():
+            await member.stop()
+        shutil.rmtree(fleet.nats.data.nats / "streams")
+        fleet["nats"].start()
+        await fleet["nats"].ready(fleet.http)
+        restored = await banksman(fleet, "restore", str(copy))
+        assert (restored.code, restored.err) == (0, "")
+        assert "3 conversations: 1 runs go on, 1 questions are open" in restored.out
+        assert "holds" in (await banksman(fleet, "restore", str(copy))).err
+        assert (await banksman(fleet, "check")).out == "every log is whole\n"
+        model.open_gate("hold")
+        for member in fleet.members.values():
+            member.start()
+        await fleet.ready()
+
+        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+            told_anew = await client.request(
+                "subscribe",
+                conversation_id=kept,
+                after_seq=position["seq"],
+                log_epoch=position["log_epoch"],
+            )
+            assert told_anew["type"] == "resync_required"
+            head = await client.request("subscribe", conversation_id=kept, after_seq=0, detail="full")
+            await client.event("replay.done", conversation_id=kept)
+            events = client.events(kept)
+            assert [event["seq"] for event in events] == list(range(1, head["head_seq"] + 1))
+            assert {event["log_epoch"] for event in events} == {head["log_epoch"]} != {position["log_epoch"]}
+            assert "after the backup" not in json.dumps(events)
+            assert (await client.run(kept, "again"))["status"] == "completed"
+
+            await client.request("subscribe", conversation_id=asking, after_seq=0, detail="full")
+            await client.request("approval.reply", approval_id=question["approval_id"], all="approve")
+            assert (await client.finished(parked))["content"] == "Done."
+            await client.request("subscribe", conversation_id=working, after_seq=0, detail="full")
+            assert (await client.finished(running))["content"] == "At last."
+
+
+async def test_a_damaged_backup_is_refused_before_anything_is_touched(
+    place: Path, model: ScriptedModel
+) -> None:
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
+    copy = place / "copy"
+    async with only_nats(fleet):
+        assert (await banksman(fleet, "backup", str(copy))).code == 0
+        assert "holds something" in (await banksman(fleet, "backup", str(copy))).err
+        file = next(copy.glob("APP-KV_conversations*"))
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        refused = await banksman(fleet, "restore", str(copy), "--force")
+        assert refused.code == 2
+        assert "SHA-256" in refused.err
+        (copy / "manifest.json").unlink()
+        assert "the manifest of a whole backup" in (await banksman(fleet, "restore", str(copy))).err
+        assert (await banksman(fleet, "streams", "check")).code == 0
+
+
+@asynccontextmanager
+async def only_nats(fleet: Fleet) -> AsyncGenerator[None]:
+    """The server with its streams, and nobody on it."""
+    server = fleet["nats"]
+    async with httpx.AsyncClient(trust_env=False) as http:
+        try:
+            server.start()
+            await server.ready(http)
+            await fleet.nats.provision()
+            yield
+        finally:
+            await server.close()
+
+
+def bash(command: str) -> Reply:
+    """A reply that asks for one command."""
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def banksman(fleet: Fleet, *arguments: str) -> Ended:
+    """Run a command as the operator of this system."""
+    keys = fleet.nats.data.keys
+    told = {
+        "BANKSMAN_NATS__URL": fleet.nats.url,
+        "BANKSMAN_NATS__MONITORING_URL": fleet.nats.monitoring_url,
+        "BANKSMAN_NATS__NKEY_SEED_FILE": str(seed_file(keys, OPERATOR)),
+        "BANKSMAN_OPERATOR__RUN_NKEY_SEED_FILE": str(seed_file(keys, OPERATOR_FILES)),
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "banksman.cli", *arguments),
+        env={**kept, **told},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return Ended(process.returncode or 0, out.decode(), err.decode())
