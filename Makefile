@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak failpoints $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,22 @@ check-reference:
 	$(BIN)/python tools/reference.py --check
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
+
+chaos:  ## Kill and freeze every process under traffic for ten minutes, then judge (SEED=7 DURATION=600)
+	@tools/setup.sh dev
+	@$(BIN)/python -m banksman.testing.chaos --duration $(or $(DURATION),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+partitions:  ## Cut each service off the network in each way, 5, 30 and 120 s (root; SECONDS_CUT="5 30")
+	@tools/setup.sh dev
+	@$(BIN)/python -m banksman.testing.chaos.partitions $(if $(SECONDS_CUT),--seconds $(SECONDS_CUT)) $(ARGS)
+
+failpoints:  ## Let a runner die fifty times at each of six places of a call
+	@tools/setup.sh dev
+	@$(BIN)/python -m pytest -m soak tests/chaos/test_failpoints.py
+
+soak:  ## Hours of traffic; memory and open files must not grow (DURATION=28800)
+	@tools/setup.sh dev
+	@$(BIN)/python -m banksman.testing.chaos.soak --duration $(or $(DURATION),3600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs:  ## Write docs/reference.md from the wire models, and docs/requirements.md from the tests
 	$(BIN)/python tools/reference.py
