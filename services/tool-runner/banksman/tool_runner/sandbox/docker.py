@@ -185,7 +185,7 @@ class DockerSandbox:
     def _open(self, container: Container) -> socket.socket:
         """Have a container started; attached before, since its supervisor speaks first."""
         source = self._place.of(container.directory)
-        workspace = container.directory.relative_to(self._place.here)
+        workspace = source.relative_to(self._place.there)
         self._engine.create(container.name, self._recipe.config(source, str(workspace)))
         connection = self._engine.attach(container.name)
         try:

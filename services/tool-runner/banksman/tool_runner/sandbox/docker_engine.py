@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -14,6 +15,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.sandbox.base import SandboxUnavailable
 
 _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+_POLL_S = 0.05
 _CONFLICT = 409
 _STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 
@@ -114,13 +116,24 @@ class Engine:
             except errors.NotFound:
                 pass
             except errors.APIError as error:
-                # The engine removes it already, by `AutoRemove`.
                 if error.status_code != _CONFLICT:
                     raise
+                self._await_removal(container)
 
     def close(self) -> None:
         """Close idle connections."""
         self._client.close()
+
+    def _await_removal(self, container: str) -> None:
+        """Wait for a removal that the engine has begun: processes may not have ended yet."""
+        deadline = time.monotonic() + self._timeout_s
+        with contextlib.suppress(errors.NotFound):
+            while time.monotonic() < deadline:
+                self._client.inspect_container(container)
+                time.sleep(_POLL_S)
+            raise SandboxUnavailable(
+                f"the Docker engine has not removed {container} within {self._timeout_s} s"
+            )
 
     def _knock(self) -> None:
         """Connect to a local engine, and leave: the library leaks a socket that cannot connect."""

@@ -30,5 +30,5 @@ class DockerSettings(Section):
     runs are never among them, so there may be as many as commands at a time."""
     start_timeout_s: float = Field(default=30.0, gt=0)
     """Seconds that a container may take to start before the call is refused."""
-    engine_timeout_s: int = Field(default=10, ge=1)
+    engine_timeout_s: int = Field(default=20, ge=1)
     """Seconds that the engine may take for one request before it counts as gone."""
