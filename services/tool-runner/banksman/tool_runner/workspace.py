@@ -15,7 +15,7 @@ from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.quota import QuotaMeter, delete_tree
 
 _TRAVERSE_ONLY = 0o711
-_OWNER_ONLY = 0o700
+OWNER_ONLY = 0o700
 _SHARED_STATE = Path("/var/lib/banksman")
 
 
@@ -77,7 +77,7 @@ class WorkspaceStore:
         for directory in (*reversed(self.root.parents), self.root):
             if not directory.exists():
                 directory.mkdir(exist_ok=True)
-                directory.chmod(_TRAVERSE_ONLY if self._identity.switches else _OWNER_ONLY)
+                directory.chmod(_TRAVERSE_ONLY if self._identity.switches else OWNER_ONLY)
 
     def get(self, tenant: str, conversation: str) -> Workspace:
         """The workspace of a conversation, created empty when it is new.
@@ -142,11 +142,11 @@ class WorkspaceStore:
 
     def _create(self, tenant: str, conversation: str) -> Path:
         directory = self._make_parent(tenant) / conversation
-        directory.mkdir(exist_ok=True, mode=_OWNER_ONLY)
+        directory.mkdir(exist_ok=True, mode=OWNER_ONLY)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             self._identity.own(fd)
-            os.fchmod(fd, _OWNER_ONLY)
+            os.fchmod(fd, OWNER_ONLY)
         finally:
             os.close(fd)
         return directory
@@ -154,7 +154,7 @@ class WorkspaceStore:
     def _make_parent(self, tenant: str) -> Path:
         parent = self.root / tenant
         parent.mkdir(exist_ok=True)
-        parent.chmod(_TRAVERSE_ONLY if self._identity.switches else _OWNER_ONLY)
+        parent.chmod(_TRAVERSE_ONLY if self._identity.switches else OWNER_ONLY)
         return parent
 
 

@@ -173,6 +173,8 @@ class BwrapSandbox:
                 continue
             if await asyncio.to_thread(processes.memory_bytes, call.pid) > self._limits.memory_bytes:
                 stop.request("memory_limit")
+            if await asyncio.to_thread(processes.unlinked_bytes, call.pid) > self._limits.max_unlinked_bytes:
+                stop.request("workspace_limit")
 
 
 def find_bwrap(program: str = "bwrap") -> str:

@@ -25,6 +25,14 @@ _DENIED = (
     "iopl", "ioperm", "modify_ldt", "move_pages", "migrate_pages", "mbind", "set_mempolicy",
 )  # fmt: skip
 
+_ABSENT = (
+    # Memory that belongs to no process, so that no limit on processes counts it.
+    "memfd_create", "memfd_secret", "shmget", "msgget",
+    # Its flags lie in memory, where a filter cannot look; libc falls back to clone.
+    "clone3",
+)  # fmt: skip
+"""Answered with ENOSYS, at which programs take another way."""
+
 _CLONE_NAMESPACE_BITS = (
     0x00020000,  # mount
     0x02000000,  # cgroup
@@ -52,8 +60,16 @@ _DENIED_SOCKET_FAMILIES = (
 )
 
 
+_SOL_SOCKET, _SO_SNDBUF, _SO_RCVBUF = 1, 7, 8
+_BUFFER_SIZES = tuple(((1, _SOL_SOCKET), (2, option)) for option in (_SO_SNDBUF, _SO_RCVBUF))
+"""Socket options, as numbers and values of arguments, that are taken without effect.
+
+What lies in a buffer is memory of no process. Sizes are wishes that the kernel trims in any case.
+"""
+
+
 def build_filter() -> bytes:
-    """The BPF program of every sandbox: system calls outside it are allowed, those in it answer EPERM.
+    """The BPF program of every sandbox: system calls outside it are allowed, those in it are not made.
 
     System calls of another ABI (x32, int 0x80) kill the process.
     """
@@ -65,12 +81,15 @@ def build_filter() -> bytes:
         _deny(rules, eperm, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, bit, bit))
     for bit in (*_CLONE_NAMESPACE_BITS, _CLONE_NEWTIME):
         _deny(rules, eperm, "unshare", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, bit, bit))
-    # The flags of clone3 lie in memory, where a filter cannot look; at ENOSYS libc falls back to clone.
-    _deny(rules, pyseccomp.ERRNO(errno.ENOSYS), "clone3")
+    for name in _ABSENT:
+        _deny(rules, pyseccomp.ERRNO(errno.ENOSYS), name)
     for request in (_TIOCSTI, _TIOCLINUX):
         _deny(rules, eperm, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _LOW_32_BITS, request))
     for family in _DENIED_SOCKET_FAMILIES:
         _deny(rules, eperm, "socket", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, family))
+    for option in _BUFFER_SIZES:
+        level, name = (pyseccomp.Arg(at, pyseccomp.MASKED_EQ, _LOW_32_BITS, is_) for at, is_ in option)
+        _deny(rules, pyseccomp.ERRNO(0), "setsockopt", level, name)
     return _exported(rules)
 
 

@@ -26,7 +26,7 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.output import Stream
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
-from banksman.tool_runner.workspace import Workspace
+from banksman.tool_runner.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
 """Characters of one call that are reported while it runs; the result has its own bound."""
@@ -101,6 +101,8 @@ class Bash:
             await asyncio.sleep(self._limits.sandbox.watchdog_interval_s)
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> ToolOutcome:
+        # A command owns the directory and may have closed it, for every later call too.
+        workspace.directory.chmod(OWNER_ONLY)
         shown = outcome.output.shown()
         whole = outcome.output.whole() if shown.truncated else None
         outcome.output.close()
