@@ -36,6 +36,7 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest
 from banksman.model_server import Reply
+from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.client import Client
 from banksman.testing.nats import free_port
 from banksman.testing.system import ScriptedModel, System, wait_ready
@@ -217,12 +218,6 @@ def hasty(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
     yield from _running(System(tmp_path / "data", model, {"BANKSMAN_AGENT__APPROVAL_EXPIRY_S": "8"}))
 
 
-@pytest.fixture
-def lasting(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
-    """A system for one test, which ends and starts all of it."""
-    yield from _running(System(tmp_path / "data", model))
-
-
 def _running(system: System) -> Generator[System]:
     try:
         system.start()
@@ -280,35 +275,44 @@ async def test_what_was_approved_too_late_does_not_begin_though_nobody_was_there
     assert [result["error_kind"] for result in results] == ["not_executed"]
 
 
-async def test_decisions_outlive_everything_and_three_days(lasting: System, model: ScriptedModel) -> None:
+async def test_decisions_outlive_everything_and_three_days(model: ScriptedModel, tmp_path: Path) -> None:
     """P3, P4, A09: answered while nobody can act on it, all killed, started again three days later.
 
     The services' clocks are three days ahead then; that of the broker cannot be shifted, and goes on.
     """
     name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
     answers = ("approve", "reject", None, None)
-    async with Client.connected(lasting.url, patience_s=PATIENCE_S * 2) as client:
-        runs = [await client.chat(await client.create(name), "go") for _ in answers]
-        asked = [await client.question(run) for run in runs]
-    async with httpx.AsyncClient(base_url=lasting.url, timeout=PATIENCE_S) as http:
-        with _frozen(lasting.service_pids("agent")):
-            for question, answer in zip(asked, answers, strict=True):
-                if answer is not None:
-                    await http.post(f"/context/approvals/{question['approval_id']}", json={"all": answer})
-            lasting.kill_everything()
+    async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1) as fleet:
+        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S * 3) as client:
+            runs = [await client.chat(await client.create(name), "go") for _ in answers]
+            asked = [(await client.question(run))["approval_id"] for run in runs]
+        fleet["agent-1"].freeze()
+        for approval_id, answer in zip(asked, answers, strict=True):
+            if answer is not None:
+                await _decide_over_http(fleet, approval_id, answer)
+        for member in fleet.members.values():
+            await member.stop()
+            member.environment = {} if member.name == "nats" else shifted(3 * DAY_S)
 
-    _shift(lasting, 3 * DAY_S)
-    lasting.start()
-    async with httpx.AsyncClient(base_url=lasting.url, timeout=PATIENCE_S) as http:
-        pending = (await http.get("/context/approvals")).json()["items"]
-        assert {one["approval_id"] for one in pending} == {one["approval_id"] for one in asked[2:]}
-        await http.post(f"/context/approvals/{asked[2]['approval_id']}", json={"all": "approve"})
-        await http.post(f"/context/approvals/{asked[3]['approval_id']}", json={"all": "reject"})
-        ended = [await _ended(http, run) for run in runs]
+        await fleet.start()
+        pending = (await fleet.http.get(f"{fleet.urls[0]}/context/approvals")).json()["items"]
+        assert {one["approval_id"] for one in pending} == set(asked[2:])
+        await _decide_over_http(fleet, asked[2], "approve")
+        await _decide_over_http(fleet, asked[3], "reject")
+        async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=PATIENCE_S * 2) as http:
+            ended = [await _ended(http, run) for run in runs]
 
     assert [run["status"] for run in ended] == ["completed", "rejected", "completed", "rejected"]
     ran = [call["result"].get("stdout") for run in ended for call in run["tool_calls"]]
     assert ran == ["ran\n", None, "ran\n", None]
+    waited = datetime.fromisoformat(ended[2]["finished_at"]) - datetime.fromisoformat(ended[2]["started_at"])
+    assert waited > timedelta(days=3)
+
+
+async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None:
+    url = f"{fleet.urls[0]}/context/approvals/{approval_id}"
+    decided = await fleet.http.post(url, json={"all": answer}, timeout=PATIENCE_S)
+    assert decided.status_code == 200, decided.text
 
 
 @contextmanager
@@ -335,10 +339,6 @@ def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
 def shifted(shift_s: int) -> dict[str, str]:
     """Variables under which a process sees another time of day; intervals stay as they are."""
     return {"LD_PRELOAD": FAKETIME, "FAKETIME": f"{shift_s:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-
-
-def _shift(system: System, shift_s: int) -> None:
-    system.environment.update(shifted(shift_s))
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from banksman.bus.log import EventLog
 from banksman.bus.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.api import Api
 from banksman.gateway.auth import Keys, Tickets
+from banksman.gateway.backlog import Backlog
 from banksman.gateway.connection import FRAME_BYTES, Terms
 from banksman.gateway.enhanced import EnhancedPrompts
 from banksman.gateway.fanout import Fanout
@@ -85,7 +86,15 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         hub = await stack.enter_async_context(LiveHub(log))
         views = Views(log)
         service = Service(
-            bus, views, signing_key=settings.approvals.key(), default_model=settings.default_model
+            bus,
+            views,
+            signing_key=settings.approvals.key(),
+            default_model=settings.default_model,
+            backlog=Backlog(
+                bus,
+                most=settings.gateway.max_waiting_runs,
+                most_of_tenant=settings.gateway.max_waiting_runs_per_tenant,
+            ),
         )
         keys, tickets, fanout = Keys(settings.gateway), Tickets(bus), Fanout(bus, hub, views)
         gateway = Gateway(

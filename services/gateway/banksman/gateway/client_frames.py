@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import cast, get_args
+
+from pydantic_core import from_json
 
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.frames import CLIENT_FRAME, ClientFrame, ErrorFrame, error_frame
 from banksman.contracts.wire import JsonValue, parse_as, strict_json
+
+SHORT_CHARS = 16 * 1024
+"""Of a frame that is refused for coming too soon, and yet looked into."""
 
 KNOWN_TYPES = frozenset(
     kind
@@ -44,6 +49,17 @@ def parse_frame(text: str) -> ClientFrame:
         return parse_as(CLIENT_FRAME, text, what="frame")
     except BadInput as error:
         raise FrameRefused(error_frame(_plain(error), reply_to)) from error
+
+
+def id_in(text: str) -> str | None:
+    """The id of a frame that is not worth reading, so that its sender knows which one was refused."""
+    if len(text) > SHORT_CHARS:
+        return None
+    try:
+        value = from_json(text)
+    except ValueError:
+        return None
+    return _id_of(cast(dict[str, JsonValue], value)) if isinstance(value, dict) else None
 
 
 def _id_of(value: dict[str, JsonValue]) -> str | None:

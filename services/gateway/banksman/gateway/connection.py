@@ -38,7 +38,7 @@ from banksman.contracts.frames import (
 )
 from banksman.contracts.ids import new_id
 from banksman.gateway.auth import Caller, Keys
-from banksman.gateway.client_frames import FrameRefused, parse_frame
+from banksman.gateway.client_frames import FrameRefused, id_in, parse_frame
 from banksman.gateway.fanout import Fanout, Feed, OutOfReach
 from banksman.gateway.limits import Bucket
 from banksman.gateway.outbox import Outbox
@@ -180,7 +180,7 @@ class Connection:
             self.end(UNAUTHENTICATED, "the token has expired")
             return
         if not self._rate.take():
-            self._refuse_rate()
+            self._refuse_rate(text)
             return
         try:
             frame = parse_frame(text)
@@ -189,14 +189,20 @@ class Connection:
             return
         self._take(frame)
 
-    def _refuse_rate(self) -> None:
+    def _refuse_rate(self, text: str) -> None:
         if not self._warnings.take():
             self.end(RATE_LIMITED, "too many frames")
             return
         wait_s = round(self._rate.wait_s, 3)
         message = f"more than {self._terms.frames_per_s} frames a second"
         self.send(
-            ErrorFrame(code=ErrorCode.RATE_LIMITED, message=message, retryable=True, retry_after_s=wait_s)
+            ErrorFrame(
+                reply_to=id_in(text),
+                code=ErrorCode.RATE_LIMITED,
+                message=message,
+                retryable=True,
+                retry_after_s=wait_s,
+            )
         )
 
     def _take(self, frame: ClientFrame) -> None:
@@ -213,7 +219,9 @@ class Connection:
                 self.send(error_frame(error, frame.id))
             case _ if self._requests.full():
                 message = f"more than {INFLIGHT} frames wait for their answer"
-                busy = ErrorFrame(reply_to=frame.id, code=ErrorCode.BUSY, message=message, retryable=True)
+                busy = ErrorFrame(
+                    reply_to=frame.id, code=ErrorCode.BUSY, message=message, retryable=True, retry_after_s=1.0
+                )
                 self.send(busy)
             case _:
                 self._requests.put_nowait(frame)

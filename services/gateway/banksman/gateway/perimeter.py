@@ -103,7 +103,7 @@ class Perimeter:
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
 
     def _check_rate(self, headers: Headers, scope: Scope) -> None:
-        rate = self._settings.requests_per_s
+        rate = self._settings.rate
         if rate is None:
             return
         who = bearer(headers.get("authorization")) or headers.get("x-api-key")

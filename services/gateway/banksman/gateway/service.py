@@ -38,6 +38,7 @@ from banksman.contracts.work import (
 from banksman.gateway.assistant_desk import AssistantDesk
 from banksman.gateway.assistants import Assistants, Prompts
 from banksman.gateway.auth import Caller
+from banksman.gateway.backlog import Backlog
 from banksman.gateway.conversations import Conversations, new_record
 from banksman.gateway.run_settings import model_name, resolve
 from banksman.gateway.stores import ApprovalStore, Intake, Requests
@@ -69,6 +70,7 @@ class Service:
         *,
         signing_key: bytes,
         default_model: str | None,
+        backlog: Backlog,
     ) -> None:
         self.views = views
         self.conversations = Conversations(bus, views)
@@ -77,6 +79,7 @@ class Service:
         self.tools = Tools(bus)
         self.workflows = Workflows(bus)
         self.approvals = ApprovalStore(bus)
+        self._backlog = backlog
         self._requests = Requests(bus)
         self.assistant_desk = AssistantDesk(self.assistants, self.prompts, self._requests)
         self._intake = Intake(bus)
@@ -157,6 +160,8 @@ class Service:
         content = with_attachments(request.content, request.attachments)
         new_run = run_id_for(request.conversation_id)
         steered = await self._steered_run(caller, request)
+        if steered is None:
+            await self._backlog.check(caller.tenant)
         given = {"start": new_run, "run_id": steered or new_run, "message_id": new_id("m")}
         ids = await self._once(caller, request, given)
         start = StartRun(

@@ -29,6 +29,7 @@ responses  `/v1/responses`
 """
 
 DEMO_MODEL = "demo:demo"
+DEFAULT_REQUESTS_PER_S = 100.0
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 
 
@@ -139,8 +140,13 @@ class GatewaySettings(HealthSettings):
     """Seconds until a websocket must have said hello; then it is closed."""
     frames_per_s: int = Field(default=30, ge=1)
     """Frames a websocket may send, over a burst of twice as many; further ones are refused."""
-    requests_per_s: float | None = Field(default=None, gt=0)
-    """HTTP requests of one user, over a burst of four times as many; None sets no bound."""
+    requests_per_s: float | None = Field(default=None, ge=0)
+    """HTTP requests with one key, over a burst of four times as many; further ones are refused with 429. None
+    takes 100, and no bound where no key is needed, for there all are one; 0 sets no bound."""
+    max_waiting_runs: int = Field(default=10_000, ge=1)
+    """Runs of all tenants that agents have not ended or parked; further ones are refused with 503."""
+    max_waiting_runs_per_tenant: int = Field(default=2_000, ge=1)
+    """Those of one tenant; further ones are refused with 429."""
     max_body_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
     """A larger body is refused with 413."""
     max_upload_bytes: int = Field(default=100 * 1024 * 1024, gt=0)
@@ -162,6 +168,14 @@ class GatewaySettings(HealthSettings):
     def accepts_anybody(self) -> bool:
         """Whether a key is not needed."""
         return self.on_loopback and not self.keys if self.keyless is None else self.keyless
+
+
+    @property
+    def rate(self) -> float | None:
+        """HTTP requests a second with one key; None for no bound."""
+        if self.requests_per_s is None:
+            return None if self.accepts_anybody else DEFAULT_REQUESTS_PER_S
+        return self.requests_per_s or None
 
 
 class GatewayServiceSettings(ServiceSettings):
