@@ -255,6 +255,8 @@ def check_url(url: str, ports: frozenset[int] = _PORTS) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
         url.encode("utf-8")
+        # Decodes an international name, which may be none.
+        host = parsed.host
     except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
         raise FetchRefused(f"not a URL: {error}") from error
     if parsed.scheme not in ("http", "https"):
@@ -264,7 +266,7 @@ def check_url(url: str, ports: frozenset[int] = _PORTS) -> httpx.URL:
     port = _port(parsed)
     if port not in ports:
         raise FetchRefused(f"port {port} is not allowed; allowed are {', '.join(map(str, sorted(ports)))}")
-    _check_host(parsed.host)
+    _check_host(host)
     return parsed
 
 
