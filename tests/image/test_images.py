@@ -6,6 +6,9 @@ import pytest
 
 from banksman.testing.compose import MARKER, TAG, Compose
 
+CONTROL = "Successfully uninstalled"
+"""A text of pip's own code, which is in every image."""
+
 IMAGES = ("agent", "gateway", "model-server", "nats", "tool-runner", "workflows")
 
 
@@ -13,28 +16,22 @@ def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: C
     names = [f"banksman-{name}:{TAG}" for name in IMAGES]
 
     histories = [built.engine.output("history", "--no-trunc", name) for name in names]
-    found = _occurrences(built, names, MARKER)
-    control = _occurrences(built, names, "requirements/workflows.txt")
+    found = _found_in_layers(built, names, MARKER, CONTROL)
 
     assert not [history for history in histories if MARKER in history]
-    assert found == 0
-    assert control > 0
+    assert found == {CONTROL}
 
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_runs_as_nobody_with_its_own_command_and_no_files_of_the_build(
     built: Compose, image: str
 ) -> None:
-    script = (
-        "id -u; banksman --help | head -c 5; find / -xdev -name pip.conf 2>&-; "
-        "ls /src /run/secrets /requirements; touch /opt/banksman/x"
-    )
+    files = "find /src /run/secrets /requirements -type f; find / -xdev -name pip.conf 2>/dev/null"
 
-    done = _run(built, image, script)
+    done = _run(built, image, f"id -u; banksman --help | head -c 5; {files}; touch /opt/banksman/x")
 
     assert done.stdout.split() == ["10001", "Usage"], done.stdout
-    assert done.stderr.count("No such file or directory") == 3, done.stderr
-    assert "Permission denied" in done.stderr
+    assert "/opt/banksman/x': Permission denied" in done.stderr, done.stderr
 
 
 def test_only_the_tool_runners_image_has_bubblewrap(built: Compose) -> None:
@@ -50,18 +47,17 @@ def _run(built: Compose, image: str, script: str) -> subprocess.CompletedProcess
     return built.engine.docker(*command, timeout_s=120)
 
 
-def _occurrences(built: Compose, names: list[str], text: str) -> int:
-    """How often the images' layers and descriptions hold a text; layers are saved uncompressed."""
+def _found_in_layers(built: Compose, names: list[str], *texts: str) -> set[str]:
+    """Which of the texts the images' layers and descriptions hold; layers are saved uncompressed."""
     with subprocess.Popen(
         ["docker", "save", *names], env=built.engine.environment, stdout=subprocess.PIPE
     ) as saving:
-        counted = subprocess.run(
-            ["grep", "--text", "--count", "--fixed-strings", text],
+        patterns = [word for text in texts for word in ("-e", text)]
+        searched = subprocess.run(
+            ["grep", "--text", "--only-matching", "--fixed-strings", *patterns],
             stdin=saving.stdout,
             capture_output=True,
             text=True,
         )
-        assert saving.stdout is not None
-        saving.stdout.close()
     assert saving.returncode == 0
-    return int(counted.stdout)
+    return set(searched.stdout.split("\n")) - {""}
