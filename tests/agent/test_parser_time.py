@@ -7,6 +7,8 @@ import pytest
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply
 
+SHORTEST_S = 0.001
+"""Less cannot be told from noise."""
 CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
 
 
@@ -30,13 +32,19 @@ CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
     ],
 )
 def test_hostile_text_is_read_in_linear_time(block: str) -> None:
-    """A26: 256 KiB in at most 50 ms; the best of five, because the machine does other things too."""
-    text = (block * MAX_REPLY_CHARS)[: MAX_REPLY_CHARS - len(CALL)] + CALL
+    """A26: four times the text takes about four times the work; what is quadratic takes sixteen times.
+
+    `benchmarks/parser.py` measures the milliseconds.
+    """
+    assert work(block, MAX_REPLY_CHARS) < 10 * max(work(block, MAX_REPLY_CHARS // 4), SHORTEST_S)
+
+
+def work(block: str, chars: int) -> float:
+    """CPU seconds of this thread for one reading, the best of five."""
+    text = (block * chars)[: chars - len(CALL)] + CALL
     protocol, times = protocol_for("json_text"), list[float]()
-
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.thread_time()
         protocol.read(ModelReply(text=text))
-        times.append(time.perf_counter() - began)
-
-    assert min(times) <= 0.050
+        times.append(time.thread_time() - began)
+    return min(times)

@@ -15,6 +15,15 @@ def test_cached_tokens_have_their_own_price() -> None:
     assert cost("anthropic:claude-sonnet-4-5", USAGE) == pytest.approx(0.6 * 3 + 0.4 * 0.3 + 0.1 * 15)
 
 
+def test_what_a_vendor_writes_to_its_cache_costs_more_and_for_an_hour_more_still() -> None:
+    usage = Usage(input_tokens=1_000_000, cache_written_tokens=600_000, cache_written_1h_tokens=100_000)
+
+    assert cost("anthropic:claude-sonnet-4-5", usage) == pytest.approx(0.4 * 3 + 0.5 * 3.75 + 0.1 * 6)
+    assert cost("openai:gpt-4o", usage) == pytest.approx(2.5)
+    own = {"anthropic:claude-sonnet-4-5": Price(input=3, output=15, written=4)}
+    assert cost("anthropic:claude-sonnet-4-5", usage, own) == pytest.approx(0.4 * 3 + 0.6 * 4)
+
+
 @pytest.mark.parametrize("name", ["gpt-4o", "gpt-4o-2024-08-06", "gpt-4o-latest"])
 def test_dated_names_cost_what_the_model_costs(name: str) -> None:
     assert cost(f"openai:{name}", Usage(output_tokens=1_000_000)) == pytest.approx(10)

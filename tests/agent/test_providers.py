@@ -349,6 +349,24 @@ async def test_a_refused_request_fails_at_once_and_names_provider_and_status(
     assert len(server.requests("refused")) == 1
 
 
+async def test_a_model_that_takes_no_temperature_is_asked_without_one_from_then_on(
+    server: ModelServer, provider: Provider, shown: Shown, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R80: the newest models refuse what their predecessors took; an assistant's option must not end runs."""
+    refusal = HttpError(status=400, message="`temperature` is not supported with this model.", times=1)
+    model = server.play("warm", [Reply(text="Anyway.", fault=refusal)])
+    options = ModelOptions(temperature=0.5, max_tokens=50)
+
+    first = await complete(provider, ask(model, options=options), shown)
+    second = await complete(provider, ask(model, options=options))
+
+    assert (first.text, second.text, shown.message) == ("Anyway.", "Anyway.", "Anyway.")
+    asked = [request.body for request in server.requests("warm")]
+    assert [body.get("temperature") for body in asked] == [0.5, None, None]
+    assert all(50 in (body.get("max_tokens"), body.get("max_completion_tokens")) for body in asked)
+    assert "takes no temperature" in caplog.text
+
+
 async def test_a_fault_that_does_not_pass_fails_after_the_last_attempt(
     server: ModelServer, settings: ProviderSettings, vendor: str
 ) -> None:

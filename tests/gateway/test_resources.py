@@ -193,7 +193,7 @@ async def test_a_workflow_is_chosen_and_started(gateway: Served, tenant: str) ->
     """R112"""
     definition = await _workflows(gateway.bus)
     async with gateway.http as http, gateway.socket() as socket:
-        grouped = (await http.get("/workflows/categories")).json()["categories"]
+        grouped = (await http.get("/workflows/categories")).json()["items"]
         read = (await http.get(f"/workflows/{definition.name}")).json()
         started = await http.post(f"/workflows/{definition.name}/runs", json={"parameters": {"name": "x"}})
         ack = await socket.ask("workflow.start", workflow=definition.name, parameters={"name": "x"})

@@ -253,6 +253,38 @@ def test_a_steer_is_a_run_or_a_message_of_another_and_never_both(done: bool) -> 
     assert said(scene).count("and this") == 1
 
 
+def test_a_steer_in_the_last_iteration_gets_a_run_of_its_own_and_an_answer() -> None:
+    """The open run has no model request left that could hear it."""
+    scene = Scene()
+    scene.start(Plan((calls(CallPlan(hangs=True)),), max_iterations=1))
+    scene.run()
+    run_id = scene.steer("c", 1, Plan())
+    scene.run()
+    assert scene.state.queue[0].run_id == run_id
+    scene.cancel(scene.open_run.run_id)
+    scene.end()
+    assert ended(scene, run_id).status == "completed"
+    assert said(scene).count("and this") == 1
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("label", ["settle approval", "append", "publish work"])
+def test_a_steer_that_meets_a_question_of_the_last_iteration_does_not_wait_for_its_answer(
+    label: str, done: bool
+) -> None:
+    """Also when the one who brings it dies at any step."""
+    scene = Scene()
+    scene.start(Plan((calls(asking()),), max_iterations=1))
+    scene.run()
+    run_id = scene.steer("c", 1, Plan())
+    scene.crash_at(scene.run_to(label), done=done)
+    scene.end()
+    assert [scene.ledger.ended[one].status for one in scene.ledger.ended] == ["max_iterations", "completed"]
+    assert ended(scene, run_id).status == "completed"
+    assert scene.kinds()[0] == "not_executed"
+    assert said(scene).count("and this") == 1
+
+
 def test_a_steer_to_a_run_that_ends_waits_for_its_own_turn() -> None:
     scene = Scene()
     working(scene)
@@ -347,6 +379,19 @@ def test_a_start_that_arrives_after_the_purge_finds_the_conversation_deleted() -
     scene.run(seconds=10)
     assert scene.outcomes() == ["cancelled"]
     assert scene.executed() == 0
+    scene.end()
+
+
+def test_a_renaming_that_is_delivered_again_brings_no_older_title_back() -> None:
+    scene = Scene()
+    for number, title in enumerate(("Pumps", "Valves")):
+        named = RenameConversation(tenant="acme", conversation_id="c", title=title, request_id=f"r{number}")
+        scene.signal(f"rename-{number}", named)
+        scene.run()
+    scene.broker.queues["signals"].messages[0].acked = False
+    scene.run()
+    assert scene.state.title == "Valves"
+    assert scene.story().count("conversation.updated") == 2
     scene.end()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.scenarios.conftest import PATIENCE_S, Play, asked
 
@@ -36,8 +37,11 @@ async def test_without_tools_the_system_goes_on_as_plain_chat(
         plain = await client.run(conversation, "hi")
         stubborn = await client.run(conversation, "use bash")
 
+        async with httpx.AsyncClient(base_url=plain_system.url, timeout=PATIENCE_S) as http:
+            shown = (await http.get("/v1/system-prompts/default/enhanced")).json()
         kinds = [e["data"]["error_kind"] for e in client.events(conversation, "tool_call.completed")]
     first = asked(model, name)[0]
     assert (plain["status"], plain["content"]) == ("completed", "Only words.")
     assert "tools" not in first and "## Tools" not in first["messages"][0]["content"]
+    assert (shown["tools"], "## Tools" in shown["content"]) == ([], False)
     assert (stubborn["content"], kinds) == ("Words again.", ["unknown_tool"])

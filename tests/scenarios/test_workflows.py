@@ -24,12 +24,12 @@ def project() -> dict[str, Any]:
 async def test_workflows_are_listed_by_category_with_their_forms(http: httpx.AsyncClient) -> None:
     """R15, R22, R27, R112: what a selector shows and a form is made of."""
     listed = (await http.get("/workflows")).json()
-    grouped = (await http.get("/workflows/categories")).json()["categories"]
+    grouped = (await http.get("/workflows/categories")).json()["items"]
     one = (await http.get(f"/workflows/{NAME}")).json()
 
     [category] = [c for c in grouped if NAME in [w["name"] for w in c["workflows"]]]
     assert (category["name"], category["title"]) == ("project", "Project")
-    assert NAME in [workflow["name"] for workflow in listed["workflows"]]
+    assert NAME in [workflow["name"] for workflow in listed["items"]]
     form = one["parameters_schema"]
     assert (form["required"], form["properties"]["template"]["default"]) == (["name"], "python")
     assert one["title"] and one["description"]

@@ -316,6 +316,8 @@ class ConversationUpdated(Stored):
     type: Literal["conversation.updated"] = "conversation.updated"
     title: str | None = None
     status: str | None = None
+    request_id: Token | None = None
+    """Of the renaming that this records; clients are not told of it."""
 
 
 EventBody = Annotated[

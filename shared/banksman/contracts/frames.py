@@ -404,6 +404,8 @@ def event_data(event: Event) -> JsonObject:
             }
         case ToolCallCompleted():
             return body.result.model_dump(mode="json", exclude={"changed"})
+        case ConversationUpdated():
+            return body.model_dump(mode="json", include={"title", "status"})
         case _:
             return body.model_dump(mode="json", by_alias=True, exclude={"type"})
 

@@ -69,6 +69,10 @@ class Usage(Stored):
     output_tokens: int = 0
     cached_tokens: int = 0
     """The part of `input_tokens` that the vendor read from its cache."""
+    cache_written_tokens: int = Field(default=0, exclude_if=lambda count: not count)
+    """The part of `input_tokens` that the vendor wrote to its cache, where that costs more."""
+    cache_written_1h_tokens: int = Field(default=0, exclude_if=lambda count: not count)
+    """The part of `cache_written_tokens` that the cache keeps for an hour, which costs more still."""
     cost_usd: float | None = None
     """None when the price of the model is unknown, which is not the same as free."""
 
@@ -79,6 +83,8 @@ class Usage(Stored):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_written_tokens=self.cache_written_tokens + other.cache_written_tokens,
+            cache_written_1h_tokens=self.cache_written_1h_tokens + other.cache_written_1h_tokens,
             cost_usd=sum(costs) if costs else None,
         )
 

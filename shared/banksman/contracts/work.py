@@ -77,6 +77,8 @@ class RenameConversation(Stored):
     tenant: Token
     conversation_id: Token
     title: str = Field(max_length=200)
+    request_id: Token | None = None
+    """By which a repeat is known, also when another title came after it."""
 
 
 class DeleteConversation(Stored):

@@ -112,11 +112,14 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
     """Hand a message to the open run; where none can take it, queue a run for it. Idempotent by `message_id`.
 
     The log decides which of the two it is, once: a repeat finds the message, or the run, and adds nothing.
+    A run in its last iteration cannot hand it to the model any more: then it gets a run of its own, and a
+    question that the open run waits with is superseded all the same.
     """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
         run = state.run
         if state.knows(signal.start.run_id):
+            await _resume_if_parked(ports, state, signal.message_id)
             await wake_queue(ports, state)
             return
         if _was_heard(state, signal.message_id):
@@ -124,6 +127,13 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
             return
         if run is None or ending_of(state, run, ports.clock.now()) is not None:
             await append(ports, state, signal.start.run_id, queued_behind(state, signal.start))
+            continue
+        if run.iteration >= run.settings.tools.max_iterations:
+            if run.waits:
+                answer = resolution(await close(ports, state, run, "superseded"))
+                await append(ports, state, run.run_id, (answer,))
+            else:
+                await append(ports, state, signal.start.run_id, queued_behind(state, signal.start))
             continue
         steer = MessageCompleted(message_id=signal.message_id, role="user", content=signal.content)
         bodies: tuple[EventBody, ...] = (steer,)
@@ -141,12 +151,13 @@ def _was_heard(state: Conversation, message_id: str) -> bool:
 
 
 async def on_rename(ports: Ports, signal: RenameConversation) -> None:
-    """Give a conversation a title. The last one counts; repeating it changes nothing."""
+    """Give a conversation a title. Idempotent by `request_id`: a repeat brings no older title back."""
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
-        if state.title == signal.title or await append(
-            ports, state, None, (ConversationUpdated(title=signal.title),)
-        ):
+        if state.title == signal.title or signal.request_id in state.renamed:
+            return
+        renamed = ConversationUpdated(title=signal.title, request_id=signal.request_id)
+        if await append(ports, state, None, (renamed,)) is not None:
             return
 
 

@@ -186,6 +186,8 @@ class Conversation:
     measured: Measured | None = None
     """The last request that a vendor counted, since the history was last compacted."""
     title: str = ""
+    renamed: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    """Ids of the renamings that are in the log, the old ones forgotten."""
     tombstone: int = 0
     """Number of the last event that says the conversation was deleted; 0 while it is not."""
     restored_term: int = 0
@@ -359,7 +361,8 @@ def _cancel(state: Conversation, event: Event, data: CancelRequested) -> Convers
 def _update(state: Conversation, event: Event, data: ConversationUpdated) -> Conversation:
     title = state.title if data.title is None else data.title
     tombstone = event.seq if data.status == "deleted" else state.tombstone
-    return replace(state, title=title, tombstone=tombstone)
+    renamed = with_ids(state.renamed, data.request_id, at=event.ts) if data.request_id else state.renamed
+    return replace(state, title=title, tombstone=tombstone, renamed=renamed)
 
 
 def _compact(state: Conversation, event: Event, data: HistoryCompacted) -> Conversation:

@@ -110,6 +110,15 @@ test('a missing event, a restored log and a repeat are told apart', () => {
   assert.equal(placement(conversation, { seq: 5, prev_seq: 4, log_epoch: 'e2' }), 'epoch');
 });
 
+test('a history that gave way to a summary is told to those who ask for details', () => {
+  const log = recorder();
+  const compacted = { how: 'summarised', tokens_before: 90000, tokens_after: 9000, summary: 'They talked.' };
+  const [run] = Object.values(foldAll([started(log), log.stored('history.compacted', compacted)]).runs);
+  const [notice] = run.entries;
+  assert.deepEqual([notice.kind, notice.tone, notice.detail], ['notice', 'info', true]);
+  assert.match(notice.text, /gave way to a summary.*90,000 → 9,000 tokens/);
+});
+
 test('a call gathers its arguments, live output and result', () => {
   const log = recorder();
   const conversation = foldAll([

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from banksman.contracts import calls, events, work, workspaces
+from banksman.contracts import calls, events, usage, work, workspaces
 from banksman.contracts.assistants import ApprovalRule, Limits, ModelOptions, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import FilePart, ImagePart, TextPart, Usage
@@ -68,7 +68,14 @@ RESULT = ToolResult(
     started_at=TS,
     changed=(PathChange(path="a.txt", change="created"),),
 )
-USAGE = Usage(input_tokens=10, output_tokens=5, cached_tokens=2, cost_usd=0.01)
+USAGE = Usage(
+    input_tokens=10,
+    output_tokens=5,
+    cached_tokens=2,
+    cache_written_tokens=3,
+    cache_written_1h_tokens=1,
+    cost_usd=0.01,
+)
 CONTENT = (TextPart(text="Look"), ImagePart(url="data:,", media_type="image/png"), FilePart(path="a.txt"))
 ITEM = events.ApprovalItem(
     tool_call_id="k1",
@@ -145,7 +152,7 @@ BODIES: tuple[events.EventBody, ...] = (
         {"request_id": "i1", "message": "How many?", "schema": {"type": "integer"}}
     ),
     events.InputResolved(request_id="i1", value=3, by="ann"),
-    events.ConversationUpdated(title="Pumps", status="deleted"),
+    events.ConversationUpdated(title="Pumps", status="deleted", request_id="rename-1"),
 )
 
 START = work.StartRun(
@@ -171,6 +178,10 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
         "commit.snapshot",
         events.Commit(**first, owner=None, snapshot=events.Snapshot(form="f1", state="eJw=", ref="s1")),
     )
+    counted = usage.Counted(
+        begins=date(2026, 1, 2), requests=2, input_tokens=30, output_tokens=4, cost_usd=0.25
+    )
+    yield "usage", usage.UsageTotals(upto=9, as_of=TS, day=counted, month=counted)
     yield from _work()
     yield from _calls()
     yield from _workspaces()
@@ -186,7 +197,7 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
         "signal.steer",
         work.SteerRun(**conversation, message_id="m5", content="And this", start=START, by="ann"),
     )
-    yield "signal.rename", work.RenameConversation(**conversation, title="Pumps")
+    yield "signal.rename", work.RenameConversation(**conversation, title="Pumps", request_id="rename-1")
     yield "signal.delete", work.DeleteConversation(**conversation, by="ann")
     yield "approval.request", work.ApprovalRequest(**run, approval_id="a1", expires_at=LATER, items=(ITEM,))
     reply = work.ApprovalReply(

@@ -22,23 +22,32 @@ class Price(BaseModel):
     output: float = Field(ge=0)
     cached: float | None = Field(default=None, ge=0)
     """Of input tokens read from the vendor's cache; None when they cost as much as others."""
+    written: float | None = Field(default=None, ge=0)
+    """Of input tokens written to the vendor's cache; None when they cost as much as others."""
+    written_1h: float | None = Field(default=None, ge=0)
+    """Of those that the cache keeps for an hour; None when they cost as much as `written`."""
 
 
 def _price(input: float, output: float, cached: float) -> Price:
     return Price(input=input, output=output, cached=cached)
 
 
+def _claude(input: float, output: float, cached: float) -> Price:
+    # https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching: writes cost 1.25 and 2 times input.
+    return Price(input=input, output=output, cached=cached, written=input * 1.25, written_1h=input * 2)
+
+
 PRICES: Mapping[str, Price] = {
-    "anthropic:claude-haiku-4-5": _price(1.00, 5.00, 0.10),
-    "anthropic:claude-sonnet-4-5": _price(3.00, 15.00, 0.30),
-    "anthropic:claude-sonnet-4-6": _price(3.00, 15.00, 0.30),
-    "anthropic:claude-opus-4-5": _price(5.00, 25.00, 0.50),
-    "anthropic:claude-opus-4-6": _price(5.00, 25.00, 0.50),
-    "anthropic:claude-sonnet-5": _price(2.00, 10.00, 0.20),
-    "anthropic:claude-sonnet-5-5": _price(2.00, 10.00, 0.10),
-    "anthropic:claude-opus-5": _price(5.00, 25.00, 0.50),
-    "anthropic:claude-opus-5-5": _price(4.00, 20.00, 0.20),
-    "anthropic:claude-haiku-5-5": _price(0.10, 0.50, 0.01),
+    "anthropic:claude-haiku-4-5": _claude(1.00, 5.00, 0.10),
+    "anthropic:claude-sonnet-4-5": _claude(3.00, 15.00, 0.30),
+    "anthropic:claude-sonnet-4-6": _claude(3.00, 15.00, 0.30),
+    "anthropic:claude-opus-4-5": _claude(5.00, 25.00, 0.50),
+    "anthropic:claude-opus-4-6": _claude(5.00, 25.00, 0.50),
+    "anthropic:claude-sonnet-5": _claude(2.00, 10.00, 0.20),
+    "anthropic:claude-sonnet-5-5": _claude(2.00, 10.00, 0.10),
+    "anthropic:claude-opus-5": _claude(5.00, 25.00, 0.50),
+    "anthropic:claude-opus-5-5": _claude(4.00, 20.00, 0.20),
+    "anthropic:claude-haiku-5-5": _claude(0.10, 0.50, 0.01),
     "openai:gpt-4.1": _price(2.00, 8.00, 0.50),
     "openai:gpt-4.1-mini": _price(0.40, 1.60, 0.10),
     "openai:gpt-4.1-nano": _price(0.10, 0.40, 0.025),
@@ -66,8 +75,6 @@ They are those of short prompts: what some models cost more beyond 100,000 or 27
 def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None) -> float | None:
     """USD that a usage costs; None when the price of the model is unknown, which is not the same as free.
 
-    What Anthropic adds for writing its cache is not counted: `Usage` does not tell those tokens apart.
-
     Args:
         model: `provider:model`, or `demo`.
         usage: The tokens.
@@ -77,10 +84,17 @@ def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None)
     price = _look_up(name, overrides or {}) or _look_up(name, PRICES)
     if price is None:
         return None
-    cached_price = price.input if price.cached is None else price.cached
-    fresh = usage.input_tokens - usage.cached_tokens
+    cached = price.input if price.cached is None else price.cached
+    written = price.input if price.written is None else price.written
+    written_1h = written if price.written_1h is None else price.written_1h
+    for_an_hour = usage.cache_written_1h_tokens
+    fresh = usage.input_tokens - usage.cached_tokens - usage.cache_written_tokens
     return (
-        fresh * price.input + usage.cached_tokens * cached_price + usage.output_tokens * price.output
+        fresh * price.input
+        + usage.cached_tokens * cached
+        + (usage.cache_written_tokens - for_an_hour) * written
+        + for_an_hour * written_1h
+        + usage.output_tokens * price.output
     ) / _PER
 
 

@@ -106,7 +106,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             fanout=fanout,
             files=Files(placements, outputs),
             usage=UsageReports(bus, settings.tenants),
-            enhanced=EnhancedPrompts(service, settings.agent),
+            enhanced=EnhancedPrompts(service, settings.agent, placements),
         )
         terms = Terms(
             service,

@@ -13,6 +13,7 @@ from banksman.gateway.service import Service
 from banksman.gateway.settings import OfferSettings
 from banksman.prompting.enhance import EnhancedPrompt, enhance
 from banksman.prompting.relevance import needs_of
+from banksman.runs.placement import Placements
 from banksman.runs.state import Conversation, apply_commit
 
 NEXT_MESSAGE = "next"
@@ -36,6 +37,7 @@ class EnhancedPrompts:
 
     service: Service
     settings: OfferSettings
+    placements: Placements
 
     async def enhanced(
         self, caller: Caller, base: str, protocol: ToolProtocol, budget_tokens: int | None, occasion: Occasion
@@ -69,7 +71,7 @@ class EnhancedPrompts:
         if not (self.settings.tools_enabled and settings.enabled):
             return ()
         allowed = settings.allowed_tools
-        found = await self.service.tools.offered(caller.tenant)
+        found = await self.service.tools.callable_now(caller.tenant, self.placements)
         return tuple(tool for tool in found if allowed is None or tool.name in allowed)
 
     async def _history(self, caller: Caller, occasion: Occasion) -> tuple[Message, ...]:

@@ -118,8 +118,10 @@ class Service:
             NotFound: this tenant has no such conversation.
         """
         await self.conversations.rename(caller.tenant, conversation_id, title)
-        signal = RenameConversation(tenant=caller.tenant, conversation_id=conversation_id, title=title)
-        await self._intake.signal(signal, new_id("rename-"))
+        signal = RenameConversation(
+            tenant=caller.tenant, conversation_id=conversation_id, title=title, request_id=new_id("rename-")
+        )
+        await self._intake.signal(signal, signal.request_id or "")
 
     async def delete(self, caller: Caller, conversation_id: str) -> None:
         """End what is open in a conversation and remove it.

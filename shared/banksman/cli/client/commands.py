@@ -156,7 +156,7 @@ def decide(
 def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
     """Show the workflows by category."""
     with Http.to(address) as http:
-        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories"), "categories"))
+        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories"), "items"))
     for category in categories:
         if not as_json:
             output.say(clean(str(category["title"])))

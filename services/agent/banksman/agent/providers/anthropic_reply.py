@@ -33,6 +33,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 }
 
 _COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_WRITTEN_1H = "ephemeral_1h_input_tokens"
 
 
 @dataclass(slots=True)
@@ -133,6 +134,10 @@ class ReplyReader:
             value = cast("int | None", getattr(usage, name, None))
             if value is not None:
                 self._counts[name] = value
+        written = getattr(usage, "cache_creation", None)
+        for_an_hour = cast("int | None", getattr(written, _WRITTEN_1H, None))
+        if for_an_hour is not None:
+            self._counts[_WRITTEN_1H] = for_an_hour
 
     def _usage(self) -> Usage:
         cached = self._counts.get("cache_read_input_tokens", 0)
@@ -142,6 +147,8 @@ class ReplyReader:
             input_tokens=self._counts.get("input_tokens", 0) + cached + written,
             output_tokens=self._counts.get("output_tokens", 0),
             cached_tokens=cached,
+            cache_written_tokens=written,
+            cache_written_1h_tokens=min(written, self._counts.get(_WRITTEN_1H, 0)),
         )
 
     def _state(self) -> JsonObject | None:

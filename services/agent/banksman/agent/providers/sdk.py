@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.retry import with_retries
+from banksman.contracts.errors import ProviderFailed
+
+logger = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
@@ -29,9 +35,25 @@ class SdkProvider(ABC, Generic[C]):
     def __init__(self, name: str, settings: ProviderSettings) -> None:
         self.name = name
         self.settings = settings
+        self._without_temperature: set[str] = set()
+        """Models that refused one."""
 
     async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
-        """See `Provider.complete`."""
+        """See `Provider.complete`; a model that takes no temperature is asked without one."""
+        until = time.monotonic() + deadline_s
+        if request.model in self._without_temperature:
+            request = _cool(request)
+        try:
+            return await self._complete(request, deltas, deadline_s)
+        except ProviderFailed as refusal:
+            if request.options.temperature is None or not _refuses_temperature(refusal):
+                raise
+            logger.warning("the model takes no temperature: %s", refusal, extra={"model": request.model})
+        self._without_temperature.add(request.model)
+        await deltas.restart()
+        return await self._complete(_cool(request), deltas, max(0.1, until - time.monotonic()))
+
+    async def _complete(self, request: ModelRequest, deltas: DeltaSink, deadline_s: float) -> ModelReply:
         return await with_retries(
             self.attempts(request, deltas),
             provider=self.name,
@@ -66,3 +88,12 @@ class SdkProvider(ABC, Generic[C]):
             PassingFault: the next attempt may do better.
             ProviderFailed: it will not.
         """
+
+
+def _refuses_temperature(refusal: ProviderFailed) -> bool:
+    """Whether a vendor refused a request because of its temperature, which its newest models do not take."""
+    return refusal.status in (400, 422) and "temperature" in str(refusal).lower()
+
+
+def _cool(request: ModelRequest) -> ModelRequest:
+    return replace(request, options=request.options.model_copy(update={"temperature": None}))

@@ -24,12 +24,12 @@ def workflows_router(gateway: Gateway) -> APIRouter:
     @router.get("/workflows")
     async def list_workflows(caller: Caller = who) -> Response:
         found = await workflows.list()
-        return json_response({"workflows": [one.model_dump(mode="json") for one in found]})
+        return json_response({"items": [one.model_dump(mode="json") for one in found], "next": None})
 
     @router.get("/workflows/categories")
     async def list_workflow_categories(caller: Caller = who) -> Response:
         found = await workflows.categories()
-        return json_response({"categories": [one.model_dump(mode="json") for one in found]})
+        return json_response({"items": [one.model_dump(mode="json") for one in found], "next": None})
 
     @router.get("/workflows/{name}")
     async def read_workflow(name: str, caller: Caller = who) -> Response:

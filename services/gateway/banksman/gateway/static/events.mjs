@@ -193,6 +193,7 @@ const RUN_EVENTS = {
   'workspace.changed': (run, data, frame) => addEntry(run, { kind: 'changed', id: `changed-${frame.seq}`, paths: data.paths ?? [] }),
   'workspace.restored': (run, data, frame) =>
     addNotice(run, frame, 'warning', restoredText(data), false),
+  'history.compacted': (run, data, frame) => addNotice(run, frame, 'info', compactedText(data), true),
   'workflow.progress': (run, data) => ({ ...run, status: 'running', progress: data }),
   'workflow.linked': (run, data, frame) => addEntry(run, { kind: 'workflow', id: `workflow-${frame.seq}`, ...data }),
   'input.requested': (run, data) => ({
@@ -288,6 +289,12 @@ function restoredText(data) {
   const lost = data.lost_calls?.length ?? 0;
   const base = 'The workspace was restored from a snapshot on another runner.';
   return lost ? `${base} The changes of ${lost} call${lost === 1 ? '' : 's'} may be lost.` : base;
+}
+
+function compactedText(data) {
+  const tokens = `${data.tokens_before?.toLocaleString('en') ?? '?'} → ${data.tokens_after?.toLocaleString('en') ?? '?'} tokens`;
+  const what = data.how === 'summarised' ? 'gave way to a summary' : 'is left out';
+  return `The older part of the conversation ${what}, so that the model can read on (${tokens}). The history here is whole.`;
 }
 
 function addCall(run, data, frame) {

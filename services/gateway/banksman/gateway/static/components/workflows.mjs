@@ -14,7 +14,7 @@ export function WorkflowDialog() {
   const close = () => (store.workflowsOpen.value = false);
   useEffect(() => {
     store.api.workflowCategories().then(
-      (answer) => setCategories(answer.categories),
+      (answer) => setCategories(answer.items),
       (failure) => setError(failure.message),
     );
   }, []);

@@ -1,0 +1,98 @@
+"""More tools than one request may hold: those are offered that the conversation's state makes relevant."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import Play, asked
+from tests.scenarios.test_tool_registry import local, observer, served
+
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply, ToolCall
+from banksman.prompting.enhance import DEFAULT_MAX_TOOLS
+from banksman.sdk import Toolbox, ToolServer
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel, System
+
+# The first test of a session starts the whole system, which takes its time on a busy machine.
+pytestmark = pytest.mark.timeout(180)
+
+__all__ = ["observer"]
+
+THEMES = ("harbour", "orchard", "observatory", "quarry")
+MANY = 20
+"""Tools of each theme; with those of the workspace they are more than one request holds."""
+
+
+@pytest.fixture
+async def crowd(system: System, observer: ToolServer) -> AsyncGenerator[str]:
+    """A process that serves eighty tools; gives the word that all of their names begin with."""
+    box, mark = Toolbox(), new_id("z").replace("-", "")[:12]
+
+    def add(theme: str, number: int) -> None:
+        @box.tool(name=f"{mark}_{theme}_{number}", category=theme)
+        def inspect() -> str:
+            """Inspect it."""
+            return f"The {theme} is well."
+
+    for theme in THEMES:
+        for number in range(MANY):
+            add(theme, number)
+    async with ToolServer(new_id("crowd-"), box, nats=local(system), drain_s=0):
+        await served(observer, f"{mark}_{THEMES[-1]}_{MANY - 1}")
+        yield mark
+
+
+def names(body: dict[str, Any]) -> set[str]:
+    """The tools that a request offers."""
+    return {tool["function"]["name"] for tool in body["tools"]}
+
+
+async def test_the_users_words_the_history_and_the_assistant_choose_among_many_tools(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, crowd: str
+) -> None:
+    """R26, R33: the categories that are spoken of come whole; what was called and what is pinned stays."""
+    lonely, pinned = f"{crowd}_quarry_19", f"{crowd}_orchard_19"
+    model_name = play(
+        Reply(tool_calls=(ToolCall(name=lonely, arguments={}),)), Reply(text="Well."), Reply(text="Bye.")
+    )
+    settings = {"enabled": True, "always_offered": [pinned]}
+    made = await http.post("/context/assistants", json={"model": model_name, "tools": settings})
+    conversation = await client.create(assistant=made.json()["id"])
+
+    await client.run(conversation, f"Look at the observatory and the harbour with {lonely}.")
+    await client.run(conversation, "And now the orchard?")
+
+    first, after_the_call, second = (names(body) for body in asked(model, model_name))
+    for offered in (first, after_the_call, second):
+        assert len(offered) == DEFAULT_MAX_TOOLS
+        assert {pinned, lonely} <= offered
+    assert first == after_the_call
+    for theme in ("observatory", "harbour"):
+        assert {f"{crowd}_{theme}_{number}" for number in range(MANY)} <= first
+    assert {f"{crowd}_orchard_{number}" for number in range(MANY)} <= second
+
+
+async def test_the_enhanced_prompt_shows_the_choice_for_a_conversation_as_it_stands(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, crowd: str
+) -> None:
+    """R25, R26: what a run would be offered can be read beforehand."""
+    name = play(Reply(text="ok"), Reply(text="ok"))
+    conversation = await client.create(name)
+    await client.run(conversation, "Tell me of the quarry.")
+
+    shown = await http.get(
+        "/v1/system-prompts/default/enhanced",
+        params={"protocol": "native", "conversation_id": conversation, "user_message": "And the harbour?"},
+    )
+    await client.run(conversation, "And the harbour?")
+
+    told = shown.json()
+    assert set(told["tools"]) == names(asked(model, name)[-1])
+    assert {f"{crowd}_{theme}_{n}" for theme in ("quarry", "harbour") for n in range(MANY)} <= set(
+        told["tools"]
+    )
+    assert len(told["tools"]) == DEFAULT_MAX_TOOLS and told["dropped_tools"]
