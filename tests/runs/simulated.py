@@ -184,9 +184,7 @@ class SimulatedRunners:
 
     world: World
 
-    async def place(
-        self, tenant: str, conversation_id: str, server: str | None, *, changes: bool = True
-    ) -> Placement | None:
+    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
         return await Op("place", lambda: self.world.place(conversation_id))
 
     async def forget(self, tenant: str, conversation_id: str) -> None:

@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket, Entry
-from banksman.bus.names import RUNNERS
+from banksman.bus.names import AGENTS, RUNNERS
 from banksman.bus.slots import CallSlots, StoredFact, watch_results
 from banksman.bus.users import AGENT, GATEWAY
 from banksman.contracts import subjects
@@ -26,7 +27,9 @@ from banksman.contracts.calls import (
     RunnerLease,
 )
 from banksman.contracts.ids import attempt_id, new_id
+from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.runs.workspace_reports import WorkspaceReports
 from banksman.testing.fixtures import SecuredNats
 from tests.tool_runner_service.processes import WAIT_S, RunnerProcess, until
 
@@ -127,5 +130,14 @@ async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[O
     async with await secured.connect(AGENT) as bus, await secured.connect(GATEWAY) as gateway:
         owner = Owner(bus, gateway, runner, new_id("t"), new_id("c"))
         await watch_results(bus, owner.on_fact, tenant=owner.tenant)
-        await bus.ready()
-        yield owner
+        async with hearing_reports(bus):
+            await bus.ready()
+            yield owner
+
+
+def hearing_reports(bus: Bus) -> ControlPlane:
+    """What agents answer to runners that tell of their workspaces."""
+    control = ControlPlane(bus, title="reports")
+    subject = subjects.workspace_report(ANY, ANY, ANY)
+    control.serve(subject, WorkspaceReports(bus).on_report, queue=AGENTS)
+    return control

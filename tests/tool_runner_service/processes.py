@@ -23,8 +23,8 @@ from banksman.testing.nats import free_port
 from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.processes import children
 
-START_S = 20.0
-WAIT_S = 10.0
+START_S = 60.0
+WAIT_S = 20.0
 
 
 class RunnerProcess:
@@ -141,14 +141,18 @@ class Runners:
 
     def make(self, *, user: str = TOOL_RUNNER, root: Path | None = None, **settings: str) -> RunnerProcess:
         """A runner on a new volume, or on `root`, which another one made."""
-        if root is None:
-            root = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/var/tmp"))
-            root.chmod(0o711)
-            self._made.callback(delete_tree, root)
+        root = root or self.directory()
         seed = self.secured.seed_file(user)
         runner = RunnerProcess(self.secured.server.url, seed, root, **settings)
         self._made.callback(runner.close)
         return runner
+
+    def directory(self) -> Path:
+        """A new volume."""
+        root = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/var/tmp"))
+        root.chmod(0o711)
+        self._made.callback(delete_tree, root)
+        return root
 
     def start(self, *, user: str = TOOL_RUNNER, root: Path | None = None, **settings: str) -> RunnerProcess:
         """Make a runner and wait until it is ready."""

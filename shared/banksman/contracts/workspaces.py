@@ -69,8 +69,8 @@ class WorkspaceOwner(Stored):
     runner_epoch: int
     term: int = 1
     """One higher each time another runner gets the workspace: a directory of an earlier term is stale."""
-    generation: int = 1
-    """One higher each time an unchanged workspace may begin to change."""
+    generation: int = 0
+    """One higher each time an unchanged workspace begins to change."""
     dirty: bool = False
     """Whether it may have changed since `snapshot`: such a workspace waits for its runner."""
     snapshot: SnapshotRef | None = None
@@ -89,7 +89,7 @@ class WorkspacePlace(Stored):
     """What a runner must know of a workspace before it uses it."""
 
     term: int = 1
-    generation: int = 1
+    generation: int = 0
     snapshot: SnapshotRef | None = None
     starter: Token | None = None
 
@@ -102,11 +102,13 @@ class WorkspaceReport(Stored):
     term: int
     """Of the directory; 0 when the runner has none."""
     generation: int = 0
-    """The state that `snapshot` holds."""
+    """The state of the workspace that this is about."""
+    begins: bool = False
+    """Whether the workspace begins to change, with this generation; nothing changes before the answer."""
     snapshot: SnapshotRef | None = None
     """A copy that is stored now; None when there is nothing new."""
     complete: bool = False
-    """Whether nothing changes the workspace any more at this generation."""
+    """Whether `snapshot` holds every change; the next one begins with another generation."""
     lost: str | None = None
     """Why the copy could not be restored, so that the workspace began empty."""
 
@@ -119,6 +121,7 @@ class WorkspaceVerdict(Stored):
     nothing is known of the workspace: what may be the only copy is never removed."""
     known: bool = True
     """Whether anything is known of the workspace."""
+    generation: int = 0
     dirty: bool = True
     snapshot: SnapshotRef | None = None
     """The copy that counts; any other may be removed."""

@@ -23,8 +23,6 @@ from banksman.contracts.calls import (
     CallRequest,
     CancelCall,
     FileAnswer,
-    FileList,
-    FileRead,
     FileRequest,
     RunnerLease,
 )
@@ -46,7 +44,7 @@ RESTORE_TIMEOUT_S = 60.0
 """Seconds within which a runner that must restore the workspace first answers about files."""
 
 _PLACED_ANEW = 3
-"""Times that a file request is sent, which met a workspace that was just saved or moved."""
+"""Times that a file request is sent, which met a workspace that had just moved."""
 
 
 class WorkspaceSettings(Section):
@@ -97,21 +95,8 @@ class Placements:
             return True
         return any(one.placement == placement for one in self._instances(placement.runner))
 
-    async def place(
-        self,
-        tenant: str,
-        conversation_id: str,
-        server: str | None,
-        *,
-        changes: bool = True,
-    ) -> Placement | None:
+    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
         """The live process that serves the workspace, or the least loaded one of the tool server.
-
-        Args:
-            tenant: Whose workspace.
-            conversation_id: The conversation whose workspace it is.
-            server: The tool server; None for a runner.
-            changes: Whether the request may change files: then the workspace counts as changed from now on.
 
         Returns:
             None when nobody serves, or the workspace waits for its runner.
@@ -126,7 +111,6 @@ class Placements:
                 record,
                 holder=None if record is None else self._lease_of(record.runner),
                 chosen=self._spread.choose(self._leases.entries()),
-                changes=changes,
                 now=datetime.now(UTC),
                 wait_s=self._wait_s,
             )
@@ -180,9 +164,8 @@ class Placements:
         Raises:
             Unavailable: no runner serves the workspace now, or it did not answer.
         """
-        changes = not isinstance(request, FileList | FileRead)
         for _ in range(_PLACED_ANEW):
-            placement = await self.place(tenant, conversation_id, None, changes=changes)
+            placement = await self.place(tenant, conversation_id, None)
             if placement is None:
                 raise Unavailable("no tool-runner serves this workspace now")
             placed = request.model_copy(update={"place": placement.place})

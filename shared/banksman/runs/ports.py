@@ -116,16 +116,8 @@ class Placement:
 class Runners(Protocol):
     """Those who execute calls."""
 
-    async def place(
-        self, tenant: str, conversation_id: str, server: str | None, *, changes: bool = True
-    ) -> Placement | None:
+    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
         """The live runner that owns the workspace (placed now if nobody does), or the live tool server.
-
-        Args:
-            tenant: Whose workspace.
-            conversation_id: The conversation whose workspace it is.
-            server: The tool server; None for a runner.
-            changes: Whether the call may change files.
 
         Returns:
             None when nobody is alive, or the workspace waits for its runner to come back.

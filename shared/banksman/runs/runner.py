@@ -54,7 +54,7 @@ class CallDesk:
     may_repeat: Callable[[CallRequest], bool]
     """Whether the tool is idempotent, by its own definition: what a request says of that is not trusted."""
     fits: Callable[[CallRequest], bool] = _always
-    """False when the workspace was saved or moved since the request was made."""
+    """False when the workspace moved since the request was made."""
     active: set[str] = field(default_factory=set[str])
     """Attempts admitted and not ended, by tenant."""
     ended: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])

@@ -2,10 +2,10 @@
 
 A workspace is on one runner at a time, for a *term*. It is either unchanged since its last copy, and then any
 runner may take it over at once, or it may have changed, and then it waits for its runner. What makes the
-difference certain is its *generation*: a call that may change files is sent with the number at which the
-record was marked changed. Before a runner says that a copy is complete it seals the generation: it admits no
-more changes at this number. So a record that says "unchanged" can only become wrong by a call that first
-marks it changed again, with a higher number.
+difference certain is that a runner has the record say "changed" before it lets the first change begin: the
+record is written by compare-and-set, so either the runner was first and the workspace waits, or the move was
+first and the runner learns that the workspace is not its own any more. Each time the workspace begins to
+change its *generation* rises, so that a report which arrives late can be told from a new one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.workspaces import (
+    SnapshotRef,
     WorkspaceLoss,
     WorkspaceOwner,
     WorkspacePlace,
@@ -37,7 +38,6 @@ def wanted(
     *,
     holder: RunnerLease | None,
     chosen: RunnerLease | None,
-    changes: bool,
     starter: str | None = None,
     now: datetime,
     wait_s: float,
@@ -48,7 +48,6 @@ def wanted(
         record: What KV `owners` says; None for a new workspace.
         holder: The lease of the record's runner; None when it has none.
         chosen: The runner that would get the workspace if it were free; None when nobody takes any.
-        changes: Whether the request may change files.
         starter: What a new workspace begins with.
         now: The moment.
         wait_s: Seconds that a changed workspace waits for its runner.
@@ -57,13 +56,13 @@ def wanted(
         None when there is nobody to send to and nothing to write.
     """
     if record is None:
-        return chosen and _served(_new(chosen, starter), chosen, changes)
+        return chosen and _served(_new(chosen, starter), chosen)
     if record.deleted:
         return None
     if holder is not None and holder.serving:
-        return _served(record, holder, changes)
+        return _served(record, holder)
     if not record.dirty:
-        return chosen and _served(_moved(record, chosen), chosen, changes)
+        return chosen and _served(_moved(record, chosen), chosen)
     if holder is not None:
         # It ends, or its sandbox does not hold: either way it stores a copy soon.
         return None
@@ -71,7 +70,7 @@ def wanted(
         return Wanted(record.model_copy(update={"gone_since": now}), serves=False)
     if chosen is None or now < record.gone_since + timedelta(seconds=wait_s):
         return None
-    return _served(_moved(record, chosen), chosen, changes)
+    return _served(_moved(record, chosen), chosen)
 
 
 def reported(
@@ -94,12 +93,20 @@ def reported(
 def _told(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
     """What a report of the runner that has the workspace changes."""
     changes: dict[str, object] = {"gone_since": None}
-    if report.snapshot is not None and report.generation <= record.generation:
-        complete = report.complete and report.generation == record.generation
-        changes |= {"snapshot": report.snapshot, "dirty": record.dirty and not complete}
+    if report.begins and report.generation > record.generation:
+        changes |= {"dirty": True, "generation": report.generation}
+    if report.snapshot is not None and _is_newer(report.snapshot, record.snapshot):
+        changes["snapshot"] = report.snapshot
+        if report.complete and report.generation == record.generation:
+            changes["dirty"] = False
     if report.lost is not None:
         changes["loss"] = WorkspaceLoss(term=record.term, snapshot_ts=None, reason=report.lost)
     return changes
+
+
+def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
+    """Whether a copy is the known one or was made after it."""
+    return known is None or snapshot.created_at >= known.created_at
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlace:
@@ -113,16 +120,12 @@ def place_of(record: WorkspaceOwner) -> WorkspacePlace:
 
 
 def _new(chosen: RunnerLease, starter: str | None) -> WorkspaceOwner:
-    return WorkspaceOwner(
-        runner=chosen.runner, runner_epoch=chosen.runner_epoch, generation=0, starter=starter
-    )
+    return WorkspaceOwner(runner=chosen.runner, runner_epoch=chosen.runner_epoch, starter=starter)
 
 
-def _served(record: WorkspaceOwner, by: RunnerLease, changes: bool) -> Wanted:
-    marked: dict[str, object] = {"runner_epoch": by.runner_epoch, "gone_since": None}
-    if changes and not record.dirty:
-        marked |= {"dirty": True, "generation": record.generation + 1}
-    return Wanted(record.model_copy(update=marked), serves=True)
+def _served(record: WorkspaceOwner, by: RunnerLease) -> Wanted:
+    served = {"runner_epoch": by.runner_epoch, "gone_since": None}
+    return Wanted(record.model_copy(update=served), serves=True)
 
 
 def _moved(record: WorkspaceOwner, chosen: RunnerLease) -> WorkspaceOwner:
@@ -136,7 +139,7 @@ def _moved(record: WorkspaceOwner, chosen: RunnerLease) -> WorkspaceOwner:
 
 def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceVerdict:
     snapshot = None if record.deleted else record.snapshot
-    return WorkspaceVerdict(mine=mine, dirty=record.dirty, snapshot=snapshot)
+    return WorkspaceVerdict(mine=mine, generation=record.generation, dirty=record.dirty, snapshot=snapshot)
 
 
 @dataclass
@@ -146,39 +149,30 @@ class WorkspaceDesk:
     term: int = 0
     """Of the directory; 0 when there is none."""
     generation: int = 0
-    """The highest at which a change was begun."""
-    sealed: int = 0
-    """The highest at which no change is begun any more."""
+    changed: bool = False
+    """Whether the files may differ from the last complete copy. While it is False nothing may change them."""
     users: int = 0
     """Requests that were admitted and have not ended."""
     edits: int = 0
-    """Changes that this process has begun: two copies with the same number between them are equal."""
+    """Requests that may change files, begun by this process: between two equal counts nothing changed."""
 
-    @property
-    def changed(self) -> bool:
-        """Whether the files may differ from the last complete copy."""
-        return self.generation > self.sealed
+    def admits(self, place: WorkspacePlace) -> bool:
+        """Whether a request may be let in: not when it is from before a move."""
+        return place.term >= self.term
 
-    def admits(self, place: WorkspacePlace, *, changes: bool) -> bool:
-        """Whether a request may be let in: not from before a move or, if it changes files, before a seal."""
-        if place.term != self.term:
-            return place.term > self.term
-        return not changes or place.generation > self.sealed
+    def takes(self, place: WorkspacePlace) -> None:
+        """Note that the files of a term are there, as they are in the copy."""
+        self.term, self.generation, self.changed = place.term, place.generation, False
 
-    def begins(self, place: WorkspacePlace, *, changes: bool) -> None:
-        """Note a request whose turn has come, after the files of its term are there."""
-        if place.term > self.term:
-            self.term, self.generation, self.sealed = place.term, 0, 0
-        if changes:
-            self.generation = max(self.generation, place.generation)
-            self.edits += 1
+    def begins(self, runner_epoch: int) -> WorkspaceReport | None:
+        """What must be reported before the files may change; None when they may."""
+        if self.changed:
+            return None
+        return WorkspaceReport(
+            runner_epoch=runner_epoch, term=self.term, generation=self.generation + 1, begins=True
+        )
 
-    def seal(self, edits: int) -> bool:
-        """Admit no more changes at this generation; False when one was let in since a copy was begun.
-
-        `edits` is their number when the files were read for the copy.
-        """
-        if self.users or self.edits != edits:
-            return False
-        self.sealed = self.generation
-        return True
+    def hears(self, verdict: WorkspaceVerdict) -> None:
+        """Go by what the record says of a workspace that is this runner's."""
+        self.generation = max(self.generation, verdict.generation)
+        self.changed = verdict.dirty

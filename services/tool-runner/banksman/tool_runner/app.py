@@ -245,10 +245,10 @@ def _keeper(bus: Bus, own: ToolRunnerSettings, premises: _Premises) -> Keeper:
     scratch = premises.workspaces.root / ".copies"
     snapshots = Snapshots(Objects(bus, names.WORKSPACES), scratch, premises.user, own.limits.workspace)
     snapshots.prepare()
-    holdings = Holdings(premises.workspaces, snapshots)
-    holdings.load()
     reports = Reports(bus, premises.identity.runner)
-    return Keeper(holdings, snapshots, reports, premises.identity.epoch, own.copies)
+    holdings = Holdings(premises.workspaces, snapshots, reports, runner_epoch=premises.identity.epoch)
+    holdings.load()
+    return Keeper(holdings, snapshots, reports, own.copies)
 
 
 def _worker(
@@ -275,12 +275,7 @@ def _worker(
         now=lambda: datetime.now(UTC),
         may_start=lambda: lease.holds and not worker.draining,
         may_repeat=lambda request: premises.may_repeat(request.call.name),
-        fits=lambda request: holdings.admits(
-            request.tenant,
-            request.workspace_id,
-            request.place,
-            changes=not premises.may_repeat(request.call.name),
-        ),
+        fits=lambda request: holdings.admits(request.tenant, request.workspace_id, request.place),
     )
     outputs = Objects(bus, names.OUTPUTS)
     execution = premises.box and Execution(bus, identity.runner, premises.box, premises.workspaces, outputs)

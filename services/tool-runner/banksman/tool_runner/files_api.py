@@ -78,7 +78,7 @@ class FilesApi:
     async def _placed(self, tenant: str, conversation_id: str, request: OnFiles) -> FileAnswer:
         """Answer with the workspace as it was placed."""
         place, changes = request.place, not isinstance(request, FileList | FileRead)
-        if not self._holdings.admits(tenant, conversation_id, place, changes=changes):
+        if not self._holdings.admits(tenant, conversation_id, place):
             return FileAnswer(moved=True)
         if isinstance(request, FileList) and self._holdings.is_empty(tenant, conversation_id, place):
             return FileAnswer()

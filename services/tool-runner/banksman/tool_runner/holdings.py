@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
-from banksman.contracts.workspaces import SnapshotRef, WorkspacePlace
+from banksman.contracts.workspaces import SnapshotRef, WorkspacePlace, WorkspaceReport, WorkspaceVerdict
 from banksman.runs.workspaces import WorkspaceDesk
 from banksman.tool_runner.archive_writing import CopyRefused
+from banksman.tool_runner.reports import Reports
 from banksman.tool_runner.snapshots import Snapshots
 from banksman.tool_runner.workspace import WorkspaceStore
 
@@ -30,7 +31,7 @@ class _Record(BaseModel):
     term: int = 0
     """0 while the files of a term are being put there."""
     generation: int = 0
-    sealed: int = 0
+    changed: bool = True
     snapshot: str | None = None
     """The last copy of this workspace, of which the platform knows."""
     unfinished: str | None = None
@@ -59,10 +60,14 @@ class Holding:
     snapshot: str | None = None
     unfinished: str | None = None
     lost: str | None = None
+    unsure: bool = False
+    """Whether a report was not answered: then the files count as unchanged, so that the next change is
+    reported first, and the record is asked what it says."""
     last_used: float = 0.0
     """A moment of the loop's clock."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the files are put there, copied or removed: no request begins meanwhile."""
+    """Held while the files are put there, copied or removed, and while their state is reported: no request
+    begins meanwhile."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -73,9 +78,13 @@ class Holding:
 class Holdings:
     """All of them, by tenant and conversation."""
 
-    def __init__(self, workspaces: WorkspaceStore, snapshots: Snapshots) -> None:
+    def __init__(
+        self, workspaces: WorkspaceStore, snapshots: Snapshots, reports: Reports, *, runner_epoch: int
+    ) -> None:
         self.workspaces = workspaces
+        self.runner_epoch = runner_epoch
         self._snapshots = snapshots
+        self._reports = reports
         self._records = workspaces.root / ".records"
         self._held: dict[tuple[str, str], Holding] = {}
 
@@ -89,14 +98,14 @@ class Holdings:
         for path in self._records.glob("*.json"):
             tenant, _, conversation = path.stem.partition(".")
             record = _read(path)
-            desk = WorkspaceDesk(record.term, record.generation, record.sealed)
+            desk = WorkspaceDesk(record.term, record.generation, record.changed)
             self._held[tenant, conversation] = Holding(
                 tenant, conversation, desk, record.snapshot, record.unfinished, record.lost
             )
         for tenant, conversation in self.workspaces.stored():
             # Kept by a version that wrote no records: it knew of no moves, and of no copies.
             if (tenant, conversation) not in self._held:
-                desk = WorkspaceDesk(term=1, generation=1)
+                desk = WorkspaceDesk(term=1, changed=True)
                 self._held[tenant, conversation] = Holding(tenant, conversation, desk)
 
     def __iter__(self) -> Iterator[Holding]:
@@ -111,9 +120,9 @@ class Holdings:
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         return self._held.setdefault(key, Holding(*key))
 
-    def admits(self, tenant: str, conversation: str, place: WorkspacePlace, *, changes: bool) -> bool:
+    def admits(self, tenant: str, conversation: str, place: WorkspacePlace) -> bool:
         """Whether a request may be let in; if not, whoever sent it must place the workspace anew."""
-        return self.of(tenant, conversation).desk.admits(place, changes=changes)
+        return self.of(tenant, conversation).desk.admits(place)
 
     def is_empty(self, tenant: str, conversation: str, place: WorkspacePlace) -> bool:
         """Whether a workspace was never used, so that looking into it needs no files."""
@@ -133,11 +142,11 @@ class Holdings:
         holding.last_used = asyncio.get_running_loop().time()
 
     async def ready(self, holding: Holding, place: WorkspacePlace, *, changes: bool) -> None:
-        """Wait until the files of the request's term are there, and note that it begins.
+        """Wait until the files of the request's term are there, and may change if the request changes them.
 
         Raises:
             CopyLost: they cannot be restored; the next request finds an empty workspace.
-            Unavailable: not now: the store does not answer, or the workspace has moved on.
+            Unavailable: not now: nobody answers, or the workspace has moved on.
             OSError: the files cannot be written.
         """
         async with holding.lock:
@@ -146,10 +155,35 @@ class Holdings:
             exists = self.workspaces.exists(*holding.key)
             if place.term > holding.desk.term or not exists:
                 await self._take(holding, place)
-            begun = holding.desk.generation
-            holding.desk.begins(place, changes=changes)
-            if holding.desk.generation != begun:
-                await self.remember(holding)
+            if changes:
+                await self._begin(holding)
+
+    async def ask(self, holding: Holding, report: WorkspaceReport) -> WorkspaceVerdict:
+        """Report while the lock is held, and go by the answer.
+
+        Raises:
+            Unavailable: nobody answered; whether the report was heard is not known.
+        """
+        verdict = await self._reports.ask(*holding.key, report)
+        if verdict.mine and verdict.known:
+            holding.desk.hears(verdict)
+            holding.snapshot = verdict.snapshot and verdict.snapshot.id
+            if holding.unfinished == holding.snapshot:
+                holding.unfinished = None
+            holding.unsure = False
+            await self.remember(holding)
+        return verdict
+
+    async def _begin(self, holding: Holding) -> None:
+        """Let the files change, which the record says first."""
+        desk = holding.desk
+        if (report := desk.begins(self.runner_epoch)) is not None:
+            verdict = await self.ask(holding, report)
+            if not verdict.known:
+                desk.changed = True
+            if not (verdict.mine and desk.changed):
+                raise Unavailable("the workspace has moved since it was placed")
+        desk.edits += 1
 
     async def remember(self, holding: Holding) -> None:
         """Write down what is known of a workspace."""
@@ -186,9 +220,7 @@ class Holdings:
             lost = await self._restored(holding, place.snapshot)
         if place.snapshot is None or lost is not None:
             await asyncio.to_thread(self.workspaces.get, *holding.key)
-        sealed = holding.desk.sealed if place.term == holding.desk.term else 0
-        generation = holding.desk.generation if place.term == holding.desk.term else 0
-        holding.desk.term, holding.desk.generation, holding.desk.sealed = place.term, generation, sealed
+        holding.desk.takes(place)
         holding.snapshot = place.snapshot.id if place.snapshot and lost is None else None
         holding.lost = lost
         await self.remember(holding)
@@ -229,7 +261,7 @@ def _record_of(holding: Holding) -> _Record:
     return _Record(
         term=desk.term,
         generation=desk.generation,
-        sealed=desk.sealed,
+        changed=desk.changed,
         snapshot=holding.snapshot,
         unfinished=holding.unfinished,
         lost=holding.lost,

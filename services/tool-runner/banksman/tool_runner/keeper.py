@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 COPIES_AT_A_TIME = 2
 ASKS_AT_A_TIME = 8
+ASK_AGAIN_S = 1.0
 LOOK_EVERY_S, LEAST_S = 1.0, 0.05
 GARBAGE_AFTER = timedelta(hours=1)
 """Age at which a copy that nobody knows of counts as interrupted."""
@@ -33,7 +34,6 @@ class Keeper:
     holdings: Holdings
     snapshots: Snapshots
     reports: Reports
-    runner_epoch: int
     settings: CopySettings
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(COPIES_AT_A_TIME))
     _copying: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
@@ -50,6 +50,8 @@ class Keeper:
                     if self._is_due(holding):
                         self._copying.add(holding.key)
                         tasks.create_task(self._copy_when_idle(holding), name=f"copy {holding.conversation}")
+                    elif holding.unsure:
+                        await self._reconcile(holding)
                     elif holding.lost is not None:
                         await self._tell_loss(holding)
                     elif self._may_go(holding):
@@ -61,10 +63,15 @@ class Keeper:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s), asyncio.TaskGroup() as tasks:
                 for holding in self.holdings:
-                    if holding.desk.changed:
-                        tasks.create_task(self._copied(holding))
+                    tasks.create_task(self._copy_at_end(holding))
         if left := [holding.conversation for holding in self.holdings if holding.desk.changed]:
             logger.warning("%d workspaces have changes that are in no copy: %s", len(left), left[:20])
+
+    async def _copy_at_end(self, holding: Holding) -> None:
+        if holding.unsure:
+            await self._reconcile(holding)
+        if holding.desk.changed:
+            await self._copied(holding)
 
     async def forget(self, tenant: str, conversation: str, snapshot: SnapshotRef | None) -> None:
         """Remove a workspace of a deleted conversation, with its copies.
@@ -134,43 +141,58 @@ class Keeper:
                 holding.unfinished = archived.id
                 await self.holdings.remember(holding)
             stored = await self.snapshots.store(*holding.key, archived, term=term, generation=generation)
-        report = WorkspaceReport(
-            runner_epoch=self.runner_epoch, term=term, generation=generation, snapshot=stored
+        async with holding.lock:
+            replaced = holding.snapshot
+            report = self._report(holding, snapshot=stored, complete=desk.edits == edits)
+            verdict = await self._told(holding, report)
+        await self._settle(holding, stored, verdict, replaced)
+
+    def _report(self, holding: Holding, **said: object) -> WorkspaceReport:
+        desk = holding.desk
+        told = WorkspaceReport(
+            runner_epoch=self.holdings.runner_epoch, term=desk.term, generation=desk.generation
         )
-        verdict = await self._told(holding, report, edits)
-        await self._settle(holding, stored, verdict)
+        return told.model_copy(update=said)
 
-    async def _told(self, holding: Holding, report: WorkspaceReport, edits: int) -> WorkspaceVerdict:
-        """Report a copy, complete when nothing was begun since; then no change begins before the answer."""
-        before = holding.desk.sealed
-        complete = holding.desk.seal(edits)
-        verdict = None
+    async def _told(self, holding: Holding, report: WorkspaceReport) -> WorkspaceVerdict:
+        """Report a copy. When nobody answers it may have been heard: then no change begins unreported."""
         try:
-            verdict = await self.reports.tell(*holding.key, report.model_copy(update={"complete": complete}))
-            return verdict
-        finally:
-            if verdict is None or verdict.dirty:
-                holding.desk.sealed = before
+            return await self.holdings.ask(holding, report)
+        except BanksmanError:
+            holding.unsure = True
+            holding.desk.changed = holding.desk.changed and not report.complete
+            raise
 
-    async def _settle(self, holding: Holding, stored: SnapshotRef, verdict: WorkspaceVerdict) -> None:
-        """Keep the copy that counts and remove the other one."""
+    async def _settle(
+        self, holding: Holding, stored: SnapshotRef, verdict: WorkspaceVerdict, replaced: str | None
+    ) -> None:
+        """Remove the copy that does not count."""
         counts = verdict.mine and verdict.snapshot is not None and verdict.snapshot.id == stored.id
-        replaced = holding.snapshot if counts else stored.id
-        if counts:
-            async with holding.lock:
-                holding.snapshot, holding.unfinished = stored.id, None
-                await self.holdings.remember(holding)
-        else:
-            holding.last_used = asyncio.get_running_loop().time()
-        if replaced is not None:
-            await self.snapshots.remove(*holding.key, replaced)
+        if not counts:
+            self._refused[holding.key] = holding.desk.edits
+        unneeded = replaced if counts else stored.id
+        if unneeded is not None:
+            await self.snapshots.remove(*holding.key, unneeded)
         if not verdict.mine:
             await self.holdings.drop(holding)
 
     async def _remove_unfinished(self, holding: Holding) -> None:
-        if holding.unfinished is not None:
-            await self.snapshots.remove(*holding.key, holding.unfinished)
+        """Remove what an earlier try left, unless it counts after all."""
+        unfinished = holding.unfinished
+        if unfinished is None:
+            return
+        await self.holdings.ask(holding, self._report(holding))
+        if holding.snapshot != unfinished:
+            await self.snapshots.remove(*holding.key, unfinished)
             holding.unfinished = None
+
+    async def _reconcile(self, holding: Holding) -> None:
+        """Learn what the record says after a report that nobody answered."""
+        try:
+            async with holding.lock:
+                await self.holdings.ask(holding, self._report(holding))
+        except (BanksmanError, OSError) as error:
+            logger.warning("%s: whether its copy counts is not known yet: %s", holding.conversation, error)
 
     async def _ask_about_all(self) -> None:
         """Find out which workspaces went elsewhere, or ended, while this runner was away."""
@@ -185,8 +207,15 @@ class Keeper:
                 tasks.create_task(ask(holding))
 
     async def _ask_about(self, holding: Holding) -> None:
-        report = WorkspaceReport(runner_epoch=self.runner_epoch, term=holding.desk.term)
-        verdict = await self.reports.tell(*holding.key, report)
+        while True:
+            async with holding.lock:
+                report = self._report(holding)
+                try:
+                    verdict = await self.holdings.ask(holding, report)
+                    break
+                except (BanksmanError, OSError) as error:
+                    logger.warning("%s: whose it is is not known yet: %s", holding.conversation, error)
+            await asyncio.sleep(ASK_AGAIN_S)
         try:
             if not verdict.mine and holding.desk.term == report.term and await self.holdings.drop(holding):
                 logger.info("%s: its files were of an earlier term and are removed", holding.conversation)
@@ -194,10 +223,9 @@ class Keeper:
             logger.error("%s: its old files are not removed: %s", holding.conversation, error)
 
     async def _tell_loss(self, holding: Holding) -> None:
-        report = WorkspaceReport(runner_epoch=self.runner_epoch, term=holding.desk.term, lost=holding.lost)
         try:
-            await self.reports.ask(*holding.key, report)
             async with holding.lock:
+                await self.holdings.ask(holding, self._report(holding, lost=holding.lost))
                 holding.lost = None
                 await self.holdings.remember(holding)
         except (BanksmanError, OSError) as error:
@@ -217,7 +245,7 @@ class Keeper:
         Raises:
             Unavailable: the store or the platform did not answer.
         """
-        question = WorkspaceReport(runner_epoch=self.runner_epoch, term=0)
+        question = WorkspaceReport(runner_epoch=self.holdings.runner_epoch, term=0)
         for (tenant, conversation), copies in (await self.snapshots.stored_before(before)).items():
             verdict = await self.reports.ask(tenant, conversation, question)
             if verdict.known:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceVerdict
 
-logger = logging.getLogger(__name__)
-
 ANSWER_S = 5.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Reports:
@@ -25,19 +19,8 @@ class Reports:
         self._bus = bus
         self._runner = runner
 
-    async def tell(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceVerdict:
-        """Report, and ask again for as long as nobody answers. A report may be repeated."""
-        pause = _FIRST_PAUSE_S
-        while True:
-            try:
-                return await self.ask(tenant, conversation_id, report)
-            except BanksmanError as error:
-                logger.warning("%s: not reported yet: %s", conversation_id, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
-
     async def ask(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceVerdict:
-        """Report once.
+        """Report, and hear what the record says then.
 
         Raises:
             Unavailable: nobody answered, or not in our words.
