@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -40,17 +41,21 @@ async def test_clocks_that_are_wrong_by_minutes_change_nothing(stage: Stage) -> 
         await asyncio.sleep(TRAFFIC_S)
 
     try:
-        for name, seconds in SHIFTS_S.items():
-            stage.fleet[name].environment = shifted(seconds)
-            await stage.restarted(name)
+        await _live_at(stage, {name: shifted(seconds) for name, seconds in SHIFTS_S.items()})
         verdict = await under_traffic(stage.fleet, stage.model, seed=10, rate=3, strike=go_on)
     finally:
-        for name in SHIFTS_S:
-            stage.fleet[name].environment = {}
-            await stage.restarted(name)
+        await _live_at(stage, {name: {} for name in SHIFTS_S})
 
     print(verdict)  # noqa: T201  # shown when the test fails
     assert verdict.breaches.keys() <= BY_THE_CLOCK, f"{verdict}\n{verdict.log}"
     assert verdict.problems == []
     statuses = {str(run.ends[0].data["status"]) for run in verdict.history.runs.values()}
     assert statuses <= {"completed", "rejected", "cancelled"}
+
+
+async def _live_at(stage: Stage, environments: Mapping[str, dict[str, str]]) -> None:
+    """Start services anew, each with its clock."""
+    async with asyncio.TaskGroup() as restarting:
+        for name, environment in environments.items():
+            stage.fleet[name].environment = environment
+            restarting.create_task(stage.restarted(name))
