@@ -61,11 +61,20 @@ class Bus:
     `close` was called): a service that finds it set ends.
     """
 
-    def __init__(self, nc: Client, settings: NatsSettings, name: str, inbox_prefix: str) -> None:
+    def __init__(
+        self,
+        nc: Client,
+        settings: NatsSettings,
+        name: str,
+        inbox_prefix: str,
+        *,
+        answers_clients: bool = False,
+    ) -> None:
         self.nc = nc
         self.inbox_prefix = inbox_prefix
         self.settings = settings
         self.name = name
+        self.answers_clients = answers_clients
         self.js: JetStreamContext = jetstream(nc)
         self.stats = BusStats()
         self.closed = asyncio.Event()
@@ -77,18 +86,27 @@ class Bus:
         self._on_slow_consumer: list[Callable[[str], None]] = []
 
     @classmethod
-    async def connect(cls, settings: NatsSettings, *, name: str, inbox_prefix: str = "_INBOX") -> Self:
+    async def connect(
+        cls,
+        settings: NatsSettings,
+        *,
+        name: str,
+        inbox_prefix: str = "_INBOX",
+        answers_clients: bool = False,
+    ) -> Self:
         """Connect as the user of `settings`.
 
         Args:
             settings: Servers and identity.
             name: What the server shows in its monitoring.
             inbox_prefix: Head of the subjects that answers come to; each user has the right to its own only.
+            answers_clients: True when somebody waits for each of its durable publishes: a server that is
+                there and does not store, because its disk is full, is then given up after one try.
 
         Raises:
             Unavailable: no server accepted the user within `connect_timeout_s`.
         """
-        bus = cls(Client(), settings, name, inbox_prefix)
+        bus = cls(Client(), settings, name, inbox_prefix, answers_clients=answers_clients)
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
                 await bus.nc.connect(inbox_prefix=inbox_prefix, **bus._options())

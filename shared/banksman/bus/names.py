@@ -88,6 +88,29 @@ def acknowledgements(stream: str, durable: str) -> str:
     return f"$JS.ACK.{stream}.{durable}.>"
 
 
+_STREAM_BY_TOKEN: Final = {
+    "conversation": EVENTS,
+    "run": RUNS,
+    "approval": APPROVALS,
+    "tool": RESULTS,
+    "workflow": WORKFLOWS,
+    "timer": TIMERS,
+    "dead": DEAD,
+}
+
+
+def stream_of(subject: str) -> str:
+    """The stream that holds a subject of ours."""
+    first, second = subject.split(".")[:2]
+    match first:
+        case "$KV":
+            return kv_stream(second)
+        case "$O":
+            return object_stream(second)
+        case _:
+            return _STREAM_BY_TOKEN.get(first, first)
+
+
 def kv_stream(bucket: str) -> str:
     """The stream behind a bucket."""
     return f"KV_{bucket}"

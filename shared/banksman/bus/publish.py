@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import MessageTooLarge, PublishRefused, SlotTaken, WrongLastSequence
+from banksman.bus.errors import MessageTooLarge, PublishRefused, SlotTaken, TimedOut, WrongLastSequence
 from banksman.bus.names import (
     CODE_MESSAGE_TOO_LARGE,
     CODE_RESOURCES,
@@ -23,8 +23,10 @@ from banksman.bus.names import (
     MSG_ID,
     SCHEDULE,
     SCHEDULE_TARGET,
+    api,
+    stream_of,
 )
-from banksman.contracts.errors import Overloaded, Unavailable
+from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ ACK_TIMEOUT_S = 5.0
 """Seconds to wait for one PubAck."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+LEADER_TIMEOUT_S = 0.8
 
 _SLOT_TAKEN = "maximum messages per subject exceeded"
 _FULL = re.compile(r"maximum (bytes|messages) exceeded")
@@ -92,7 +95,8 @@ async def durable(
         MessageTooLarge: more than the stream or the server accepts.
         Forbidden: this user may not publish there.
         PublishRefused: the server refused it for another reason.
-        Unavailable: the budget ran out; whether it is stored is not known.
+        Unavailable: the budget ran out, or earlier, where clients wait, the server stores nothing; whether it
+            is stored is not known.
     """
     sent = _headers(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
@@ -107,6 +111,8 @@ async def durable(
                     return await _publish(bus, subject, payload, sent, tries)
                 except _TryAgain as again:
                     reason = str(again)
+                    if isinstance(again.__cause__, TimedOut) and await _stores_nothing(bus, subject):
+                        raise Unavailable(f"{subject}: NATS is there and stores nothing: is its disk full?")
                     logger.info("%s: publishing again after try %d: %s", subject, tries, reason)
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(pause * 2, LONGEST_PAUSE_S)
@@ -139,6 +145,22 @@ async def _publish(bus: Bus, subject: str, payload: bytes, headers: Mapping[str,
     if error := answer.get("error"):
         raise _refusal(bus, subject, payload, cast(dict[str, Any], error))
     return PubAck(answer["stream"], answer["seq"], answer.get("duplicate", False), tries)
+
+
+async def _stores_nothing(bus: Bus, subject: str) -> bool:
+    """Whether a stream that did not acknowledge has a leader all the same: nothing changes by waiting.
+
+    A full disk shows so. Without a leader, as during an election, nobody answers for the stream.
+    """
+    if not bus.answers_clients:
+        return False
+    try:
+        answer = await bus.replies.ask(
+            api("STREAM.INFO", stream_of(subject)), b"", timeout_s=LEADER_TIMEOUT_S
+        )
+    except BanksmanError:
+        return False
+    return b'"state"' in answer.data
 
 
 def _parse(subject: str, data: bytes) -> dict[str, Any]:

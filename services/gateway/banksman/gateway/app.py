@@ -183,7 +183,9 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
 
 
 async def _connect(settings: GatewayServiceSettings) -> Bus:
-    return await Bus.connect(settings.nats, name=GATEWAY, inbox_prefix=inbox_prefix(GATEWAY))
+    return await Bus.connect(
+        settings.nats, name=GATEWAY, inbox_prefix=inbox_prefix(GATEWAY), answers_clients=True
+    )
 
 
 async def _outputs(settings: GatewayServiceSettings, bus: Bus, stack: contextlib.AsyncExitStack) -> Bus:
