@@ -37,7 +37,7 @@ def writing(*pieces: bytes, endless: bytes = b"") -> Answer:
             writer.write(piece)
         await writer.drain()
         while endless:
-            writer.write(endless)
+            writer.write(endless * 2000)
             await writer.drain()
 
     return answer

@@ -1,0 +1,32 @@
+"""The security page names tests that exist, and leaves no listed attack out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+CASE = re.compile(r"^\| (A\d+) \|[^|]*\|(.*)\|$", re.MULTILINE)
+CASES = {f"A{number}" for number in (*range(1, 26), *range(29, 33))}
+
+
+@cache
+def defined_in(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    named = NAMED.findall(PAGE)
+    assert len(named) > 60
+    assert [f"{path}::{test}" for path, test in named if test not in defined_in(path)] == []
+
+
+def test_every_listed_attack_has_one_row_with_a_test() -> None:
+    rows = CASE.findall(PAGE)
+    assert sorted(case for case, _ in rows) == sorted(CASES)
+    assert [case for case, tests in rows if not NAMED.search(tests)] == []
