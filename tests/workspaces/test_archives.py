@@ -1,0 +1,338 @@
+"""Copies that nobody should trust: each is refused as a whole, and nothing outside is touched."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from banksman.tool_runner.archive_names import link_stays
+from banksman.tool_runner.archive_reading import read_archive
+from banksman.tool_runner.archive_writing import Contents, CopyRefused, write_archive
+from banksman.tool_runner.identity import SandboxIdentity
+from banksman.tool_runner.limits import WorkspaceLimits
+
+ME = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
+LIMITS = WorkspaceLimits(max_bytes=1_000_000, max_entries=50, max_depth=8)
+EVERYTHING = WorkspaceLimits()
+OUTSIDE = b"outside"
+
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Where a copy goes, beside something that is none of its business."""
+    (tmp_path / "outside").write_bytes(OUTSIDE)
+    directory = tmp_path / "workspace"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def nothing_outside(tmp_path: Path) -> Iterator[None]:
+    """Whatever a test restores, the directory beside the workspace stays as it was."""
+    yield
+    assert set(os.listdir(tmp_path)) <= {"outside", "workspace", "source"}
+    outside = tmp_path / "outside"
+    assert not outside.exists() or (outside.read_bytes(), outside.stat().st_nlink) == (OUTSIDE, 1)
+
+
+def entry(name: str, data: bytes = b"", **told: object) -> Member:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    for field, value in told.items():
+        setattr(member, field, value)
+    return member, data
+
+
+def directory(name: str) -> Member:
+    return entry(name, type=tarfile.DIRTYPE, mode=0o755)
+
+
+def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> Member:
+    return entry(name, type=kind, linkname=to)
+
+
+def packed(*members: Member) -> bytes:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member, data in members:
+            archive.addfile(member, io.BytesIO(data))
+    return compressed(plain.getvalue())
+
+
+def compressed(plain: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(plain)
+
+
+def restore(data: bytes, target: Path, *, entries: int = 1, size: int = 0) -> None:
+    read_archive(io.BytesIO(data), target, ME, LIMITS, expected=Contents(entries, size))
+
+
+def refused(data: bytes, target: Path, *, because: str, entries: int = 1, size: int = 0) -> None:
+    with pytest.raises(CopyRefused, match=because):
+        restore(data, target, entries=entries, size=size)
+
+
+def fill(root: Path) -> None:
+    """A tree with one of everything that commands make."""
+    (root / "d" / "deep").mkdir(parents=True)
+    (root / "d" / "deep" / "text").write_text("text")
+    (root / "empty").mkdir()
+    (root / "run").write_text("#!/bin/sh\n")
+    (root / "run").chmod(0o755)
+    os.link(root / "d" / "deep" / "text", root / "twin")
+    (root / "near").symlink_to("d/deep/text")
+    (root / "python").symlink_to("/usr/bin/python3")
+    (root / ("long" * 50)).write_text("a long name")
+    (root / "line\nbreak and Ünïcode").write_text("x")
+    os.write(fd := os.open(bytes(root) + b"/not-utf8-\xff", os.O_WRONLY | os.O_CREAT), b"raw")
+    os.close(fd)
+    (root / "closed").write_text("nobody may read this")
+    (root / "closed").chmod(0)
+    os.utime(root / "run", (1_000_000_000, 1_000_000_000))
+
+
+def test_a_copy_restores_what_was_there(tmp_path: Path, target: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    fill(source)
+    file = io.BytesIO()
+    contents = write_archive(source, file, EVERYTHING)
+    file.seek(0)
+    read_archive(file, target, ME, EVERYTHING, expected=contents)
+    assert seen(target) == seen(source)
+    assert (target / "twin").stat().st_ino == (target / "d" / "deep" / "text").stat().st_ino
+    assert (target / "run").stat().st_mtime == 1_000_000_000
+
+
+def seen(root: Path) -> dict[bytes, tuple[int, bytes]]:
+    """Each path with its mode, and its content or target."""
+    found: dict[bytes, tuple[int, bytes]] = {}
+    for base, names, files in os.walk(os.fsencode(root)):
+        for name in (*names, *files):
+            path = os.path.join(base, name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(mode) and (os.geteuid() == 0 or mode & 0o400):
+                content = Path(os.fsdecode(path)).read_bytes()
+            else:
+                content = b""
+            found[os.path.relpath(path, os.fsencode(root))] = (mode, content)
+    return found
+
+
+def test_what_is_no_file_and_links_that_lead_out_are_left_out_of_a_copy(tmp_path: Path, target: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "kept").write_text("kept")
+    os.mkfifo(source / "pipe")
+    (source / "up").symlink_to("../outside")
+    (source / "etc").symlink_to("/etc/passwd")
+    file = io.BytesIO()
+    contents = write_archive(source, file, EVERYTHING)
+    file.seek(0)
+    read_archive(file, target, ME, EVERYTHING, expected=contents)
+    assert os.listdir(target) == ["kept"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "d/../../outside", "/etc/x", "a//b", "./a", "..", "a/."]
+)
+def test_a_path_that_leaves_the_workspace_is_refused(target: Path, name: str) -> None:
+    refused(packed(entry(name, b"evil")), target, because="no path inside", size=4)
+
+
+def test_an_absolute_path_is_refused_though_it_names_the_workspace(target: Path) -> None:
+    refused(packed(entry(str(target / "a"), b"evil")), target, because="no path inside", size=4)
+
+
+@pytest.mark.parametrize("to", ["../outside", "/etc/passwd", "d/../../outside", "/usr/../etc/shadow", ""])
+def test_a_symbolic_link_that_leads_out_is_refused(target: Path, to: str) -> None:
+    refused(packed(link("a", to)), target, because="leads out")
+
+
+def test_nothing_is_written_through_a_link(target: Path) -> None:
+    members = (directory("d"), link("through", "d"), entry("through/a", b"evil"))
+    refused(packed(*members), target, because="contradict", entries=3, size=4)
+    assert os.listdir(target / "d") == []
+
+
+def test_nothing_replaces_what_came_before(target: Path) -> None:
+    refused(packed(entry("a", b"one"), entry("a", b"two")), target, because="twice", entries=2, size=6)
+    refused(packed(link("b", "a"), entry("b", b"evil")), target, because="contradict", entries=2, size=4)
+
+
+@pytest.mark.parametrize("to", ["../outside", "/etc/passwd", "missing", "link"])
+def test_a_hard_link_to_what_is_no_file_of_the_copy_is_refused(target: Path, to: str) -> None:
+    members = (link("link", "/usr/bin/env"), link("a", to, tarfile.LNKTYPE))
+    refused(packed(*members), target, because="hard link", entries=2)
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+def test_a_device_or_a_pipe_is_refused(target: Path, kind: bytes) -> None:
+    refused(packed(entry("a", type=kind, devmajor=1, devminor=5)), target, because="neither a file")
+
+
+def test_the_modes_that_give_rights_are_taken_away(target: Path) -> None:
+    restore(packed(entry("a", b"x", mode=0o6777)), target, size=1)
+    assert stat.S_IMODE((target / "a").stat().st_mode) == 0o777
+
+
+def test_a_sparse_file_is_refused_whatever_size_it_claims(target: Path) -> None:
+    sparse = entry("a", b"x" * 512)
+    sparse[0].pax_headers = {
+        "GNU.sparse.major": "0",
+        "GNU.sparse.minor": "1",
+        "GNU.sparse.map": "0,512",
+        "GNU.sparse.size": "999999999999",
+    }
+    refused(packed(sparse), target, because="neither a file|more than", size=512)
+
+
+def test_a_file_that_claims_a_huge_size_is_refused_before_anything_is_written(target: Path) -> None:
+    huge = tarfile.TarInfo("a")
+    huge.size = 10**15
+    header = huge.tobuf(tarfile.PAX_FORMAT)
+    refused(compressed(header), target, because="more than 1000000 bytes")
+    assert os.listdir(target) == []
+
+
+def test_more_files_than_a_workspace_may_have_are_refused(target: Path) -> None:
+    members = [entry(f"f{number}") for number in range(LIMITS.max_entries + 1)]
+    refused(packed(*members), target, because="more than 50 files", entries=51)
+
+
+def test_more_bytes_than_a_workspace_may_have_are_refused(target: Path) -> None:
+    members = [entry(f"f{number}", b"x" * 400_000) for number in range(3)]
+    refused(packed(*members), target, because="more than 1000000 bytes", entries=3, size=1_200_000)
+
+
+def test_directories_that_are_too_deep_are_refused(target: Path) -> None:
+    members = [directory("/".join("d" * depth)) for depth in range(1, LIMITS.max_depth + 2)]
+    refused(packed(*members), target, because="no path inside", entries=9)
+
+
+def test_an_entry_without_its_directory_is_refused(target: Path) -> None:
+    refused(packed(entry("missing/a", b"x")), target, because="contradict", size=1)
+
+
+def test_a_copy_that_unpacks_without_end_is_refused(target: Path) -> None:
+    """A hundred megabytes of one byte take ten kilobytes."""
+    first, _ = entry("a")
+    first.size = 100_000_000
+    bomb = compressed(first.tobuf() + bytes(100_000_000))
+    assert len(bomb) < 20_000
+    refused(bomb, target, because="more than")
+    members = packed(entry("a", b"x")) + compressed(bytes(100_000_000))
+    restore(members, target, size=1)
+
+
+def test_padding_without_end_is_refused(target: Path) -> None:
+    """What comes between two files is bounded as well."""
+    global_header = tarfile.TarInfo("pax")
+    global_header.type, global_header.size = tarfile.XGLTYPE, 900_000
+    filler = b"900000 comment=".ljust(899_999, b"x") + b"\n"
+    block = global_header.tobuf() + filler + bytes(-len(filler) % 512)
+    refused(compressed(block * 40), target, because="more than a workspace may hold|damaged")
+
+
+def test_a_header_that_would_fill_the_memory_is_refused(target: Path) -> None:
+    long = tarfile.TarInfo("pax")
+    long.type, long.size = tarfile.XHDTYPE, 2**31
+    refused(compressed(long.tobuf() + bytes(4096)), target, because="header that is too long")
+
+
+def test_headers_of_headers_are_refused(target: Path) -> None:
+    """The library reads each in the one before."""
+    record = b"14 comment=ab\n".ljust(512, b"\0")
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, 14
+    refused(compressed((header.tobuf() + record) * 3000), target, because="damaged|header|more than")
+
+
+def test_a_window_that_would_fill_the_memory_is_refused(target: Path) -> None:
+    magic = struct.pack("<I", 0xFD2FB528)
+    frame = magic + bytes([0x00, (27 - 10) << 3]) + b"\x01\x00\x00"
+    refused(frame, target, because="damaged", entries=0)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60])
+def test_a_copy_that_was_cut_is_refused(target: Path, cut: int) -> None:
+    data = packed(entry("a", os.urandom(5000)), entry("b", os.urandom(5000)))
+    refused(data[:-cut], target, because="damaged|ends in the middle", entries=2, size=10_001)
+
+
+def test_a_copy_that_ends_early_is_refused(target: Path) -> None:
+    """The library takes a broken header in the middle for the end."""
+    plain = zstandard.ZstdDecompressor().decompress(packed(entry("a", b"x"), entry("b", b"y")))
+    broken = plain[:1024] + bytes([plain[1024] ^ 0xFF]) + plain[1025:]
+    refused(compressed(broken), target, because="1 of 2 entries|damaged", entries=2, size=2)
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive", compressed(b"no archive"), compressed(b"")])
+def test_what_is_no_archive_is_refused(target: Path, data: bytes) -> None:
+    refused(data, target, because="damaged")
+
+
+@pytest.mark.parametrize(
+    ("limits", "because"),
+    [
+        (WorkspaceLimits(max_bytes=10), "more than 10 bytes"),
+        (WorkspaceLimits(max_entries=2), "more than 2 files"),
+        (WorkspaceLimits(max_depth=2), "deeper"),
+    ],
+)
+def test_no_copy_is_made_that_would_be_refused(tmp_path: Path, limits: WorkspaceLimits, because: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    fill(source)
+    with pytest.raises(CopyRefused, match=because):
+        write_archive(source, io.BytesIO(), limits)
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "stays"),
+    [
+        ("a", "b", True),
+        ("d/a", "../b", True),
+        ("d/a", "../../b", False),
+        ("bin/python", "/usr/bin/python3", True),
+        ("a", "/workspace/d", True),
+        ("a", "/usr/../etc", False),
+        ("a", "/usrlocal", False),
+        ("a", "x" * 5000, False),
+    ],
+)
+def test_links_stay_inside_or_lead_to_what_every_sandbox_shows(path: str, to: str, stays: bool) -> None:
+    assert link_stays(path, to) is stays
+
+
+def test_a_thousand_damaged_copies_are_refused_or_harmless(tmp_path: Path, target: Path) -> None:
+    """One byte is changed, here and there: what is restored stays inside, or nothing is restored."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "d").mkdir()
+    (source / "d" / "a").write_text("text")
+    (source / "link").symlink_to("d/a")
+    file = io.BytesIO()
+    contents = write_archive(source, file, LIMITS)
+    plain = bytearray(zstandard.ZstdDecompressor().decompressobj().decompress(file.getvalue()))
+    for position in range(0, 3 * 1024, 3):
+        damaged = bytearray(plain)
+        damaged[position] ^= 0x55
+        place = target / str(position)
+        place.mkdir()
+        try:
+            read_archive(io.BytesIO(compressed(bytes(damaged))), place, ME, LIMITS, expected=contents)
+        except CopyRefused:
+            continue
