@@ -41,7 +41,7 @@ from banksman.testing.nats import NatsServer
 
 B = TypeVar("B", bound=EventBody)
 
-CONTEXT_TOKENS = 6_000
+CONTEXT_TOKENS = 6_400
 SUMMARY_MODEL = "openai:scripted/summary"
 
 
