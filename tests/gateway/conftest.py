@@ -128,7 +128,7 @@ class Socket:
 
 @asynccontextmanager
 async def gateway_on(server: NatsServer, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
-    more = {name: gateway.pop(name) for name in ("models", "nats") if name in gateway}
+    more = {name: gateway.pop(name) for name in ("models", "nats", "tenants") if name in gateway}
     more.setdefault("nats", NatsSettings(url=server.url, connect_timeout_s=10))
     settings = GatewayServiceSettings(
         approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),

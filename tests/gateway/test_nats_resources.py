@@ -1,0 +1,157 @@
+"""Assistants and usage over NATS, from a tenant's own account, by a gateway with no more than its rights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+
+import pytest
+from tests.gateway.conftest import Served, gateway_on
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.kv import Bucket
+from banksman.bus.names import USAGE
+from banksman.bus.users import AGENT, GATEWAY
+from banksman.contracts import subjects
+from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.assistants import ModelOptions, ToolSettings
+from banksman.contracts.door import REQUEST_ID, SCHEMA_VERSION
+from banksman.contracts.errors import ErrorCode, Unavailable
+from banksman.contracts.ids import new_id
+from banksman.contracts.usage import Consumed, UsageTotals, usage_key
+from banksman.runtime.tenants import TenantLimits, TenantSettings
+from banksman.sdk import Client, RemoteError, connect
+from banksman.testing.fixtures import SecuredNats
+
+TENANT = "acme"
+TENANTS = TenantSettings(
+    default=TenantLimits(tokens_per_day=900), named={TENANT: TenantLimits(cost_usd_per_month=5)}
+)
+
+
+@pytest.fixture
+async def door(secured_nats: SecuredNats) -> AsyncGenerator[Served]:
+    """A gateway on the server with accounts."""
+    async with await secured_nats.connect(GATEWAY) as bus:
+        nats = NatsSettings(
+            url=secured_nats.server.url, nkey_seed_file=secured_nats.seed_file(GATEWAY), connect_timeout_s=10
+        )
+        async with gateway_on(secured_nats.server, bus, TENANT, nats=nats, tenants=TENANTS) as served:
+            yield served
+
+
+@pytest.fixture
+async def client(secured_nats: SecuredNats, door: Served) -> AsyncGenerator[Client]:
+    """A service in the tenant's account."""
+    seed = secured_nats.seed_file(f"tenant-{TENANT}")
+    async with connect(secured_nats.server.url, TENANT, nkey_seed_file=seed) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def agent(secured_nats: SecuredNats) -> AsyncGenerator[Bus]:
+    async with await secured_nats.connect(AGENT) as bus:
+        yield bus
+
+
+async def test_an_assistant_is_made_read_changed_listed_and_removed(client: Client) -> None:
+    """R58, R84: one made without tools can be given them later; each change has a revision of its own."""
+    wanted = new_id("as")
+    made = await client.create_assistant(NewAssistant(id=wanted, model="demo:demo"))
+    given = NewAssistant(model="demo:demo", tools=ToolSettings(enabled=True, allowed_tools=("bash",)))
+    changed = await client.update_assistant(wanted, given)
+    unchanged = await client.update_assistant(wanted, given)
+    listed = await client.assistants()
+    read = await client.assistant(wanted)
+    await client.delete_assistant(wanted)
+
+    assert (made.tools.enabled, changed.tools.allowed_tools) == (False, ("bash",))
+    assert changed.revision > made.revision and unchanged.revision == changed.revision
+    assert read == changed and read in listed
+    assert "default" in [one.id for one in listed]
+    with pytest.raises(RemoteError) as gone:
+        await client.assistant(wanted)
+    assert gone.value.code is ErrorCode.NOT_FOUND
+
+
+async def test_a_creation_that_is_asked_twice_is_done_once(client: Client) -> None:
+    request_id, given = new_id("q"), NewAssistant(options=ModelOptions(max_tokens=5))
+    first = await client.create_assistant(given, request_id=request_id)
+    again = await client.create_assistant(given, request_id=request_id)
+    assert first == again
+
+    named = NewAssistant(id=first.id)
+    for wrong, reused in ((named, request_id), (named, None)):
+        with pytest.raises(RemoteError) as refused:
+            await client.create_assistant(wrong, request_id=reused)
+        assert refused.value.code is ErrorCode.CONFLICT
+
+
+async def test_an_update_may_say_which_revision_it_replaces(client: Client) -> None:
+    made = await client.create_assistant(NewAssistant(name="one"))
+    await client.update_assistant(made.id, NewAssistant(name="two"), revision=made.revision)
+
+    with pytest.raises(RemoteError) as late:
+        await client.update_assistant(made.id, NewAssistant(name="three"), revision=made.revision)
+
+    assert late.value.code is ErrorCode.CONFLICT
+    assert (await client.assistant(made.id)).name == "two"
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        (NewAssistant(model="no-provider"), "model"),
+        (NewAssistant(fallback_models=("openai:x", "nobody:y")), "model"),
+        (NewAssistant(system_prompt_id="nowhere"), None),
+    ],
+    ids=["model", "fallback", "prompt"],
+)
+async def test_what_is_wrong_is_refused_by_field(
+    client: Client, given: NewAssistant, field: str | None
+) -> None:
+    with pytest.raises(RemoteError) as refused:
+        await client.create_assistant(given)
+    assert (refused.value.frame.details or {}).get("field") == field
+    assert refused.value.code is (ErrorCode.BAD_REQUEST if field else ErrorCode.NOT_FOUND)
+
+
+async def test_raw_requests_are_checked_like_those_of_the_sdk(
+    secured_nats: SecuredNats, door: Served
+) -> None:
+    """Any language may ask: an unknown field, another version and text that is no JSON are named."""
+    seed = secured_nats.seed_file(f"tenant-{TENANT}")
+    settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
+    subject = subjects.api(TENANT, "assistant", "create")
+    async with await Bus.connect(settings, name="raw") as bus:
+        unknown = json.loads(await bus.request(subject, b'{"temprature": 1}', 5))
+        garbage = json.loads(await bus.request(subject, b"{", 5))
+        newer = json.loads(await bus.request(subject, b"{}", 5, {SCHEMA_VERSION: "9"}))
+        made = json.loads(await bus.request(subject, b"{}", 5, {REQUEST_ID: new_id("q")}))
+    assert [answer["type"] for answer in (unknown, garbage, newer)] == ["error"] * 3
+    assert unknown["details"]["field"] == "temprature"
+    assert made["tools"]["enabled"] is False and made["revision"] > 0
+
+
+async def test_usage_is_told_beside_what_the_operator_allows(client: Client, agent: Bus) -> None:
+    kept = UsageTotals().counting(7, datetime.now(UTC), Consumed(2, 400, 100, 0.75))
+    await Bucket(agent, USAGE, UsageTotals).put(usage_key(TENANT), kept)
+
+    day, month = (await client.usage()).windows
+
+    assert (day.requests, day.input_tokens, day.output_tokens, day.cost_usd) == (2, 400, 100, 0.75)
+    assert (day.max_tokens, day.max_cost_usd) == (900, None)
+    assert (month.max_tokens, month.max_cost_usd) == (None, 5)
+    assert day.ends_at <= month.ends_at
+
+
+async def test_no_account_reaches_another_tenants_assistants(secured_nats: SecuredNats, door: Served) -> None:
+    """P8. The subject carries the tenant, and an account may speak for its own only."""
+    seed = secured_nats.seed_file(f"tenant-{TENANT}")
+    settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
+    async with await Bus.connect(settings, name="thief") as bus:
+        for words in (("assistant", "list"), ("usage",)):
+            with pytest.raises(Unavailable) as nobody:
+                await bus.request(subjects.api("globex", *words), b"{}", 5)
+            assert nobody.value.no_responders
