@@ -224,7 +224,6 @@ class TestHidden:
         sandbox = SandboxLimits(max_unlinked_bytes=20 * MIB, watchdog_interval_s=0.05)
         return RunnerLimits(sandbox=sandbox)
 
-    @only("bwrap", "the engine's disk limits are those of its storage driver")
     @pytest.mark.parametrize("keep", ["held.append(file)", "held.append(mmap.mmap(file.fileno(), 0))"])
     async def test_deleted_files_that_are_held_open_count(self, runner: Runner, keep: str) -> None:
         program = f"""

@@ -169,8 +169,7 @@ async def test_commands_of_a_workspace_share_a_container_and_leave_each_other_on
 @pytest.mark.parametrize(
     ("leave", "look"),
     [
-        ("ipcmk -M 4096", "ipcs -m | grep -c 0x"),
-        ("ipcmk -Q", "ipcs -q | grep -c 0x"),
+        ("ipcmk -S 1", "ipcs -s | grep -c 0x"),
         ("mkdir -p /tmp/a/b; touch /tmp/a/b/c; chmod 0 /tmp/a", "ls -A /tmp | wc -l"),
     ],
 )

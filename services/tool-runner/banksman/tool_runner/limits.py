@@ -52,7 +52,7 @@ class SandboxLimits(_Limits):
     max_open_files: int = Field(default=256, ge=16)
     max_unlinked_bytes: int = Field(default=256 * MIB, ge=1)
     """Blocks of files that processes of the call hold open after their deletion; the call is killed above it,
-    as a scan of the workspace does not see them. Under bwrap only."""
+    as a scan of the workspace does not see them."""
     tmp_bytes: int = Field(default=64 * MIB, ge=1)
     """Size of the call's own `/tmp`."""
     home_bytes: int = Field(default=MIB, ge=1)

@@ -104,6 +104,7 @@ class ContainerRecipe:
                 "CORE": 0,
             },
             "memory_bytes": limits.memory_bytes,
+            "unlinked_bytes": limits.max_unlinked_bytes,
             "watch_s": limits.watchdog_interval_s,
             "scratch": ["/tmp", "/home", "/dev/shm"],  # noqa: S108 - inside the sandbox
             "seccomp": base64.b64encode(seccomp_program()).decode(),

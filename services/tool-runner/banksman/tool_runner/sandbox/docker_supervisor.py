@@ -24,6 +24,7 @@ import os
 import resource
 import select
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -43,6 +44,7 @@ _HIGHEST_OOM_SCORE = b"1000"
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
 _BPF_INSTRUCTION_BYTES = 8
+_BLOCK_BYTES = 512
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 """The signals that this process, or Python, treats in its own way and a command must not."""
@@ -76,6 +78,8 @@ class _Rules:
         self.limits: dict[str, int] = rules["limits"]
         """Resource limits by the last part of their name: `NOFILE`."""
         self.memory_bytes: int = rules["memory_bytes"]
+        self.unlinked_bytes: int = rules["unlinked_bytes"]
+        """Of files without a name, which a scan of the workspace does not see."""
         self.watch_s: float = rules["watch_s"]
         self.scratch: list[str] = rules["scratch"]
         """Directories that are empty before each command."""
@@ -238,8 +242,8 @@ class _Supervisor:
             if now >= deadline:
                 return "timeout"
             if now >= look:
-                if _memory_bytes() > self._rules.memory_bytes or _oom_kills() > oom_kills:
-                    return "memory_limit"
+                if (excess := self._excess(oom_kills)) is not None:
+                    return excess
                 look = time.monotonic() + self._rules.watch_s
             for fd, _ in poll.poll(max(0.0, min(look, deadline) - now) * 1000):
                 if fd in command.streams:
@@ -251,6 +255,11 @@ class _Supervisor:
                 elif self._killed():
                     return None
         return None
+
+    def _excess(self, oom_kills: int) -> str | None:
+        if _memory_bytes() > self._rules.memory_bytes or _oom_kills() > oom_kills:
+            return "memory_limit"
+        return "workspace_limit" if _unlinked_bytes() > self._rules.unlinked_bytes else None
 
     def _forward(self, command: _Command, fd: int) -> bool:
         """Pass on one chunk; False when the stream has ended."""
@@ -368,7 +377,11 @@ def _oom_kills() -> int:
 
 def _memory_bytes() -> int:
     """Proportional set size of everybody but this process."""
-    return sum(_process_bytes(entry) for entry in os.listdir("/proc") if entry.isdigit() and entry != "1")
+    return sum(map(_process_bytes, _others()))
+
+
+def _others() -> list[str]:
+    return [entry for entry in os.listdir("/proc") if entry.isdigit() and entry != "1"]
 
 
 def _process_bytes(pid: str) -> int:
@@ -380,6 +393,35 @@ def _process_bytes(pid: str) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm", "rb") as pages:
         return int(pages.read().split()[1]) * resource.getpagesize()
     return 0
+
+
+def _unlinked_bytes() -> int:
+    """What files hold that processes have open or mapped and that have no name any more."""
+    held: dict[tuple[int, int], int] = {}
+    for pid in _others():
+        _note_open(pid, held)
+        _note_mapped(pid, held)
+    return sum(held.values())
+
+
+def _note_open(pid: str, held: dict[tuple[int, int], int]) -> None:
+    for number in _entries(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            status = os.stat(f"/proc/{pid}/fd/{number}")
+            if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                held[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
+
+
+def _note_mapped(pid: str, held: dict[tuple[int, int], int]) -> None:
+    """Mappings of files that are not open any more, by their length."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as mappings:
+        for line in mappings:
+            if line.endswith(b" (deleted)\n"):
+                addresses, _, _, device, inode, _ = line.split(None, 5)
+                begin, _, end = addresses.partition(b"-")
+                major, _, minor = device.partition(b":")
+                file = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+                held.setdefault(file, int(end, 16) - int(begin, 16))
 
 
 def main(rules: str) -> None:
