@@ -37,6 +37,7 @@ ACK_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 LEADER_TIMEOUT_S = 0.8
+DISK_FULL_RETRY_S = 5.0
 
 _SLOT_TAKEN = "maximum messages per subject exceeded"
 _FULL = re.compile(r"maximum (bytes|messages) exceeded")
@@ -112,7 +113,8 @@ async def durable(
                 except _TryAgain as again:
                     reason = str(again)
                     if isinstance(again.__cause__, TimedOut) and await _stores_nothing(bus, subject):
-                        raise Unavailable(f"{subject}: NATS is there and stores nothing: is its disk full?")
+                        full = f"{subject}: NATS is there and stores nothing: is its disk full?"
+                        raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
                     logger.info("%s: publishing again after try %d: %s", subject, tries, reason)
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(pause * 2, LONGEST_PAUSE_S)

@@ -160,6 +160,7 @@ class Service:
             assistant, record.settings, request.overrides, request.variables, self._default_model
         )
         content = with_attachments(request.content, request.attachments)
+        await self.views.check_whole(caller.tenant, request.conversation_id)
         new_run = run_id_for(request.conversation_id)
         steered = await self._steered_run(caller, request)
         if steered is None:

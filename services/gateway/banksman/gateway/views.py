@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from banksman.bus import jetstream
+from banksman.bus.errors import LogBroken
 from banksman.bus.log import EventLog, StoredCommit, stored_commit
 from banksman.bus.names import EVENTS
 from banksman.contracts import subjects
+from banksman.contracts.errors import Conflict, Poison
 from banksman.contracts.events import (
     ApprovalRequested,
     ApprovalResolved,
@@ -28,6 +31,8 @@ from banksman.contracts.events import (
     RunStatus,
     ToolCallCompleted,
 )
+
+logger = logging.getLogger(__name__)
 
 KEPT_VIEWS = 2_000
 """Folded conversations kept in memory, some kilobytes each; the rest is folded again when asked for."""
@@ -202,6 +207,22 @@ class Views:
             for stored in commits:
                 kept.view.apply(stored)
             return kept.view
+
+    async def check_whole(self, tenant: str, conversation_id: str) -> None:
+        """Refuse a conversation whose log is not whole: what it says cannot be gone on from.
+
+        Raises:
+            Conflict: events are missing, or cannot be read.
+            Unavailable: no answer.
+        """
+        try:
+            view = await self.read(tenant, conversation_id)
+            problem = None if view.oldest_seq == 1 or view.deleted else f"it begins with {view.oldest_seq}"
+        except (LogBroken, Poison) as error:
+            problem = str(error)
+        if problem is not None:
+            logger.error("the log of a conversation is damaged: %s", problem, extra={"id": conversation_id})
+            raise Conflict(f"the log of {conversation_id} is damaged: an operator can restore it ({problem})")
 
     async def commit(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
         """One stored commit; None when it is gone."""
