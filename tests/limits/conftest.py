@@ -12,7 +12,6 @@ from tests.gateway.conftest import agent, gateway, start_gateway
 from tests.scenarios.conftest import (
     PATIENCE_S,
     backboard_port,
-    client,
     http,
     json_api,
     model,
@@ -32,7 +31,6 @@ __all__ = [
     "model",
     "nats",
     "operator",
-    "patient",
     "play",
     "start_gateway",
     "system",
@@ -40,7 +38,7 @@ __all__ = [
 
 
 @pytest.fixture
-async def patient(system: System) -> AsyncGenerator[Client]:
-    """A client that waits for what takes several deliveries."""
+async def client(system: System) -> AsyncGenerator[Client]:
+    """A client that waits for what takes several deliveries, on a machine that has more to do."""
     async with Client.connected(system.url, patience_s=PATIENCE_S * 6) as connected:
         yield connected

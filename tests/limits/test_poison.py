@@ -120,11 +120,11 @@ async def buried(bus: Bus, tenant: str, number: int) -> list[StoredDeadLetter]:
 
 
 async def test_poison_among_good_work_is_buried_and_the_good_work_is_done(
-    operator: Bus, patient: Client, http: httpx.AsyncClient, play: Play, tenant: str
+    operator: Bus, client: Client, http: httpx.AsyncClient, play: Play, tenant: str
 ) -> None:
     """P10, A19: a hundred runs and fifty messages of eight kinds on every subject that is consumed."""
     model = play(Reply(text="Fine."), at_end="repeat")
-    conversations = [await patient.create(model, detail="final") for _ in range(10)]
+    conversations = [await client.create(model, detail="final") for _ in range(10)]
     sent: dict[str, bytes] = {}
 
     async def poison(number: int) -> None:
@@ -136,7 +136,7 @@ async def test_poison_among_good_work_is_buried_and_the_good_work_is_done(
     async def good(number: int) -> str:
         path = f"/context/conversations/{conversations[number % 10]}/runs"
         started = (await http.post(path, json={"content": "go"})).json()
-        return (await patient.finished(started["run_id"]))["status"]
+        return (await client.finished(started["run_id"]))["status"]
 
     async with asyncio.TaskGroup() as group:
         runs = [group.create_task(good(number)) for number in range(GOOD)]

@@ -21,7 +21,6 @@ from banksman.bus.names import (
     FIRST_SEQ,
     LAST_SEQ,
     LOG_EPOCH,
-    MSG_ID,
     PREV,
     RUNS,
     SCHEDULE,
@@ -130,8 +129,8 @@ def _messages(
     first, last = commits[0], commits[-1]
     events = tuple(event for commit in commits for event in commit.events)
     whole = last.model_copy(update={"first_seq": first.first_seq, "events": events, "id": new_id("e")})
+    # Without message ids, which the server remembers for ten minutes: these have waited for longer.
     headers = {
-        MSG_ID: f"{subject}:{whole.id}",
         FIRST_SEQ: str(whole.first_seq),
         LAST_SEQ: str(whole.last_seq),
         PREV: "0",
@@ -140,12 +139,12 @@ def _messages(
     }
     yield subject, renamed(whole.model_dump_json(by_alias=True)), headers
     asked = subjects.approval_request(TENANT, copy.approval_id)
-    yield asked, renamed(request.model_dump_json(by_alias=True)), {MSG_ID: f"{asked}:ask"}
+    yield asked, renamed(request.model_dump_json(by_alias=True)), {}
     timer = subjects.timer_set("approval", TENANT, copy.approval_id)
     fires = subjects.timer_fired("approval", TENANT, copy.approval_id)
     moment = request.expires_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     ids = request.model_dump_json(include={"tenant", "conversation_id", "approval_id"})
-    scheduled = {MSG_ID: f"{timer}:{copy.approval_id}", SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: fires}
+    scheduled = {SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: fires}
     yield timer, renamed(ids), scheduled
 
 
@@ -167,7 +166,7 @@ async def _settled(bus: Bus, before: tuple[int, ...], more: int) -> None:
     await bus.nc.flush(timeout=120)
     async with asyncio.timeout(120):
         while any(now < then + more for now, then in zip(await _stored(bus), before, strict=True)):
-            await asyncio.sleep(0.01)
+            await bus.ready()
 
 
 async def held(bus: Bus) -> dict[str, int]:
