@@ -213,11 +213,24 @@ def _setting(message: str) -> str:
                 return remedy
     if "disable-userns" in message or "Unknown option" in message:
         return "Install bubblewrap 0.8.0 or newer."
+    if "Permission denied" in message and (profile := _apparmor_profile()):
+        return (
+            f"The AppArmor profile {profile} denies it: load deploy/apparmor/banksman-tool-runner and start "
+            "the container with `security_opt: apparmor=banksman-tool-runner`."
+        )
     if "proc" in message and "mount" in message:
         return "In a container: set `security_opt: systempaths=unconfined`."
     if "namespace" in message or "Operation not permitted" in message:
         return "In a container: use the seccomp profile of this project, which allows bwrap its namespaces."
     return "Run the command that failed by hand: bwrap --unshare-user --ro-bind / / true"
+
+
+def _apparmor_profile() -> str | None:
+    """The profile that confines this process; None where none does, or the kernel has no AppArmor."""
+    with contextlib.suppress(OSError):
+        profile = Path("/proc/self/attr/apparmor/current").read_text().strip()
+        return None if profile in ("", "unconfined") else profile
+    return None
 
 
 def _seen(outcome: SandboxOutcome) -> str:
