@@ -312,6 +312,7 @@ async def test_a_stop_during_a_start_is_answered_at_once(relay: Relay, make: Mak
     [
         ({"image": "no-such-image:none"}, ("no image no-such-image:none", "docker pull no-such-image:none")),
         ({"runtime": "no-such-runtime"}, ("does not know the runtime 'no-such-runtime'", "daemon.json")),
+        ({"runtime": "io.no-such-shim.v1"}, ("the Docker engine refused", "no-such-shim")),
         ({"host_dir": Path("/var/tmp/no-such-directory")}, ("no-such-directory", "docker")),
         ({"host_dir": Path("/var/tmp")}, (".selftest-", "docker")),
     ],
@@ -322,6 +323,14 @@ async def test_what_the_engine_lacks_is_named_with_its_remedy(
     report = await self_test(root, sandbox_identity(), lambda: make(**settings))
     assert not report.ok
     assert all(words in report.summary() for words in said), report.summary()
+
+
+async def test_the_runtime_of_the_settings_runs_the_commands(
+    make: Make, workspace: Path, docker: DockerBackend, root: Path
+) -> None:
+    assert await run(make(runtime="io.containerd.runc.v2"), workspace, "echo runs") == "runs\n"
+    (container,) = await asyncio.to_thread(containers, docker.engine, "acme/c1", root)
+    assert container["HostConfig"]["Runtime"] == "io.containerd.runc.v2"
 
 
 async def test_an_engine_that_is_not_there_is_named(
