@@ -8,6 +8,8 @@ import random
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -108,7 +110,8 @@ class Traffic:
 
     def read_ledgers(self) -> None:
         """Write down what executions have done until now."""
-        files = [path for root in self.fleet.roots for path in root.glob(f"*/*/{LEDGER_FILE}")]
+        # Path.glob fails on a folder that is removed while it looks.
+        files = [Path(path) for root in self.fleet.roots for path in glob(f"{root}/*/*/{LEDGER_FILE}")]
         for file in (*files, self.fleet.ledger):
             with contextlib.suppress(OSError):
                 for line in file.read_text().splitlines():
