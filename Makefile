@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak failpoints $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak failpoints power-cuts leader-kills $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,14 @@ partitions:  ## Cut each service off the network in each way, 5, 30 and 120 s (r
 failpoints:  ## Let a runner die fifty times at each of six places of a call
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest -m soak tests/chaos/test_failpoints.py
+
+power-cuts:  ## Cut the power of the broker twenty times under traffic (root; loop devices)
+	@tools/setup.sh dev
+	@$(BIN)/python -m pytest -m soak tests/broker/test_power_cuts.py
+
+leader-kills:  ## Kill the leader of a three-server broker ten times under traffic
+	@tools/setup.sh dev
+	@$(BIN)/python -m pytest -s -m soak tests/broker/test_leader_kills.py
 
 soak:  ## Hours of traffic; memory and open files must not grow (DURATION=28800)
 	@tools/setup.sh dev

@@ -44,6 +44,7 @@ missing_for_privileged_tests() {
     command -v iptables >/dev/null || echo iptables
     command -v faketime >/dev/null || echo faketime
     command -v mkfs.ext4 >/dev/null || echo e2fsprogs
+    command -v openssl >/dev/null || echo openssl
     command -v zstd >/dev/null || echo zstd
 }
 
