@@ -7,6 +7,7 @@ consumer in memory for it, so this is for services, of which there are few, and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -87,7 +88,7 @@ async def tail(bus: Bus, stream: str, *, after: int) -> AsyncGenerator[StoredHea
             await asyncio.sleep(RETRY_S)
     finally:
         remove()
-        if not bus.closed.is_set():
+        with contextlib.suppress(NatsError):
             await subscription.unsubscribe()
     raise Unavailable(f"{stream}: the connection to NATS is closed")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import json
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from pydantic import BaseModel, Field
 
 from banksman.contracts.assistants import (
     ApprovalRule,
@@ -12,7 +16,15 @@ from banksman.contracts.assistants import (
     ModelOptions,
     ToolSettings,
 )
-from banksman.contracts.wire import JsonObject, Text, Token, Wire
+from banksman.contracts.errors import BadInput
+from banksman.contracts.wire import JsonObject, JsonValue, Text, Token, Wire, parse
+
+_SETTINGS: Mapping[str, type[BaseModel]] = {
+    "options": ModelOptions,
+    "tools": ToolSettings,
+    "limits": Limits,
+    "approval_policy": ApprovalRule,
+}
 
 
 class AssistantBody(Wire):
@@ -63,3 +75,30 @@ class AssistantDeleted(Wire):
     """An assistant is gone."""
 
     id: Token
+
+
+B = TypeVar("B", bound=AssistantBody)
+
+
+def parse_assistant(model: type[B], data: bytes) -> B:
+    """Read what a client writes of an assistant.
+
+    What is stored ignores unknown names, for it may be of a newer writer; a typing error of a client, also
+    within its settings, is told instead.
+
+    Raises:
+        BadInput: naming the first field that is wrong.
+    """
+    body = parse(model, data)
+    given = cast(JsonObject, json.loads(data))
+    for field, settings in _SETTINGS.items():
+        value = given.get(field)
+        for one in value if isinstance(value, list) else [value]:
+            _refuse_unknown(field, settings, one)
+    return body
+
+
+def _refuse_unknown(field: str, settings: type[BaseModel], given: JsonValue) -> None:
+    names = given.keys() if isinstance(given, dict) else ()
+    for name in sorted(set(names) - set(settings.model_fields)):
+        raise BadInput(f"{field}.{name}", None, f"one of {', '.join(sorted(settings.model_fields))}")

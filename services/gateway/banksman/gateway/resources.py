@@ -15,6 +15,7 @@ from banksman.contracts.assistant_requests import (
     AssistantList,
     AssistantUpdate,
     NewAssistant,
+    parse_assistant,
 )
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.door import REQUEST_ID
@@ -22,7 +23,6 @@ from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageReport
-from banksman.contracts.wire import parse
 from banksman.gateway.api import CONCURRENCY, QUEUE, caller_of, check_version
 from banksman.gateway.assistant_desk import AssistantDesk
 from banksman.gateway.usage import UsageReports
@@ -64,7 +64,7 @@ class Resources:
 
     async def _create(self, message: Message) -> Assistant:
         """A new assistant; repeated under the same request id, the one of before."""
-        given = parse(NewAssistant, message.data or b"{}")
+        given = parse_assistant(NewAssistant, message.data or b"{}")
         request_id = message.headers.get(REQUEST_ID) or new_id("nats-")
         return await self.assistants.create(caller_of(message), given, request_id)
 
@@ -74,7 +74,7 @@ class Resources:
 
     async def _update(self, message: Message) -> Assistant:
         """Another in the place of the assistant that the subject names."""
-        given = parse(AssistantUpdate, message.data or b"{}")
+        given = parse_assistant(AssistantUpdate, message.data or b"{}")
         return await self.assistants.update(caller_of(message), _named(message), given)
 
     async def _delete(self, message: Message) -> AssistantDeleted:

@@ -6,11 +6,16 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from banksman.contracts.assistant_requests import AssistantList, AssistantUpdate, NewAssistant
+from banksman.contracts.assistant_requests import (
+    AssistantList,
+    AssistantUpdate,
+    NewAssistant,
+    parse_assistant,
+)
 from banksman.gateway.auth import TICKET_S, Caller
 from banksman.gateway.gateway import Gateway
 from banksman.gateway.http.answers import json_response
-from banksman.gateway.http.requests import body, context_caller, request_id, takes
+from banksman.gateway.http.requests import context_caller, request_id, takes
 
 
 def assistants_router(gateway: Gateway) -> APIRouter:
@@ -26,7 +31,7 @@ def assistants_router(gateway: Gateway) -> APIRouter:
 
     @router.post("/context/assistants", status_code=201, openapi_extra=takes(NewAssistant))
     async def create_assistant(request: Request, caller: Caller = who) -> Response:
-        given = await body(request, NewAssistant)
+        given = parse_assistant(NewAssistant, await request.body() or b"{}")
         created = await assistants.create(caller, given, request_id(request))
         return json_response(created.model_dump(mode="json"), 201)
 
@@ -36,7 +41,7 @@ def assistants_router(gateway: Gateway) -> APIRouter:
 
     @router.put("/context/assistants/{assistant_id}", openapi_extra=takes(AssistantUpdate))
     async def update_assistant(assistant_id: str, request: Request, caller: Caller = who) -> Response:
-        given = await body(request, AssistantUpdate)
+        given = parse_assistant(AssistantUpdate, await request.body() or b"{}")
         return json_response((await assistants.update(caller, assistant_id, given)).model_dump(mode="json"))
 
     @router.delete("/context/assistants/{assistant_id}", status_code=204)
