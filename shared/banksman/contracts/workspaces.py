@@ -75,8 +75,6 @@ class WorkspaceOwner(Stored):
     """Whether it may have changed since `snapshot`: such a workspace waits for its runner."""
     snapshot: SnapshotRef | None = None
     """What another runner restores; None for a workspace that begins empty."""
-    starter: Token | None = None
-    """What a new workspace begins with: the id of a set of files; None for nothing."""
     gone_since: Timestamp | None = None
     """Since when a changed workspace waits for its runner."""
     loss: WorkspaceLoss | None = None
@@ -91,7 +89,6 @@ class WorkspacePlace(Stored):
     term: int = 1
     generation: int = 0
     snapshot: SnapshotRef | None = None
-    starter: Token | None = None
 
 
 class WorkspaceReport(Stored):

@@ -38,7 +38,6 @@ def wanted(
     *,
     holder: RunnerLease | None,
     chosen: RunnerLease | None,
-    starter: str | None = None,
     now: datetime,
     wait_s: float,
 ) -> Wanted | None:
@@ -48,7 +47,6 @@ def wanted(
         record: What KV `owners` says; None for a new workspace.
         holder: The lease of the record's runner; None when it has none.
         chosen: The runner that would get the workspace if it were free; None when nobody takes any.
-        starter: What a new workspace begins with.
         now: The moment.
         wait_s: Seconds that a changed workspace waits for its runner.
 
@@ -56,7 +54,7 @@ def wanted(
         None when there is nobody to send to and nothing to write.
     """
     if record is None:
-        return chosen and _served(_new(chosen, starter), chosen)
+        return chosen and _served(_new(chosen), chosen)
     if record.deleted:
         return None
     if holder is not None and holder.serving:
@@ -115,12 +113,11 @@ def place_of(record: WorkspaceOwner) -> WorkspacePlace:
         term=record.term,
         generation=record.generation,
         snapshot=record.snapshot,
-        starter=record.starter,
     )
 
 
-def _new(chosen: RunnerLease, starter: str | None) -> WorkspaceOwner:
-    return WorkspaceOwner(runner=chosen.runner, runner_epoch=chosen.runner_epoch, starter=starter)
+def _new(chosen: RunnerLease) -> WorkspaceOwner:
+    return WorkspaceOwner(runner=chosen.runner, runner_epoch=chosen.runner_epoch)
 
 
 def _served(record: WorkspaceOwner, by: RunnerLease) -> Wanted:

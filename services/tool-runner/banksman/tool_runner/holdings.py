@@ -127,8 +127,9 @@ class Holdings:
     def is_empty(self, tenant: str, conversation: str, place: WorkspacePlace) -> bool:
         """Whether a workspace was never used, so that looking into it needs no files."""
         desk = self.of(tenant, conversation).desk
-        begins_empty = place.snapshot is None and place.starter is None
-        return begins_empty and (desk.term < place.term or not self.workspaces.exists(tenant, conversation))
+        return place.snapshot is None and (
+            desk.term < place.term or not self.workspaces.exists(tenant, conversation)
+        )
 
     def enter(self, tenant: str, conversation: str) -> Holding:
         """Keep a workspace as it is for a request that was admitted just now, until `leave`."""
