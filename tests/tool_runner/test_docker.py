@@ -26,7 +26,9 @@ from banksman.tool_runner.workspace import WorkspaceStore
 from .conftest import DockerBackend, Runner, started
 from .relay import Relay, relaying
 
-WAIT_S = 20
+WAIT_S = 30
+ENGINE_TIMEOUT_S = 8
+"""For tests in which an engine hangs: more than a busy machine's engine takes for a request."""
 
 
 @pytest.fixture
@@ -274,7 +276,7 @@ async def test_an_engine_that_goes_away_ends_calls_as_unavailable_until_it_is_ba
 async def test_a_call_on_an_engine_that_hangs_ends_at_its_time_out(
     relay: Relay, make: Make, workspace: Path
 ) -> None:
-    sandbox = make(limits=SandboxLimits(kill_wait_s=0.2), engine_timeout_s=1)
+    sandbox = make(limits=SandboxLimits(kill_wait_s=0.2), engine_timeout_s=ENGINE_TIMEOUT_S)
     await run(sandbox, workspace, "true")
     relay.freeze()
     async with asyncio.timeout(WAIT_S):
@@ -288,18 +290,19 @@ async def test_a_call_on_an_engine_that_hangs_ends_at_its_time_out(
 
 
 async def test_a_container_does_not_start_for_ever(relay: Relay, make: Make, workspace: Path) -> None:
-    sandbox = make(start_timeout_s=0.3, engine_timeout_s=1)
+    sandbox = make(start_timeout_s=0.3, engine_timeout_s=ENGINE_TIMEOUT_S)
     relay.freeze()
     with pytest.raises(SandboxUnavailable, match=r"no container within 0\.3 s"):
         async with asyncio.timeout(WAIT_S):
             await run(sandbox, workspace, "true")
+    relay.thaw()
 
 
 async def test_a_stop_during_a_start_is_answered_at_once(relay: Relay, make: Make, workspace: Path) -> None:
     sandbox, stop = make(), Stop()
     relay.freeze()
     asyncio.get_running_loop().call_later(0.1, stop.request, "cancelled")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         outcome = await sandbox.run(SandboxCommand("touch effect", workspace, 20), stop=stop)
     outcome.output.close()
     relay.thaw()
