@@ -18,6 +18,7 @@ from banksman.bus.names import (
     CODE_MESSAGE_TOO_LARGE,
     CODE_RESOURCES,
     CODE_STORE_FAILED,
+    CODE_WRITE_UNDER_WAY,
     CODE_WRONG_LAST_SEQUENCE,
     EXPECTED_LAST_SUBJECT_SEQ,
     MSG_ID,
@@ -184,6 +185,10 @@ def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> E
         return Overloaded(f"storage is full: {subject}: {text}", retry_after_s=5.0)
     if code == CODE_WRONG_LAST_SEQUENCE:
         return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
+    if code == CODE_WRITE_UNDER_WAY:
+        # Servers of a cluster say so while they agree on another message of the subject, perhaps this very
+        # one of an earlier try: only once that is stored do they know what comes last.
+        return _TryAgain(f"{text} ({code})")
     if code == CODE_MESSAGE_TOO_LARGE:
         return MessageTooLarge(subject, len(payload), bus.max_payload)
     if error.get("code") == 503:
