@@ -37,6 +37,8 @@ MIB = 1024 * 1024
 SERVER_GROWTH_MIB = 100
 AGENT_MB_PER_1000 = 1.0
 CONTINUES_MS = 50.0
+GIVES_BACK_S = 150.0
+"""Seconds after which the runtime of the server has given back what it needed for its start."""
 SYNCED, UNSYNCED = "sync_interval: always", "sync_interval: 2m"
 
 
@@ -78,6 +80,7 @@ async def _copies(fleet: Fleet, original: Parked, number: int) -> tuple[list[Par
         each = (await stored_bytes(bus) - stored) / max(1, number)
         busy = _memory(fleet, "nats")
     await _sync(fleet, UNSYNCED, SYNCED)
+    await asyncio.sleep(GIVES_BACK_S)
     growth = (_memory(fleet, "nats") - before) / MIB
     print(f"copied: {number} in {took_s:.0f} s, {each:.0f} bytes each on disk")
     print(f"server: {before / MIB:.0f} MiB before, {busy / MIB:.0f} then, {growth:+.0f} MiB after a restart")

@@ -8,11 +8,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import error_frame
+from banksman.contracts.wire import bad_field
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,11 @@ def install(app: FastAPI) -> None:
         body = refusal(request.url.path, 400, ErrorCode.BAD_REQUEST, f"{field}: {first['msg']}", field=field)
         return JSONResponse(body, 400)
 
+    async def misfit(request: Request, error: Exception) -> Response:
+        # What a path or a header holds became a field of a frame, and does not fit it.
+        assert isinstance(error, ValidationError)
+        return answer_to(request.url.path, bad_field(error))
+
     async def unexpected(request: Request, error: Exception) -> Response:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return JSONResponse(refusal(request.url.path, 500, ErrorCode.INTERNAL, "internal error"), 500)
@@ -111,6 +118,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(BanksmanError, ours)
     app.add_exception_handler(HTTPException, of_framework)
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(ValidationError, misfit)
     app.add_exception_handler(Exception, unexpected)
 
 

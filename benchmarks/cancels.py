@@ -1,0 +1,100 @@
+"""From a cancel to the end of every process of the command: at most 2 s at p99, and nobody left.
+
+Run: python benchmarks/cancels.py [--cancels 120]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.chaos.fleet import Fleet
+from banksman.testing.system import ScriptedModel, scripted_model
+
+LIMIT_S = 2.0
+MARK_FROM = 700_000
+"""Seconds that the commands sleep, one number each: how their processes are found."""
+STUBBORN: Mapping[str, str] = {
+    "ignores TERM": "trap '' TERM INT HUP; while :; do sleep {mark}; done",
+    "leaves its session": "setsid sleep {mark} & setsid setsid sleep {mark} & wait",
+    "reads what never comes": "mkfifo pipe; sleep {mark} & cat pipe",
+    "forks": "f() {{ sleep {mark} & f | f & }}; f; wait",
+    "plain": "sleep {mark}",
+}
+
+
+def living(mark: str) -> int:
+    """Processes whose command line has the mark as a word of its own."""
+    found = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                found += mark.encode() in (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+    return found
+
+
+async def until_living(mark: str, wanted: bool) -> None:
+    async with asyncio.timeout(60):
+        # Processes send no event.
+        while (living(mark) > 0) is not wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def cancel(
+    http: httpx.AsyncClient, model: ScriptedModel, number: int, kind: str
+) -> tuple[float, float]:
+    """Start a command and cancel it; seconds until its processes were gone, and until its run had ended."""
+    mark = str(MARK_FROM + number)
+    call = ToolCall(name="bash", arguments={"command": STUBBORN[kind].format(mark=mark)})
+    name = model.play(f"cancel-{number}", [Reply(tool_calls=(call,)), Reply(text="Done.")])
+    body = {"model": name, "tools": {"enabled": True}, "approval_policy": [{"action": "auto"}]}
+    answer = await http.post("/context/assistants", json=body)
+    assert answer.status_code == 201, answer.text
+    assistant = answer.json()["id"]
+    made = await http.post("/context/conversations", json={"assistant": assistant})
+    path = f"/context/conversations/{made.json()['conversation_id']}/runs"
+    run_id = (await http.post(path, json={"content": "go"})).json()["run_id"]
+    await until_living(mark, True)
+    begun = time.perf_counter()
+    await http.post(f"/context/runs/{run_id}/cancel", json={})
+    await until_living(mark, False)
+    gone_s = time.perf_counter() - begun
+    ended = (await http.get(f"/context/runs/{run_id}", params={"wait_s": 30})).json()
+    assert ended["status"] == "cancelled", ended
+    return gone_s, time.perf_counter() - begun
+
+
+async def main(cancels: int) -> int:
+    kinds = list(STUBBORN)
+    with scripted_model() as model, tempfile.TemporaryDirectory() as place:
+        async with (
+            Fleet(Path(place), model.url, agents=1, gateways=1, runners=1) as fleet,
+            httpx.AsyncClient(base_url=fleet.urls[0], timeout=60) as http,
+        ):
+            took = [
+                await cancel(http, model, number, kinds[number % len(kinds)]) for number in range(cancels)
+            ]
+            left = sum(living(str(MARK_FROM + number)) for number in range(cancels))
+    gone, ended = (sorted(one) for one in zip(*took, strict=True))
+    p99 = gone[min(len(gone) - 1, int(len(gone) * 0.99))]
+    p50, p95, most = gone[len(gone) // 2], gone[int(len(gone) * 0.95)], gone[-1]
+    print(f"{cancels} cancels of {len(kinds)} kinds of command; {left} processes left")
+    print(f"processes gone: p50 {p50:.3f} s, p95 {p95:.3f} s, p99 {p99:.3f} s, most {most:.3f} s")
+    print(f"run ended: p50 {ended[len(ended) // 2]:.3f} s, most {ended[-1]:.3f} s")
+    return 0 if p99 <= LIMIT_S and not left else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cancels", type=int, default=120)
+    sys.exit(asyncio.run(main(parser.parse_args().cancels)))
