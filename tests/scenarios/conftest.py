@@ -75,6 +75,7 @@ def system(
         "BANKSMAN_TENANTS__NAMED": json.dumps(TENANTS),
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps([json_api]),
+        "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_COMMANDS": "true",
     }
     running = System(data, model, environment)
     try:

@@ -1,0 +1,85 @@
+"""Where the calls of an assistant may connect to, from its settings to the socket."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import Play
+from tests.scenarios.test_assistants import TOOLS_ON, made
+
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.client import Client
+
+
+def bash(command: str) -> Reply:
+    """A reply that asks for one command."""
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
+
+
+AUTO = [{"action": "auto"}]
+
+
+async def first_result(
+    client: Client, http: httpx.AsyncClient, model: str, network: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What the first call of a run gives, with an assistant of that network policy."""
+    tools = TOOLS_ON if network is None else {**TOOLS_ON, "network": network}
+    assistant = await made(http, model=model, tools=tools, approval_policy=AUTO)
+    outcome = await client.run(await client.create(assistant=assistant), "go")
+    return outcome["tool_calls"][0]["result"]
+
+
+@pytest.mark.parametrize(
+    ("network", "success"),
+    [
+        (None, True),
+        ({"allow_hosts": ["127.0.0.1"]}, True),
+        ({"allow_hosts": ["*.example.org"]}, False),
+        ({"deny_hosts": ["127.0.0.1"]}, False),
+    ],
+)
+async def test_an_assistant_fetches_from_its_hosts_only(
+    client: Client, http: httpx.AsyncClient, play: Play, json_api: str, network: Any, success: bool
+) -> None:
+    """R73."""
+    url = f"http://{json_api}/changes/"
+    name = play(Reply(tool_calls=(ToolCall(name="web_fetch", arguments={"url": url}),)), Reply(text="ok"))
+    result = await first_result(client, http, name, network)
+    assert result["success"] is success
+    assert success or "is not allowed for this assistant" in result["error"]
+
+
+async def test_a_command_connects_where_its_assistant_grants_it(
+    client: Client, http: httpx.AsyncClient, play: Play, json_api: str
+) -> None:
+    program = f"import urllib.request as r; print(r.urlopen('http://{json_api}/changes/').status)"
+    seen: list[str] = []
+    for network in (None, {"commands": True}, {"commands": True, "allow_hosts": ["example.org"]}):
+        name = play(bash(f"python3 -c {shlex.quote(program)}"), Reply(text="ok"))
+        result = await first_result(client, http, name, network)
+        seen.append(result["stdout"] or result["stderr"].splitlines()[-1])
+    assert seen[1] == "200\n"
+    assert ("URLError" in seen[0], "403" in seen[2]) == (True, True)
+
+
+async def test_an_approval_shows_where_a_call_may_connect_to(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    policy = {"commands": True, "allow_hosts": ["example.org"]}
+    name = play(bash("echo hi"), Reply(text="ok"))
+    assistant = await made(http, model=name, tools={**TOOLS_ON, "network": policy})
+    run_id = await client.chat(await client.create(assistant=assistant), "go")
+    question = await client.question(run_id)
+    assert question["items"][0]["network"] == {**policy, "deny_hosts": []}
+    await client.approve(run_id)
+    assert (await client.finished(run_id))["status"] == "completed"
+
+
+async def test_a_pattern_that_names_no_host_is_refused_when_it_is_set(http: httpx.AsyncClient) -> None:
+    body = {"tools": {"network": {"allow_hosts": ["http://example.org/"]}}}
+    response = await http.post("/context/assistants", json=body)
+    assert response.status_code == 400
+    assert "a host such as example.org" in response.text
