@@ -43,6 +43,7 @@ from banksman.runs.owner import Build, Ownership
 from banksman.runs.placement import Placements
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import deadline_of
+from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class Thinker:
         answered = await unless_cancelled(owned, asked)
         if answered is None:
             return None
+        await reach("agent.reply_received")
         written = answered.reply
         reading = protocol.read(written, attempt=run.malformed + 1)
         if isinstance(reading, Final):
