@@ -12,6 +12,7 @@ from banksman.bus import streams
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
 from banksman.bus.names import api
+from banksman.bus.publish import durable
 from banksman.bus.streams import provision, provision_consumer
 from banksman.bus.topology import (
     Consumer,
@@ -172,3 +173,13 @@ def test_all_streams_together_stay_below_the_budget() -> None:
     for stream in (*app_topology(BUDGET).streams, *run_topology(BUDGET).streams):
         assert (stream.max_bytes is None) == (stream.name == "TIMERS")
         assert (stream.discard == "old") == (stream.name == "TIMERS")
+
+
+async def test_a_stream_that_is_nearly_full_is_told(bus: Bus, tenant: str) -> None:
+    topology = small(tenant)
+    await provision(bus, topology)
+    assert await streams.nearly_full(bus, topology) == ()
+    for number in range(9):
+        await durable(bus, f"{tenant}.{number}", b"x" * 1_000_000, msg_id="m")
+    [warning] = await streams.nearly_full(bus, topology)
+    assert warning.startswith(f"stream {tenant} is 90 % full")

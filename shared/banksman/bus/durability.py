@@ -79,6 +79,8 @@ class Durability:
     async def _look(self, now: float) -> None:
         try:
             findings = await streams.verify(self._bus, self._topology)
+            for warning in await streams.nearly_full(self._bus, self._topology):
+                logger.warning("%s", warning)
         except Refused:
             # An election that takes a moment does not make weak what was strong a minute ago.
             if self._asked_at == float("-inf"):

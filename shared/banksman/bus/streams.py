@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 MONITORING_TIMEOUT_S = 3.0
 GROWS_WITHIN_S = 30.0
+NEARLY_FULL = 0.8
 
 _JETSTREAM_OFF = "server: JetStream is off, expected on"
 _SYNCS_LATE = (
@@ -63,6 +64,22 @@ async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
         return []
     await _write_consumer(bus, consumer)
     return [f"consumer {consumer.stream}/{consumer.durable} {'updated' if found else 'created'}"]
+
+
+async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """The streams that hold more than 80 % of what they may, a sentence each.
+
+    Raises:
+        Unavailable: no answer.
+    """
+    found: list[str] = []
+    for stream in topology.streams:
+        info = await stream_info(bus, stream.name)
+        most = int(info["config"]["max_bytes"]) if info else -1
+        held = int(info["state"]["bytes"]) if info else 0
+        if most > 0 and held > most * NEARLY_FULL:
+            found.append(f"stream {stream.name} is {held * 100 // most} % full: {held} of {most} bytes")
+    return tuple(found)
 
 
 async def _write_consumer(bus: Bus, consumer: Consumer) -> None:

@@ -16,7 +16,7 @@ from typing import assert_never
 
 import httpx
 
-from banksman.bus.streams import verify
+from banksman.bus.streams import nearly_full, verify
 from banksman.cli import models, output
 from banksman.cli.operate import Operator
 from banksman.cli.output import Exit
@@ -203,10 +203,13 @@ def _of_process(name: str, problem: str | None) -> Finding:
 def _streams(data_dir: Path | None) -> Finding:
     try:
         found = asyncio.run(Operator(data_dir).in_each(verify))
+        full = asyncio.run(Operator(data_dir).in_each(nearly_full))
     except BanksmanError as error:
         return Finding("streams", Exit.CRITICAL, str(error), "read .banksman/logs/nats.log")
     if found:
         return Finding("streams", Exit.CRITICAL, "; ".join(found), "banksman streams provision")
+    if full:
+        return Finding("streams", Exit.WARNING, "; ".join(full), "delete conversations, or give more room")
     return Finding("streams", Exit.OK, "as promised")
 
 
