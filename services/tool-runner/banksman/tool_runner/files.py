@@ -26,7 +26,7 @@ _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE_MODE = 0o644
 _NEW_DIRECTORY_MODE = 0o755
-_MAX_LISTED_DEPTH = 128
+_MAX_DEPTH = 128
 
 
 class PathRefused(Exception):
@@ -106,6 +106,9 @@ def write_whole(workspace: Path, path: str, content: bytes, identity: SandboxIde
     """
     with _refusals(path), contextlib.ExitStack() as owner:
         *parents, name = _components(path)
+        # Each of them holds a descriptor until the file is written.
+        if len(parents) > _MAX_DEPTH:
+            raise PathRefused(path, f"at most {_MAX_DEPTH} directories above a file are expected")
         directory = owner.enter_context(_opened(workspace))
         for parent in parents:
             directory = _descend(directory, parent, identity)
@@ -222,7 +225,7 @@ def _walk(directory: int, prefix: str, depth: int) -> Iterator[tuple[int, os.Dir
             path = f"{prefix}{_printable(entry.name)}"
             yield directory, entry, path
             with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False) and depth < _MAX_LISTED_DEPTH:
+                if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
                     yield from _below(directory, entry.name, path, depth)
 
 
@@ -286,4 +289,4 @@ def _refusals(path: str) -> Generator[None]:
 
 def _printable(path: str) -> str:
     """A name for people: what is not UTF-8 in it becomes U+FFFD."""
-    return path.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in path)
