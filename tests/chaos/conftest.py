@@ -83,8 +83,7 @@ class Stage:
 
     def executions(self, marker: str) -> int:
         """Times that a command with this marker was executed."""
-        files = [path for root in self.fleet.roots for path in root.glob("*/*/ledger")]
-        return sum(file.read_text().split().count(marker) for file in files)
+        return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -93,6 +93,10 @@ class Rounds:
         await self.fleet[member].begun(starts + 1)
         await self.fleet[member].ready(self.fleet.http)
 
+    def executions(self, marker: str) -> int:
+        """Times that a command with this marker was executed."""
+        return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
+
     async def run(self, *replies: Reply, **conversation: Any) -> tuple[str, str]:
         """Start a run; returns its conversation and its id."""
         self.number += 1
@@ -100,11 +104,6 @@ class Rounds:
         self.model.play(name, replies)
         chosen = await self.client.create(f"openai:scripted/{name}", **conversation)
         return chosen, await self.client.chat(chosen, "go")
-
-
-def entered(root: Path, marker: str) -> int:
-    """Times that a command with this marker was executed."""
-    return sum(file.read_text().split().count(marker) for file in root.glob("*/*/ledger"))
 
 
 @asynccontextmanager
@@ -128,7 +127,7 @@ async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None
             await played.client.approve(run_id)
             outcome = await played.client.finished(run_id)
             [result] = played.client.events(conversation, "tool_call.completed")
-            kind, times = result["data"]["error_kind"], entered(played.fleet.roots[0], marker)
+            kind, times = result["data"]["error_kind"], played.executions(marker)
             assert outcome["status"] == "completed", (point, outcome)
             assert times <= 1, f"{point}: executed {times} times"
             if point in CLAIMED:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,8 @@ RESTART_AFTER_S = 0.2
 END_S = 40.0
 LEDGER_SERVER = "ledger"
 """The tool server whose one tool writes into a ledger outside of every workspace."""
+LEDGER_FILE = "ledger"
+"""In a workspace, what its commands have done: a line an execution, with marker, execution, time."""
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH")
 
 
@@ -296,6 +299,11 @@ class Fleet:
             settings, name="chaos-operator", inbox_prefix=inbox_prefix(OPERATOR)
         ) as bus:
             yield bus
+
+    def ledgers(self) -> list[Path]:
+        """The ledgers of all workspaces; some of them may be removed meanwhile."""
+        # Unlike the one of pathlib, this takes a directory that is gone for an empty one.
+        return [Path(file) for root in self.roots for file in glob(f"{root}/*/*/{LEDGER_FILE}")]
 
     def log(self) -> str:
         """The end of every process's log."""

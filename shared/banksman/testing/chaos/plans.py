@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from banksman.model_server import Reply, ToolCall
-
-LEDGER_FILE = "ledger"
-"""In a workspace, what its commands have done: a line an execution, with marker, execution, time."""
+from banksman.testing.chaos.fleet import LEDGER_FILE
 
 AUTO, ASKING, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
 _TOOLS = {"enabled": True, "allowed_tools": ["bash", "enter"]}

@@ -8,8 +8,6 @@ import random
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from glob import glob
-from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -18,7 +16,7 @@ from banksman.contracts.ids import new_id
 from banksman.model_server import ModelServer
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.chaos.person import Frame, Person, RequestFailed, Subscription, Told, seen
-from banksman.testing.chaos.plans import ASSISTANTS, LEDGER_FILE, Kind, Plan, command, plan
+from banksman.testing.chaos.plans import ASSISTANTS, Kind, Plan, command, plan
 from banksman.testing.history.records import Calm, Cancel, Decide, Effect, Phase, Recording, Send, Violation
 
 PEOPLE = 4
@@ -111,8 +109,7 @@ class Traffic:
     def read_ledgers(self) -> None:
         """Write down what executions have done until now."""
         # Path.glob fails on a folder that is removed while it looks.
-        files = [Path(path) for root in self.fleet.roots for path in glob(f"{root}/*/*/{LEDGER_FILE}")]
-        for file in (*files, self.fleet.ledger):
+        for file in (*self.fleet.ledgers(), self.fleet.ledger):
             with contextlib.suppress(OSError):
                 for line in file.read_text().splitlines():
                     self._note_effect(line)
