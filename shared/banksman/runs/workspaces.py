@@ -147,7 +147,8 @@ class WorkspaceDesk:
     """Of the directory; 0 when there is none."""
     generation: int = 0
     changed: bool = False
-    """Whether the files may differ from the last complete copy. While it is False nothing may change them."""
+    """Whether the record says that the files may differ from the last copy, for certain: while it is False
+    nothing may change them. So a process begins with False, whatever one before it knew."""
     users: int = 0
     """Requests that were admitted and have not ended."""
     edits: int = 0

@@ -31,7 +31,6 @@ class _Record(BaseModel):
     term: int = 0
     """0 while the files of a term are being put there."""
     generation: int = 0
-    changed: bool = True
     snapshot: str | None = None
     """The last copy of this workspace, of which the platform knows."""
     unfinished: str | None = None
@@ -61,8 +60,8 @@ class Holding:
     unfinished: str | None = None
     lost: str | None = None
     unsure: bool = False
-    """Whether a report was not answered: then the files count as unchanged, so that the next change is
-    reported first, and the record is asked what it says."""
+    """Whether the record must be asked what it says: after a start, and after a report without an answer.
+    Until then the files count as unchanged, so that the next change is reported first."""
     last_used: float = 0.0
     """A moment of the loop's clock."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -91,6 +90,8 @@ class Holdings:
     def load(self) -> None:
         """Read what earlier processes of this runner have left.
 
+        Whether a workspace has changed is not among it: the record may say something else since.
+
         Raises:
             OSError: the directory cannot be made or read.
         """
@@ -98,15 +99,15 @@ class Holdings:
         for path in self._records.glob("*.json"):
             tenant, _, conversation = path.stem.partition(".")
             record = _read(path)
-            desk = WorkspaceDesk(record.term, record.generation, record.changed)
+            desk = WorkspaceDesk(record.term, record.generation)
             self._held[tenant, conversation] = Holding(
-                tenant, conversation, desk, record.snapshot, record.unfinished, record.lost
+                tenant, conversation, desk, record.snapshot, record.unfinished, record.lost, unsure=True
             )
         for tenant, conversation in self.workspaces.stored():
             # Kept by a version that wrote no records: it knew of no moves, and of no copies.
             if (tenant, conversation) not in self._held:
-                desk = WorkspaceDesk(term=1, changed=True)
-                self._held[tenant, conversation] = Holding(tenant, conversation, desk)
+                desk = WorkspaceDesk(term=1)
+                self._held[tenant, conversation] = Holding(tenant, conversation, desk, unsure=True)
 
     def __iter__(self) -> Iterator[Holding]:
         return iter(tuple(self._held.values()))
@@ -262,7 +263,6 @@ def _record_of(holding: Holding) -> _Record:
     return _Record(
         term=desk.term,
         generation=desk.generation,
-        changed=desk.changed,
         snapshot=holding.snapshot,
         unfinished=holding.unfinished,
         lost=holding.lost,

@@ -1,0 +1,324 @@
+"""Where workspaces go, under crashes, lost and late reports: no change is lost without being told."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.events import WorkspaceRestored
+from banksman.contracts.messages import AssistantMessage, ToolMessage
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.workspaces import (
+    SnapshotRef,
+    WorkspaceLoss,
+    WorkspaceOwner,
+    WorkspacePlace,
+    WorkspaceReport,
+    WorkspaceVerdict,
+)
+from banksman.runs.losses import losses
+from banksman.runs.state import Conversation
+from banksman.runs.workspaces import WorkspaceDesk, place_of, reported, wanted
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+WAIT_S = 60.0
+STEPS = 250
+WORLDS = 300
+
+
+@dataclass
+class Waiting:
+    """A report on its way, and what its sender does with the answer."""
+
+    report: WorkspaceReport
+    runner: str
+    epoch: int
+    change: int | None = None
+    """The change that begins when the answer allows it; None for a copy."""
+
+
+@dataclass
+class Runner:
+    """A runner as the services build it round `WorkspaceDesk`; what it remembers outlives it."""
+
+    name: str
+    epoch: int = 1
+    up: bool = True
+    desk: WorkspaceDesk = field(default_factory=WorkspaceDesk)
+    files: set[int] = field(default_factory=set[int])
+    kept: tuple[int, int] = (0, 0)
+    """Term and generation, on disk."""
+    asked: Waiting | None = None
+    """The report that it waits for; meanwhile no request begins."""
+    copying: tuple[int, frozenset[int], datetime] | None = None
+    """Edits, files and moment of a copy that is being stored."""
+
+    def keep(self) -> None:
+        self.kept = (self.desk.term, self.desk.generation)
+
+    def restart(self) -> None:
+        self.epoch, self.up, self.asked, self.copying = self.epoch + 1, True, None, None
+        self.desk = WorkspaceDesk(*self.kept)
+
+
+class World:
+    """One workspace, three runners, one record."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now = EPOCH
+        self.record: WorkspaceOwner | None = None
+        self.runners = [Runner(name) for name in ("r1", "r2", "r3")]
+        self.leases: dict[str, int] = {runner.name: 1 for runner in self.runners}
+        self.store: dict[str, frozenset[int]] = {}
+        self.mail: list[tuple[str, int, WorkspacePlace, int]] = []
+        self.reports: list[Waiting] = []
+        self.changes = 0
+        self.done: dict[int, int] = {}
+        """Changes that were made, and in which term."""
+        self.moves = 0
+
+    def step(self) -> None:
+        self.chance.choice(
+            [
+                *(self.call, self.call, self.receive, self.receive, self.report, self.report, self.report),
+                *(self.copy, self.stored, self.silence, self.ask),
+                *(self.crash, self.restart, self.lease_ends, self.time),
+            ]
+        )()
+
+    def lease(self, name: str) -> RunnerLease | None:
+        epoch = self.leases.get(name)
+        return None if epoch is None else RunnerLease(runner=name, runner_epoch=epoch)
+
+    def call(self) -> None:
+        """Somebody places a call that changes a file, and sends it."""
+        alive = [lease for name in self.leases if (lease := self.lease(name)) is not None]
+        holder = None if self.record is None else self.lease(self.record.runner)
+        chosen = self.chance.choice(alive) if alive else None
+        should = wanted(self.record, holder=holder, chosen=chosen, now=self.now, wait_s=WAIT_S)
+        if should is None:
+            return
+        self.moves += self.record is not None and self.record.runner != should.record.runner
+        self.record = should.record
+        if should.serves:
+            self.changes += 1
+            place = place_of(self.record)
+            self.mail.append((self.record.runner, self.record.runner_epoch, place, self.changes))
+
+    def receive(self) -> None:
+        """A runner gets a call, perhaps late."""
+        if not self.mail:
+            return
+        name, epoch, place, change = self.mail.pop(self.chance.randrange(len(self.mail)))
+        runner = next(one for one in self.runners if one.name == name)
+        if not runner.up or runner.epoch != epoch or runner.asked or not runner.desk.admits(place):
+            return
+        if place.term > runner.desk.term:
+            runner.files = set(self.store[place.snapshot.id]) if place.snapshot else set()
+            runner.desk.takes(place)
+            runner.copying = None
+            runner.keep()
+        report = runner.desk.begins(runner.epoch)
+        if report is None:
+            self.change(runner, change)
+        else:
+            runner.asked = Waiting(report, runner.name, runner.epoch, change)
+            self.reports.append(runner.asked)
+
+    def change(self, runner: Runner, change: int) -> None:
+        """A call does its work: it must see everything that was not told to be lost."""
+        assert self.record is not None
+        runner.desk.edits += 1
+        if self.leases.get(runner.name) == runner.epoch:
+            told = self.record.loss.term if self.record.loss else 0
+            if runner.desk.term == self.record.term:
+                missing = {old for old, term in self.done.items() if old not in runner.files and term >= told}
+                assert not missing, f"{runner.name} works without {missing}, and nobody was told"
+        runner.files.add(change)
+        self.done[change] = runner.desk.term
+
+    def report(self) -> None:
+        """A report is heard: perhaps late, perhaps twice, and its answer may get lost."""
+        if not self.reports:
+            return
+        waiting = self.chance.choice(self.reports)
+        if self.chance.random() < 0.8:
+            self.reports.remove(waiting)
+        record, verdict = reported(self.record, waiting.runner, waiting.report)
+        self.record = record or self.record
+        runner = next(one for one in self.runners if one.name == waiting.runner)
+        if runner.asked is waiting and runner.up and self.chance.random() < 0.8:
+            runner.asked = None
+            self.answered(runner, waiting, verdict)
+
+    def answered(self, runner: Runner, waiting: Waiting, verdict: WorkspaceVerdict) -> None:
+        if not verdict.mine:
+            return
+        runner.desk.hears(verdict)
+        runner.keep()
+        if waiting.change is not None and runner.desk.changed:
+            self.change(runner, waiting.change)
+
+    def silence(self) -> None:
+        """A runner has waited long enough for an answer."""
+        runner = self.chance.choice(self.runners)
+        if runner.asked is not None:
+            runner.desk.changed = runner.desk.changed and not runner.asked.report.complete
+            runner.asked = None
+
+    def ask(self) -> None:
+        """A runner asks what the record says, as it does after its start and after silence."""
+        runner = self.chance.choice(self.runners)
+        if runner.up and runner.asked is None and runner.desk.term:
+            desk = runner.desk
+            report = WorkspaceReport(runner_epoch=runner.epoch, term=desk.term, generation=desk.generation)
+            runner.asked = Waiting(report, runner.name, runner.epoch)
+            self.reports.append(runner.asked)
+
+    def copy(self) -> None:
+        runner = self.chance.choice(self.runners)
+        if runner.up and runner.asked is None and runner.copying is None and runner.desk.changed:
+            runner.copying = (runner.desk.edits, frozenset(runner.files), self.now)
+
+    def stored(self) -> None:
+        runner = self.chance.choice(self.runners)
+        if not runner.up or runner.asked is not None or runner.copying is None:
+            return
+        edits, files, moment = runner.copying
+        runner.copying = None
+        snapshot = f"s{len(self.store)}"
+        self.store[snapshot] = files
+        report = WorkspaceReport(
+            runner_epoch=runner.epoch,
+            term=runner.desk.term,
+            generation=runner.desk.generation,
+            snapshot=SnapshotRef(id=snapshot, manifest_digest="0" * 64, created_at=moment),
+            complete=runner.desk.edits == edits,
+        )
+        runner.asked = Waiting(report, runner.name, runner.epoch)
+        self.reports.append(runner.asked)
+
+    def crash(self) -> None:
+        self.chance.choice(self.runners).up = False
+
+    def restart(self) -> None:
+        runner = self.chance.choice(self.runners)
+        if not runner.up:
+            runner.restart()
+            self.leases[runner.name] = runner.epoch
+
+    def lease_ends(self) -> None:
+        """Of a runner that is down, or that ends itself because it could not renew."""
+        runner = self.chance.choice(self.runners)
+        if self.chance.random() < 0.5:
+            runner.up = False
+            self.leases.pop(runner.name, None)
+
+    def time(self) -> None:
+        self.now += timedelta(seconds=self.chance.choice([1, 5, 40]))
+
+
+def test_no_change_is_missing_without_being_told() -> None:
+    """P2, P9: whatever is late, lost or repeated, in some hundred storms that are always the same."""
+    moved = losses_told = 0
+    for seed in range(WORLDS):
+        world = World(seed)
+        for _ in range(STEPS):
+            world.now += timedelta(milliseconds=1)
+            world.step()
+        moved += world.moves
+        losses_told += world.record is not None and world.record.loss is not None
+    assert moved > WORLDS / 10 and losses_told
+
+
+def owner(**said: object) -> WorkspaceOwner:
+    return WorkspaceOwner(runner="r1", runner_epoch=1).model_copy(update=said)
+
+
+def told(**said: object) -> WorkspaceReport:
+    return WorkspaceReport(runner_epoch=1, term=1, generation=1).model_copy(update=said)
+
+
+def snapshot(moment: datetime = EPOCH) -> SnapshotRef:
+    return SnapshotRef(id="s1", manifest_digest="0" * 64, created_at=moment)
+
+
+def test_a_late_word_that_all_is_copied_does_not_hide_a_newer_change() -> None:
+    complete = told(snapshot=snapshot(), complete=True)
+    record, _ = reported(owner(dirty=True, generation=2), "r1", complete)
+    assert record is not None and record.dirty and record.snapshot == snapshot()
+
+
+def test_a_late_copy_does_not_replace_a_newer_one() -> None:
+    newer = snapshot(EPOCH + timedelta(seconds=1))
+    record, _ = reported(owner(snapshot=newer, generation=1), "r1", told(snapshot=snapshot(), complete=True))
+    assert record is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [owner(runner="r2"), owner(term=2), owner(deleted=True)],
+    ids=["another runner's", "a later term", "deleted"],
+)
+def test_a_runner_learns_that_a_workspace_is_not_its_own(record: WorkspaceOwner) -> None:
+    changed, verdict = reported(record, "r1", told(begins=True))
+    assert changed is None and not verdict.mine
+
+
+def test_nothing_is_removed_of_what_nobody_knows() -> None:
+    assert reported(None, "r1", told()) == (None, WorkspaceVerdict(mine=True, known=False))
+
+
+def test_a_process_of_before_changes_nothing() -> None:
+    changed, verdict = reported(owner(runner_epoch=2), "r1", told(begins=True))
+    assert changed is None and verdict.mine and not verdict.dirty
+
+
+def test_a_changed_workspace_of_a_runner_that_ends_is_not_given_away() -> None:
+    ending = RunnerLease(runner="r1", runner_epoch=1, serving=False)
+    other = RunnerLease(runner="r2", runner_epoch=1)
+    late = EPOCH + timedelta(days=1)
+    record = owner(dirty=True, gone_since=EPOCH)
+    assert wanted(record, holder=ending, chosen=other, now=late, wait_s=WAIT_S) is None
+    given = wanted(
+        record.model_copy(update={"dirty": False}), holder=ending, chosen=other, now=late, wait_s=0
+    )
+    assert given is not None and given.serves and given.record.runner == "r2"
+
+
+def conversation(*results: ToolResult, term: int = 0) -> Conversation:
+    calls = tuple(ToolCall(id=result.tool_call_id, name="bash") for result in results)
+    said = AssistantMessage(message_id="m1", content=None, calls=calls)
+    heard = tuple(ToolMessage(name="bash", result=result) for result in results)
+    return Conversation("acme", "c1", history=(said, *heard), restored_term=term)
+
+
+def result(call_id: str, at: int | None, **said: object) -> ToolResult:
+    moment = None if at is None else EPOCH + timedelta(seconds=at)
+    made = ToolResult(tool_call_id=call_id, content={}, runner="r1" if at is not None else None)
+    return made.model_copy(update={"started_at": moment, **said})
+
+
+def test_a_loss_names_the_calls_that_came_after_the_copy() -> None:
+    unknown = result("k3", None, error_kind="unknown_outcome")
+    state = conversation(result("k1", 1), result("k2", 9), unknown, result("k4", None))
+    loss = WorkspaceLoss(term=2, snapshot_ts=EPOCH + timedelta(seconds=5))
+    assert losses(state, [None, loss]) == [
+        WorkspaceRestored(snapshot_ts=loss.snapshot_ts, lost_calls=("k2", "k3"), term=2)
+    ]
+
+
+def test_without_a_copy_every_call_is_named() -> None:
+    loss = WorkspaceLoss(term=2, snapshot_ts=None)
+    (event,) = losses(conversation(result("k1", 1), result("k2", 9)), [loss])
+    assert event.lost_calls == ("k1", "k2")
+
+
+def test_a_log_tells_a_loss_once() -> None:
+    loss = WorkspaceLoss(term=2, snapshot_ts=None)
+    assert losses(conversation(result("k1", 1), term=2), [loss, loss]) == []
