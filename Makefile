@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak failpoints power-cuts leader-kills $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak failpoints power-cuts leader-kills parked cancels reconnects fuzz $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,22 @@ check-reference:
 	$(BIN)/python tools/reference.py --check
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
+
+parked:  ## Park 100,000 runs, measure memory and how fast one goes on (ARGS="--runs 10000")
+	@tools/setup.sh dev
+	@$(BIN)/python benchmarks/parked.py $(ARGS)
+
+cancels:  ## Cancel stubborn commands, measure until all their processes are gone (ARGS="--cancels 200")
+	@tools/setup.sh dev
+	@$(BIN)/python benchmarks/cancels.py $(ARGS)
+
+reconnects:  ## Cut 200 clients off 20 times each; every one must see 1..n (ARGS="--seed 7")
+	@tools/setup.sh dev
+	@$(BIN)/python benchmarks/reconnects.py $(ARGS)
+
+fuzz:  ## Send nonsense to every door for minutes (ROUNDS=20 SEED=7)
+	@tools/setup.sh dev
+	@BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/limits/test_fuzz.py
 
 chaos:  ## Kill and freeze every process under traffic for ten minutes, then judge (SEED=7 DURATION=600)
 	@tools/setup.sh dev

@@ -20,7 +20,7 @@ async def test_ten_thousand_calls_in_one_reply_end_the_run_and_none_is_executed(
 ) -> None:
     """P12, A24: and the conversation goes on, with a history that the vendor accepts."""
     flood = Reply(tool_calls=(LOOK,) * 10_000)
-    conversation = await client.create(play(flood, Reply(text="Sorry."), vendor=vendor))
+    conversation = await client.create(play(flood, Reply(text="Sorry."), vendor=vendor, by="count"))
 
     outcome = await client.run(conversation, "go")
     after = await client.run(conversation, "again")
