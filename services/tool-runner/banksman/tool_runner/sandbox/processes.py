@@ -86,8 +86,8 @@ def unlinked_bytes(pid: int) -> int:
 
 
 def _note_open(pid: int, held: dict[tuple[int, int], int]) -> None:
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(_PROC / str(pid) / "fd"):
+    with contextlib.suppress(OSError), os.scandir(_PROC / str(pid) / "fd") as entries:
+        for entry in entries:
             with contextlib.suppress(OSError):
                 status = entry.stat()
                 if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
