@@ -183,7 +183,7 @@ async def _park_by_hand(bus: Bus, conversation: str, model: str, *, shown: ToolC
         name=shown.name,
         arguments=shown.arguments,
         digest=shown.digest,
-        preview=Preview(kind="command", command=shown.arguments["command"]),
+        preview=Preview(kind="command", command=str(shown.arguments["command"])),
     )
     bodies: tuple[EventBody, ...] = (
         RunStarted(message_id=new_id("m"), message="go", settings=settings),
@@ -330,7 +330,7 @@ def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
     port, health = free_port(), free_port()
     first = system.service_pids("gateway")[-1]
     variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
-    environment = dict(entry.partition("=")[::2] for entry in variables)
+    environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}
     environment |= {"BANKSMAN_GATEWAY__PORT": str(port), "BANKSMAN_GATEWAY__HEALTH_PORT": str(health)}
     environment |= shifted(shift_s)
     command = [sys.executable, "-m", "banksman.cli", "gateway"]

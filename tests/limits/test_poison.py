@@ -59,7 +59,11 @@ def subject_of(reader: str, tenant: str) -> str:
 
 def valid(reader: str, tenant: str, conversation: str) -> dict[str, Any]:
     """A body that the reader understands."""
-    ids = {"tenant": tenant, "conversation_id": conversation, "run_id": run_id_for(conversation)}
+    ids: dict[str, Any] = {
+        "tenant": tenant,
+        "conversation_id": conversation,
+        "run_id": run_id_for(conversation),
+    }
     match reader:
         case "run.work":
             settings = RunSettings(assistant_id="default", model="openai:scripted/none")
