@@ -15,6 +15,7 @@ from typing import Any, Literal
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.protocol import State
 
 from banksman.model_server import Reply, ToolCall
 from banksman.testing.chaos.fleet import Fleet
@@ -119,6 +120,10 @@ class Follower:
                 self.resumed_s.append(live_at - begun)
 
     async def _cut(self, connection: ClientConnection) -> None:
+        if connection.state is not State.OPEN:
+            # Its gateway was killed.
+            connection.transport.abort()
+            return
         match self.chance.choice(CUTS):
             case "close":
                 await connection.close()
