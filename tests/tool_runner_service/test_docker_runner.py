@@ -84,7 +84,7 @@ async def test_a_killed_runners_containers_end_and_its_workspaces_stay(
         await is_gone("7862.5", within_s=WAIT_S)
         await runner.ended()
         await containers_end(docker_engine, runner)
-        runner.start()
+        await asyncio.to_thread(runner.start)
         assert (await owner.bash("ls")).content["stdout"] == "kept\n"
 
 
@@ -107,7 +107,7 @@ async def test_a_runner_killed_while_containers_start_leaves_none_once_it_is_bac
         runner.signal(signal.SIGKILL)
         await runner.ended()
         await is_gone("7863.5", within_s=WAIT_S)
-        runner.start()
+        await asyncio.to_thread(runner.start)
         await containers_end(docker_engine, runner)
 
 

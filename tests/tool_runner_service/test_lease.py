@@ -38,7 +38,7 @@ async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoc
         # The broker looks for ended keys a few times a second.
         await owner.lease_ended(within_s=4)
         await runner.ended()
-        runner.start()
+        await asyncio.to_thread(runner.start)
         assert runner.identity == {"runner": first["runner"], "epoch": first["epoch"] + 1}
         assert (await owner.send(request)).answer == "wrong_epoch"
         lease = await owner.lease()
@@ -69,7 +69,7 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
         assert await runner.ended() not in (0, None)
         for request in (queued, asked):
             assert (await owner.slots.facts(owner.tenant, request.attempt)).started is None
-        runner.start()
+        await asyncio.to_thread(runner.start)
         assert (await owner.bash("ls")).content["stdout"] == ""
 
 
