@@ -208,8 +208,18 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
         health.checks["streams"] = Durability.of_app(bus).problem
 
 
+async def _streams_hold(settings: GatewayServiceSettings, life: Life) -> bool:
+    """Wait for the streams, with the reason in this process's readiness; False when it ends first."""
+    async with health_server(life.health, settings.gateway), await _connect(settings) as bus:
+        durability = Durability.of_app(bus)
+        life.health.checks["streams"] = durability.problem
+        return await durability.holds(life.stop)
+
+
 async def main(settings: GatewayServiceSettings, life: Life) -> None:
-    """Serve until told to stop."""
+    """Serve until told to stop, from when the streams are as strong as promised."""
+    if not settings.allow_weak_durability and not await _streams_hold(settings, life):
+        return
     async with serving(settings, life.health):
         life.ready()
         await life.stop.wait()
