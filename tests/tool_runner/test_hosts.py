@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -64,6 +64,7 @@ names = st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,3}){0,2}", fullmatch=True)
 patterns = st.lists(st.one_of(names, names.map("*.{}".format), st.just("*")), max_size=4).map(tuple)
 
 
+@settings(max_examples=60, deadline=None)
 @given(patterns, patterns, patterns, patterns, names, st.sampled_from([80, 443]))
 def test_what_a_deny_list_names_is_never_admitted(
     allow: tuple[str, ...],
