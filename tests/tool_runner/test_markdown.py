@@ -50,6 +50,10 @@ ls  -l
 """
 
 
+PATIENT = MarkdownLimits(timeout_s=50)
+"""The usual limits with the time of a busy machine."""
+
+
 async def fetched(
     runner: Runner,
     body: bytes,
@@ -72,7 +76,7 @@ async def fetched(
             address_allowed=lambda address: address == ip_address("127.0.0.1"),
             ssl_context=TLS,
         )
-        box = workspace_tools(runner.sandbox, way_out, RunnerLimits(markdown=limits or MarkdownLimits()))
+        box = workspace_tools(runner.sandbox, way_out, RunnerLimits(markdown=limits or PATIENT))
         url = server.url("/docs/page")
         return await box.run("web_fetch", runner.workspace, {"url": url, **arguments}, stop=stop)
 
@@ -174,9 +178,9 @@ SLOW = "<a href=x><b>" * 100_000
     ("markdown", "page", "reason"),
     [
         (MarkdownLimits(timeout_s=0.3), SLOW, "longer than 0.3 s"),
-        (MarkdownLimits(cpu_s=1), SLOW, "processor time"),
-        (MarkdownLimits(max_markdown_bytes=100), "<p>x</p>" * 1000, "longer than 100 bytes"),
-        (MarkdownLimits(memory_bytes=64 * 1024 * 1024), "<p>x</p>" * 260_000, "memory"),
+        (MarkdownLimits(timeout_s=50, cpu_s=1), SLOW, "processor time"),
+        (MarkdownLimits(timeout_s=50, max_markdown_bytes=100), "<p>x</p>" * 1000, "longer than 100 bytes"),
+        (MarkdownLimits(timeout_s=50, memory_bytes=64 * 1024 * 1024), "<p>x</p>" * 260_000, "memory"),
     ],
 )
 async def test_a_page_that_takes_too_much_comes_as_it_is_with_a_note(
