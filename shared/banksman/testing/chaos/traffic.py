@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -109,18 +109,20 @@ class Traffic:
     def read_ledgers(self) -> None:
         """Write down what executions have done until now."""
         # Path.glob fails on a folder that is removed while it looks.
+        for line in self._ledger_lines():
+            words = line.split()
+            if len(words) == 3 and line not in self._known_effects:
+                self._known_effects.add(line)
+                self.recording.add(Effect(marker=words[0], execution=words[1], at=float(words[2])))
+
+    def _ledger_lines(self) -> Iterator[str]:
         for file in (*self.fleet.ledgers(), self.fleet.ledger):
             with contextlib.suppress(OSError):
-                for line in file.read_text().splitlines():
-                    self._note_effect(line)
-
-    def _note_effect(self, line: str) -> None:
-        words = line.split()
-        if len(words) == 3 and line not in self._known_effects:
-            self._known_effects.add(line)
-            self.recording.add(Effect(marker=words[0], execution=words[1], at=float(words[2])))
+                yield from file.read_text().splitlines()
 
     async def _prepare(self) -> None:
+        # What was executed before is none of this recording's.
+        self._known_effects.update(self._ledger_lines())
         async with httpx.AsyncClient(base_url=self.fleet.urls[0], trust_env=False, timeout=20) as http:
             for name, fields in ASSISTANTS.items():
                 answer = await http.post("/context/assistants", json={"id": name, **fields})
