@@ -8,6 +8,8 @@ import signal
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from banksman.bus.connection import Bus
 from banksman.bus.names import WORKSPACES
 from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
@@ -23,6 +25,9 @@ from banksman.tool_runner.snapshots import Snapshots
 from banksman.tool_runner.workspace import WorkspaceStore
 from tests.tool_runner_service.processes import RunnerProcess, Runners, begins
 from tests.workspaces.platform import Platform, platform, started, until
+
+pytestmark = pytest.mark.timeout(300)
+"""Seconds: processes are started and killed, which takes its time on a busy machine."""
 
 
 async def is_missing(path: Path) -> bool:
