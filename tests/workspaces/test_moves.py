@@ -40,7 +40,7 @@ async def is_missing(path: Path) -> bool:
 async def test_an_unchanged_workspace_moves_at_once_with_all_its_files(
     secured: SecuredNats, runners: Runners
 ) -> None:
-    """Its runner is killed and never comes back; nobody waits for it, nothing is lost, and reading is enough."""
+    """Its runner is killed and never comes back; nobody waits, nothing is lost, and reading is enough."""
     pair = started(runners, 2)
     async with platform(secured, wait_s=3600) as here:
         await here.sees(*pair)
