@@ -125,14 +125,14 @@ async def test_raw_requests_are_checked_like_those_of_the_sdk(
     settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
     subject = subjects.api(TENANT, "assistant", "create")
     async with await Bus.connect(settings, name="raw") as bus:
-        unknown = json.loads(await bus.request(subject, b'{"temprature": 1}', 5))
+        unknown = json.loads(await bus.request(subject, b'{"heat": 1}', 5))
         nested = json.loads(await bus.request(subject, b'{"tools": {"enabld": true}}', 5))
         garbage = json.loads(await bus.request(subject, b"{", 5))
         newer = json.loads(await bus.request(subject, b"{}", 5, {SCHEMA_VERSION: "9"}))
         made = json.loads(await bus.request(subject, b"{}", 5, {REQUEST_ID: new_id("q")}))
     assert [answer["type"] for answer in (unknown, nested, garbage, newer)] == ["error"] * 4
     assert nested["details"]["field"] == "tools.enabld"
-    assert unknown["details"]["field"] == "temprature"
+    assert unknown["details"]["field"] == "heat"
     assert made["tools"]["enabled"] is False and made["revision"] > 0
 
 

@@ -89,7 +89,7 @@ PROBES = {
             attempt(lambda: os.link(path, "hard"))
     """,
     "write beside the workspace": """
-        for path in ("/usr/x", "/etc/x", "/x", "/dev/x", "/workspace/../x", "/proc/1/root/x",
+        for path in ("/usr/x", "/etc/x", "/x", "/dev/x", "/workspace/../x", "/proc/1/root" "/x",
                      "/proc/self/cwd/../x"):
             attempt(lambda: open(path, "w"))
     """,

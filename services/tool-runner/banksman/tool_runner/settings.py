@@ -32,16 +32,16 @@ class EgressSettings(Section):
     """Where calls may connect to: `web_fetch`, and commands where that is permitted and granted."""
 
     allow_hosts: tuple[HostPattern, ...] = ("*",)
-    """Hosts as `example.org`, `*.example.org` or `example.org:443`; one that no pattern matches is refused, at
-    every redirect too. An assistant's own lists narrow these and cannot widen them."""
+    """Hosts as `example.org`, `*.example.org` or `example.org:443`; one that no pattern matches is refused,
+    at every redirect too. An assistant's own lists narrow these and cannot widen them."""
     deny_hosts: tuple[HostPattern, ...] = ()
     """Hosts that are refused though allowed."""
     allow_private_addresses: tuple[Annotated[str, AfterValidator(_address_and_port)], ...] = ()
     """`address:port` of servers of your own that may be fetched from though their address is not public.
     A page elsewhere cannot redirect to one."""
     allow_commands: bool = False
-    """True lets an assistant whose policy says `network.commands` give its commands a proxy, which leads where
-    its `web_fetch` leads. False keeps every command without a network. Needs the sandbox `bwrap`."""
+    """True lets an assistant whose policy says `network.commands` give its commands a proxy, which leads
+    where its `web_fetch` leads. False keeps every command without a network. Needs the sandbox `bwrap`."""
 
 
 class CopySettings(Section):
