@@ -157,7 +157,7 @@ async def test_a_call_that_is_another_than_was_approved_never_runs(
     system: System, operator: Bus, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """P4, A11: the log asks about one command and holds another; the runner compares with what was shown."""
-    name = play(Reply(text="It was refused."))
+    name = play(Reply(text="It was refused."), at_end="repeat")
     conversation = (await http.post("/context/conversations", json={"model": name})).json()["conversation_id"]
     shown = ToolCall(id=new_id("k"), name="bash", arguments={"command": "echo shown > shown"})
     altered = shown.model_copy(update={"arguments": {"command": "echo altered > altered"}})
@@ -167,6 +167,7 @@ async def test_a_call_that_is_another_than_was_approved_never_runs(
     run = await _ended(http, answer.json()["run_id"])
 
     assert answer.json()["outcome"] == "approved"
+    assert (run["status"], run["content"]) == ("completed", "It was refused.")
     [call] = run["tool_calls"]
     assert "not the one that was approved" in call["result"]["error"]
     files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]

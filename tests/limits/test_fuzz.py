@@ -177,9 +177,9 @@ def _examples(operation: Any) -> list[dict[str, Any]]:
     @given(case=operation.as_strategy())
     def collect(case: Any) -> None:
         sent = case.as_transport_kwargs()
-        found.append(
-            {name: sent[name] for name in ("method", "url", "json", "data", "params") if name in sent}
-        )
+        body = sent.pop("data", None)
+        request = {name: sent[name] for name in ("method", "url", "json", "params") if name in sent}
+        found.append(request if body is None else {**request, "content": body})
 
     collect()
     return found
