@@ -37,8 +37,8 @@ from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest
 from banksman.model_server import Reply
 from banksman.testing.chaos.fleet import Fleet
+from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.client import Client
-from banksman.testing.nats import free_port
 from banksman.testing.system import ScriptedModel, System, wait_ready
 from tests.gateway.conftest import Agent, GatewayFactory, Served
 from tests.scenarios.conftest import PATIENCE_S, Play
@@ -328,18 +328,21 @@ async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None
 @contextmanager
 def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
     """Another gateway of the system, whose clock is so many seconds ahead."""
-    port, health = free_port(), free_port()
+    port, health = lasting_port(), lasting_port()
     first = system.service_pids("gateway")[-1]
     variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
     environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}
     environment |= {"BANKSMAN_GATEWAY__PORT": str(port), "BANKSMAN_GATEWAY__HEALTH_PORT": str(health)}
     environment |= shifted(shift_s)
     command = [sys.executable, "-m", "banksman.cli", "gateway"]
-    quiet = subprocess.DEVNULL
-    process = subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet)
+    output = system.data_dir / f"gateway{shift_s:+d}.out"
+    with output.open("wb") as out:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
-        ended = lambda: "the gateway ended" if process.poll() is not None else None  # noqa: E731
-        wait_ready(f"http://127.0.0.1:{port}/readyz", ended)
+        wait_ready(
+            f"http://127.0.0.1:{port}/readyz",
+            lambda: output.read_text() or "ended" if process.poll() is not None else None,
+        )
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
