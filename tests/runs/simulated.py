@@ -110,10 +110,11 @@ class SimulatedRunnerSlots:
             "start", lambda: self.world.start_attempt(self.process, started), about=started.attempt
         )
 
-    async def finish(self, tenant: str, finished: CallFinished) -> None:
-        await Op(
+    async def finish(self, tenant: str, finished: CallFinished) -> bool:
+        stored = await Op(
             "finish", lambda: self.world.broker.put_result(finished), may_fail=False, about=finished.attempt
         )
+        return stored == finished
 
 
 @dataclass

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from banksman.bus.users import TOOL_RUNNER
-from banksman.contracts.calls import RunnerLease
+from banksman.bus.dead import dead_letters
+from banksman.bus.users import OPERATOR, TOOL_RUNNER
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallFinished, LateResult, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.runs.lease import Lease, LeaseLost
+from banksman.runs.settle import unknown
 from banksman.testing.fixtures import SecuredNats
 from tests.tool_runner_service.owner import Owner, owning
 from tests.tool_runner_service.processes import WAIT_S, Runners, begins, is_gone, until
@@ -71,6 +75,37 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
             assert (await owner.slots.facts(owner.tenant, request.attempt)).started is None
         await asyncio.to_thread(runner.start)
         assert (await owner.bash("ls")).content["stdout"] == ""
+
+
+async def test_what_a_frozen_runner_still_had_is_a_note_beside_the_result_that_was_declared(
+    runners: Runners, runners_nats: SecuredNats
+) -> None:
+    runner = runners.start()
+    async with (
+        owning(runners_nats, runner) as owner,
+        await runners_nats.connect(OPERATOR) as operator,
+    ):
+        command = "sh -c 'until [ -e go ]; do sleep 0.02; done; echo seen too late' 7825.5"
+        request = await owner.accepted(owner.request("bash", command=command))
+        await owner.started(request)
+        await begins("7825.5")
+        runner.signal(signal.SIGSTOP)
+        await owner.lease_ended(within_s=WAIT_S)
+        (runner.root / owner.tenant / owner.conversation / "go").touch()
+        await is_gone("7825.5", within_s=WAIT_S)
+        declared = unknown(request.call.id, "the machine that ran it went away")
+        finished = CallFinished(conversation_id=owner.conversation, attempt=request.attempt, result=declared)
+        assert (await owner.slots.put_result(owner.tenant, finished)).fresh
+        runner.signal(signal.SIGCONT)
+        assert await runner.ended() not in (0, None)
+        facts = await owner.slots.facts(owner.tenant, request.attempt)
+        assert facts.result == finished and (await owner.result(request)) == declared
+        subject = subjects.tool_result(owner.tenant, request.attempt)
+        [letter] = [one.letter async for one in dead_letters(operator) if one.letter.subject == subject]
+        assert letter.reason.startswith("late_result: ")
+        note = LateResult.model_validate_json(base64.b64decode(letter.payload_base64))
+        assert note.result.content["stdout"] == "seen too late\n"
+        assert (note.runner, note.runner_epoch, note.digest) == (runner.id, 1, request.digest)
 
 
 async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: SecuredNats) -> None:

@@ -52,8 +52,8 @@ class RunnerSlots:
     async def start(self, tenant: str, started: CallStarted) -> bool:
         return (await self.slots.put_started(tenant, started)).fresh
 
-    async def finish(self, tenant: str, finished: CallFinished) -> None:
-        await self.slots.put_result(tenant, finished, runner_epoch=1)
+    async def finish(self, tenant: str, finished: CallFinished) -> bool:
+        return not (await self.slots.put_result(tenant, finished, runner_epoch=1)).taken
 
 
 @dataclass

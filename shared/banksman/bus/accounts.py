@@ -219,6 +219,7 @@ _RUN_WRITES = (
     subjects.tool_result(ANY, ANY),
     kv_subject(names.RUNNERS, ANY),
     subjects.workspace_report(ANY, ANY, ANY),
+    subjects.late_result(),
 )
 """What runners may store in APP, and tell it. The acknowledgement comes back as a service's answer."""
 _RUN_TELLS = subjects.tool_progress(ANY, ANY)

@@ -18,6 +18,7 @@ from banksman.bus.messages import StoredMessage
 from banksman.bus.names import CODE_NO_MESSAGE, DEAD, api
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
+from banksman.contracts.calls import LateResult
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.work import DeadLetter
 
@@ -29,6 +30,10 @@ _HEADERS = "Banksman-Dead-Headers"
 
 DOOR = "API"
 """Where dead letters of the NATS door say they come from: no stream."""
+NOTES = "NOTES"
+"""Likewise of late results."""
+_NOTE_S = 10.0
+"""Seconds that storing a note may take."""
 
 _HEADERS_OF_LETTER: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
 _NOT_TOKEN = re.compile(r"[^a-z0-9]+")
@@ -78,6 +83,24 @@ async def bury(
     return ack.stream_seq
 
 
+async def note_late(bus: Bus, late: LateResult) -> int:
+    """Keep a late result for people to read; the same one twice is stored once. Returns its stream sequence.
+
+    Raises:
+        Overloaded: the stream of dead letters is full.
+        Forbidden: this user may not store notes.
+        Unavailable: not stored in time.
+    """
+    ack = await durable(
+        bus,
+        subjects.late_result(),
+        late.model_dump_json(by_alias=True).encode(),
+        msg_id=f"late:{late.tenant}:{late.attempt}:{late.runner}:{late.runner_epoch}",
+        budget_s=_NOTE_S,
+    )
+    return ack.stream_seq
+
+
 async def dead_letters(
     bus: Bus, *, stream: str | None = None, after: int = 0
 ) -> AsyncIterator[StoredDeadLetter]:
@@ -101,11 +124,13 @@ async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
 
     Raises:
         NotFound: there is none at that sequence.
-        Conflict: it came over a door, where clients repeat what they ask for.
+        Conflict: it is a note, or came over a door, where clients repeat what they ask for.
         Overloaded, Unavailable: it could not be published; it stays.
     """
     message = await _stored(bus, stream_seq)
     letter = _letter(message)
+    if letter.stream == NOTES:
+        raise Conflict(f"dead letter {stream_seq} is a note of a late result, no work: nothing replays it")
     if letter.stream in (DOOR, DEAD):
         raise Conflict(f"dead letter {stream_seq} was never in a stream: its sender has to repeat it")
     ours = {name: value for name, value in letter.headers.items() if not name.startswith("Nats-")}
@@ -136,6 +161,8 @@ async def _stored(bus: Bus, stream_seq: int) -> StoredMessage:
 
 
 def _letter(message: StoredMessage) -> DeadLetter:
+    if message.subject == subjects.late_result():
+        return _note(message)
     headers = message.headers
     origin = headers.get(_STREAM_SEQ, "")
     return DeadLetter(
@@ -146,6 +173,28 @@ def _letter(message: StoredMessage) -> DeadLetter:
         reason=headers.get(_REASON, "stored without a reason"),
         payload_base64=base64.b64encode(message.data).decode(),
         headers=_original_headers(headers.get(_HEADERS, "")),
+        ts=datetime.fromisoformat(message.time),
+    )
+
+
+def _note(message: StoredMessage) -> DeadLetter:
+    """Goes by the body alone: headers of a runner that nobody trusts must not say where it comes from."""
+    try:
+        late = LateResult.model_validate_json(message.data)
+    except ValidationError as error:
+        subject, reason = message.subject, f"late_result: {error.error_count()} fields are wrong"
+    else:
+        subject = subjects.tool_result(late.tenant, late.attempt)
+        reason = (
+            f"late_result: call {late.result.tool_call_id} of run {late.run_id} in {late.conversation_id} "
+            f"ended on {late.runner} (epoch {late.runner_epoch}) after another result was stored"
+        )
+    return DeadLetter(
+        subject=subject,
+        stream=NOTES,
+        stream_seq=message.stream_seq,
+        reason=reason,
+        payload_base64=base64.b64encode(message.data).decode(),
         ts=datetime.fromisoformat(message.time),
     )
 

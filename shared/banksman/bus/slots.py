@@ -38,6 +38,8 @@ class Placed(Generic[T]):
     """Mine or the other's; None when it is the other's and this user has no right to read."""
     fresh: bool
     """True when this very attempt stored it. False means: somebody else may be acting on it; keep off."""
+    taken: bool = False
+    """True when it holds what another writer stored. A repeat of one's own write is no other's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,16 +276,18 @@ async def _bury(bus: Bus, stream: str, message: StoredMessage | WorkMessage, rea
 async def _put(
     bus: Bus, stream: str, subject: str, value: T, writer: str, *, may_read: bool = True
 ) -> Placed[T]:
+    taken = False
     try:
         ack = await durable(bus, subject, value.model_dump_json(by_alias=True).encode(), msg_id=writer)
     except SlotTaken:
-        pass
+        taken = True
     else:
         # A duplicate at the first try is what an earlier call stored; after more tries, what one of them
         # stored whose acknowledgement was lost.
         if not ack.duplicate or ack.tries > 1:
             return Placed(value, fresh=True)
-    return Placed(await _read(bus, stream, subject, type(value)) if may_read else None, fresh=False)
+    stored = await _read(bus, stream, subject, type(value)) if may_read else None
+    return Placed(stored, fresh=False, taken=taken)
 
 
 async def _read(bus: Bus, stream: str, subject: str, model: type[T]) -> T:

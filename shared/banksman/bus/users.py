@@ -211,6 +211,7 @@ def tool_runner(runner: str | None = None) -> User:
             subjects.tool_progress(ANY, ANY),
             kv_subject(names.RUNNERS, who),
             subjects.workspace_report(who, ANY, ANY),
+            subjects.late_result(),
             *(subject for store in _FILES for subject in _writes_objects(store)),
         ),
         subscribe=(

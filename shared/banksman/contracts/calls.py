@@ -89,6 +89,23 @@ class CallFinished(Stored):
     result: ToolResult
 
 
+class LateResult(Stored):
+    """`dead.NOTES.late-result`: what a call came to after its slot held another result; never its result."""
+
+    v: Literal[1] = 1
+    tenant: Token
+    conversation_id: Token
+    run_id: Token
+    attempt: Token
+    tool: str
+    digest: str
+    """Of the call, arguments included; they are in the log."""
+    runner: Token
+    runner_epoch: int
+    ended_at: Timestamp
+    result: ToolResult
+
+
 class CancelCall(Stored):
     """`tool.cancel.{r}.{t}.{k}`: end a started attempt and store its result."""
 

@@ -121,6 +121,11 @@ def dead(stream: str, reason: str) -> str:
     return _join("dead", stream, reason)
 
 
+def late_result() -> str:
+    """Notes of results that came after another one was stored (stream DEAD); nothing replays them."""
+    return dead("NOTES", "late-result")
+
+
 def api(tenant: str, *action: str) -> str:
     """The door for services without HTTP, served by any gateway."""
     return _join("api", tenant, *action)

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from banksman.bus.connection import Bus
+from banksman.bus.dead import note_late
 from banksman.bus.slots import CallSlots
-from banksman.contracts.calls import CallFinished, CallStarted
-from banksman.contracts.errors import Overloaded, Refused
+from banksman.contracts.calls import CallFinished, CallStarted, LateResult
+from banksman.contracts.errors import BanksmanError, Overloaded, Refused
 from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
@@ -43,17 +45,20 @@ class CallRecords:
             except Overloaded as full:
                 await self._pause(started.attempt, full)
 
-    async def finish(self, tenant: str, finished: CallFinished) -> None:
+    async def finish(self, tenant: str, finished: CallFinished) -> bool:
         """Store the result unless one is stored.
+
+        Returns:
+            False when another's result is stored.
 
         Raises:
             Refused: not stored, and the lease is over: owners have declared an outcome.
         """
         while True:
             try:
-                await self._slots.put_result(tenant, finished, runner_epoch=self._runner_epoch)
+                placed = await self._slots.put_result(tenant, finished, runner_epoch=self._runner_epoch)
                 await reach("runner.result_stored")
-                return
+                return not placed.taken
             except Refused as refused:
                 await self._pause(finished.attempt, refused)
 
@@ -62,3 +67,18 @@ class CallRecords:
             raise reason
         logger.warning("%s: not stored yet: %s", attempt, reason)
         await asyncio.sleep(_TRY_AGAIN_S)
+
+
+class LateResults:
+    """Where the results go that came too late. Losing one is logged, and hurts no call."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def keep(self, late: LateResult) -> None:
+        """Store a late result as a note."""
+        logger.warning("%s: ended after another result was stored for it; kept as a note", late.attempt)
+        try:
+            await note_late(self._bus, late)
+        except BanksmanError as error:
+            logger.error("%s: the note of its late result is not stored: %s", late.attempt, error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
+from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted, LateResult
 from banksman.contracts.tools import ToolResult
 
 REMEMBERED_ATTEMPTS = 100_000
@@ -22,12 +22,17 @@ class RunnerSlots(Protocol):
         """Store the start. True only when this process stored it, just now."""
         ...
 
-    async def finish(self, tenant: str, finished: CallFinished) -> None:
-        """Store the result unless one is stored; keeps trying while the broker is away."""
+    async def finish(self, tenant: str, finished: CallFinished) -> bool:
+        """Store the result unless one is stored; keeps trying while the broker is away.
+
+        Returns:
+            False when another's result is stored.
+        """
         ...
 
 
 Execute = Callable[[CallRequest], Awaitable[ToolResult]]
+Note = Callable[[LateResult], Awaitable[None]]
 
 
 def _always(request: CallRequest) -> bool:
@@ -55,6 +60,8 @@ class CallDesk:
     """Whether the tool is idempotent, by its own definition: what a request says of that is not trusted."""
     fits: Callable[[CallRequest], bool] = _always
     """False when the workspace moved since the request was made."""
+    note: Note | None = None
+    """Keeps what a call came to after another result was stored for it; None to drop it."""
     active: set[str] = field(default_factory=set[str])
     """Attempts admitted and not ended, by tenant."""
     ended: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
@@ -117,7 +124,24 @@ class CallDesk:
         finished = CallFinished(
             conversation_id=request.conversation_id, attempt=request.attempt, result=result
         )
-        await self.slots.finish(request.tenant, finished)
+        stored = await self.slots.finish(request.tenant, finished)
+        # What changes nothing may run several times: of all but one the result is late.
+        if not stored and self.note is not None and not self.may_repeat(request):
+            await self.note(self._late(request, result))
+
+    def _late(self, request: CallRequest, result: ToolResult) -> LateResult:
+        return LateResult(
+            tenant=request.tenant,
+            conversation_id=request.conversation_id,
+            run_id=request.run_id,
+            attempt=request.attempt,
+            tool=request.call.name,
+            digest=request.digest,
+            runner=self.runner,
+            runner_epoch=self.runner_epoch,
+            ended_at=self.now(),
+            result=result,
+        )
 
     def _remember(self, attempt: str) -> None:
         self.ended[attempt] = None

@@ -247,6 +247,21 @@ def _calls() -> Iterator[tuple[str, BaseModel]]:
         calls.CallStarted(conversation_id="c1", attempt="k1-1", runner=None, void=True, moved=True, ts=TS),
     )
     yield "call.finished", calls.CallFinished(conversation_id="c1", attempt="k1-1", result=RESULT)
+    yield (
+        "call.late",
+        calls.LateResult(
+            tenant="acme",
+            conversation_id="c1",
+            run_id="c1-r1",
+            attempt="k1-1",
+            tool="bash",
+            digest="ab" * 32,
+            runner="runner-1",
+            runner_epoch=4,
+            ended_at=TS,
+            result=RESULT,
+        ),
+    )
     yield "call.cancel", calls.CancelCall(attempt="k1-1", reason="timeout")
 
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn, assert_never, cast
+from typing import assert_never, cast
 
 from banksman.bus import names
 from banksman.bus.connection import Bus
@@ -25,7 +25,7 @@ from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, FileAn
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.subjects import ANY
 from banksman.runs.lease import Lease
-from banksman.runs.records import CallRecords
+from banksman.runs.records import CallRecords, LateResults
 from banksman.runs.runner import CallDesk
 from banksman.runtime import service
 from banksman.runtime.health import health_server
@@ -33,8 +33,8 @@ from banksman.runtime.service import Life
 from banksman.tool_runner.cgroups import CallCgroups, NotDelegated, delegated
 from banksman.tool_runner.execution import Execution
 from banksman.tool_runner.files_api import FilesApi
-from banksman.tool_runner.hosts import HostRules
 from banksman.tool_runner.holdings import Holdings
+from banksman.tool_runner.hosts import HostRules
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.keeper import Keeper
 from banksman.tool_runner.private_exits import EgressWithPrivate
@@ -130,8 +130,8 @@ async def _serve(
     )
     await stack.enter_async_context(control_plane(bus, premises.identity.runner, worker, files))
     await worker.lease.take()
-    renewing = tasks.create_task(_keep(worker.lease), name="lease")
     keeping = tasks.create_task(keeper.run(), name="workspaces")
+    renewing = tasks.create_task(_keep(worker, keeping), name="lease")
     _tell_health(life, worker)
     life.ready()
     await life.stop.wait()
@@ -276,6 +276,7 @@ def _worker(
         may_start=lambda: lease.holds and not worker.draining,
         may_repeat=lambda request: premises.may_repeat(request.call.name),
         fits=lambda request: holdings.admits(request.tenant, request.workspace_id, request.place),
+        note=LateResults(bus).keep,
     )
     outputs = Objects(bus, names.OUTPUTS)
     execution = premises.box and Execution(bus, identity.runner, premises.box, premises.workspaces, outputs)
@@ -315,11 +316,14 @@ def control_plane(bus: Bus, runner: str, worker: Worker, files: FilesApi) -> Con
     return control
 
 
-async def _keep(lease: Lease) -> None:
+async def _keep(worker: Worker, keeping: asyncio.Task[None]) -> None:
     try:
-        await lease.keep()
+        await worker.lease.keep()
     except BanksmanError:
         signal.alarm(EXIT_WITHIN_S)
+        # The workspaces may be another's by now.
+        keeping.cancel()
+        await worker.fence()
         raise
 
 

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 KILL_S = 5.0
 """Seconds for killed calls to store their results."""
+FENCE_S = 3.0
+"""Likewise without a lease, of those that the whole process may still take."""
 
 
 @dataclass
@@ -64,9 +66,17 @@ class Worker:
         """Start nothing more; give running calls `grace_s` seconds, then kill them and store that."""
         self.draining = True
         await self._ended(grace_s)
-        for stop in self._stops.values():
-            stop.request("cancelled")
+        self._kill()
         await self._ended(KILL_S)
+
+    async def fence(self) -> None:
+        """Start nothing more and kill all calls: others may have declared what they came to.
+
+        What they come to is stored as their result, or as a note where another one is stored already.
+        """
+        self.draining = True
+        self._kill()
+        await self._ended(FENCE_S)
 
     def _answer(self, request: CallRequest) -> CallAnswer:
         if self.execution is None:
@@ -112,6 +122,10 @@ class Worker:
         finally:
             self.holdings.leave(holding)
             self._stops.pop(key, None)
+
+    def _kill(self) -> None:
+        for stop in self._stops.values():
+            stop.request("cancelled")
 
     async def _ended(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -1,0 +1,165 @@
+"""What a runner brings after its call's result was decided is kept for people, and is never work."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letter, dead_letters, note_late, replay
+from banksman.bus.jetstream import last_message
+from banksman.bus.names import DEAD
+from banksman.bus.publish import durable
+from banksman.bus.slots import CallSlots
+from banksman.bus.users import AGENT, OPERATOR
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallRequest, LateResult
+from banksman.contracts.errors import Conflict
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.work import DeadLetter
+from banksman.runs.records import CallRecords, LateResults
+from banksman.runs.runner import CallDesk
+from banksman.runs.settle import unknown
+from banksman.testing.fixtures import SecuredNats
+from tests.bus.making import finished, now
+
+RUNNER = "tool-runner-r1"
+
+
+def late(tenant: str, output: str = "done") -> LateResult:
+    return LateResult(
+        tenant=tenant,
+        conversation_id="c1",
+        run_id="c1-r1",
+        attempt="k-1",
+        tool="bash",
+        digest="ab" * 32,
+        runner="r1",
+        runner_epoch=1,
+        ended_at=now(),
+        result=finished("k-1", output=output).result,
+    )
+
+
+def asked(tenant: str, *, idempotent: bool = False) -> CallRequest:
+    call = ToolCall(id="k", name="bash", arguments={"command": "true"}, timeout_s=9, idempotent=idempotent)
+    return CallRequest(
+        tenant=tenant,
+        conversation_id="c1",
+        run_id="c1-r1",
+        attempt="k-1",
+        call=call,
+        digest=call.digest,
+        runner_epoch=1,
+        deadline=now(),
+    )
+
+
+def desk(bus: Bus) -> CallDesk:
+    """What a runner's process knows, on a connection with a runner's rights."""
+    records = CallRecords(CallSlots(bus, may_read=False), runner_epoch=1, holds=lambda: False)
+    return CallDesk(
+        runner="r1",
+        runner_epoch=1,
+        slots=records,
+        capacity=1,
+        now=now,
+        may_start=lambda: True,
+        may_repeat=lambda request: request.call.idempotent,
+        note=LateResults(bus).keep,
+    )
+
+
+async def notes(bus: Bus, tenant: str) -> list[DeadLetter]:
+    return [
+        one.letter
+        async for one in dead_letters(bus, stream="NOTES")
+        if tenant in one.letter.subject.split(".")
+    ]
+
+
+@pytest.mark.parametrize(("idempotent", "kept"), [(False, 1), (True, 0)])
+async def test_a_result_that_comes_after_another_is_kept_as_a_note_and_changes_nothing(
+    secured_nats: SecuredNats, tenant: str, idempotent: bool, kept: int
+) -> None:
+    """What changes nothing may run in several places: of that nothing is late."""
+    request = asked(tenant, idempotent=idempotent)
+    declared = finished("k-1").model_copy(update={"result": unknown("k", "its machine went away")})
+    async with (
+        await secured_nats.connect(RUNNER) as runner,
+        await secured_nats.connect(AGENT) as agent,
+        await secured_nats.connect(OPERATOR) as operator,
+    ):
+        slots = CallSlots(agent)
+
+        async def outlived(_request: CallRequest) -> ToolResult:
+            await slots.put_result(tenant, declared)
+            return finished("k-1", output="late text").result
+
+        await desk(runner).perform(request, outlived)
+        facts = await slots.facts(tenant, "k-1")
+        assert facts.result == declared
+        found = await notes(operator, tenant)
+        assert len(found) == kept
+        for letter in found:
+            note = LateResult.model_validate_json(base64.b64decode(letter.payload_base64))
+            assert letter.subject == subjects.tool_result(tenant, "k-1")
+            assert letter.reason.startswith("late_result: call k of run c1-r1 in c1 ended on r1 (epoch 1)")
+            assert (note.tenant, note.run_id, note.digest) == (tenant, "c1-r1", request.digest)
+            assert note.result.content["output"] == "late text"
+
+
+async def test_a_result_that_is_stored_again_after_a_lost_acknowledgement_is_not_late(
+    secured_nats: SecuredNats, tenant: str
+) -> None:
+    async with (
+        await secured_nats.connect(RUNNER) as runner,
+        await secured_nats.connect(OPERATOR) as operator,
+    ):
+
+        async def stored_before(_request: CallRequest) -> ToolResult:
+            await CallSlots(runner, may_read=False).put_result(tenant, finished("k-1"), runner_epoch=1)
+            return finished("k-1").result
+
+        await desk(runner).perform(asked(tenant), stored_before)
+        assert await notes(operator, tenant) == []
+
+
+async def test_a_note_is_stored_once_and_is_never_replayed(secured_nats: SecuredNats, tenant: str) -> None:
+    async with (
+        await secured_nats.connect(RUNNER) as runner,
+        await secured_nats.connect(OPERATOR) as operator,
+    ):
+        number = await note_late(runner, late(tenant))
+        assert await note_late(runner, late(tenant)) == number
+        assert len(await notes(operator, tenant)) == 1
+        with pytest.raises(Conflict, match=f"dead letter {number} is a note of a late result"):
+            await replay(operator, number)
+        assert await last_message(operator, DEAD, subjects.late_result()) is not None
+        assert await CallSlots(operator).facts(tenant, "k-1") == await CallSlots(operator).facts(
+            tenant, "k-2"
+        )
+
+
+async def test_what_a_runner_says_in_headers_does_not_make_its_note_work(
+    secured_nats: SecuredNats, tenant: str
+) -> None:
+    forged = {"Banksman-Dead-Subject": subjects.run_work(tenant, "c1"), "Banksman-Dead-Stream": "RUNS"}
+    async with (
+        await secured_nats.connect(RUNNER) as runner,
+        await secured_nats.connect(OPERATOR) as operator,
+    ):
+        ack = await durable(runner, subjects.late_result(), b"{}", msg_id=tenant, headers=forged)
+        letter = await dead_letter(operator, ack.stream_seq)
+        assert (letter.subject, letter.stream) == (subjects.late_result(), "NOTES")
+        assert letter.reason.startswith("late_result: ")
+        with pytest.raises(Conflict):
+            await replay(operator, ack.stream_seq)
+
+
+async def test_a_note_that_cannot_be_stored_hurts_no_call(secured_nats: SecuredNats, tenant: str) -> None:
+    """Nobody but runners may store notes in RUN."""
+    async with await secured_nats.connect("gateway-files") as stranger:
+        await LateResults(stranger).keep(late(tenant))
+        assert stranger.stats.forbidden == 1
