@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
@@ -15,7 +15,7 @@ from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
 
 LOOK_AGAIN_S = 0.5
-"""Seconds that a count is good for; meanwhile a few more may come in than are allowed."""
+"""Seconds that a count is good for; meanwhile other gateways may let some more in."""
 LONGEST_WAIT_S = 60.0
 RUNS_PER_S = 20.0
 """Runs that agents take up in a second, for the time that clients are told to wait: the least that two cores
@@ -32,8 +32,8 @@ class TooManyWaiting(Overloaded):
 class Backlog:
     """The runs that no agent has ended or parked: they wait in the queue, or are driven.
 
-    One question to the broker a half second, however many runs start; a second one only while more wait than a
-    single tenant may have.
+    One question to the broker a half second, however many runs start; a second one only while more wait than
+    one tenant may have.
     """
 
     bus: Bus
@@ -55,17 +55,18 @@ class Backlog:
         """
         async with self._turn:
             await self._look()
-            waiting = self._all
-            if waiting >= self.most_of_tenant and tenant not in self._of:
+            if self._all >= self.most:
+                wait_s = _until_free(self._all, self.most)
+                raise Overloaded(f"{self._all} runs wait for agents", retry_after_s=wait_s)
+            if self._all >= self.most_of_tenant and tenant not in self._of:
                 self._of[tenant] = await self._waiting_of(tenant)
-        if waiting >= self.most:
-            raise Overloaded(f"{waiting} runs wait for agents", retry_after_s=_until_free(waiting, self.most))
-        mine = self._of.get(tenant, 0)
-        if mine >= self.most_of_tenant:
-            raise TooManyWaiting(
-                f"{mine} of your runs wait; {self.most_of_tenant} may",
-                retry_after_s=_until_free(mine, self.most_of_tenant),
-            )
+            mine = self._of.get(tenant, 0)
+            if mine >= self.most_of_tenant:
+                wait_s = _until_free(mine, self.most_of_tenant)
+                raise TooManyWaiting(f"{mine} runs wait; {self.most_of_tenant} may", retry_after_s=wait_s)
+            self._all += 1
+            if tenant in self._of:
+                self._of[tenant] += 1
 
     async def _look(self) -> None:
         now = time.monotonic()
@@ -79,8 +80,8 @@ class Backlog:
     async def _waiting_of(self, tenant: str) -> int:
         wanted = {"subjects_filter": subjects.run_work(tenant, ANY)}
         info = await jetstream.call(self.bus, api("STREAM.INFO", RUNS), wanted)
-        found = cast(dict[str, Any], info["state"]).get("subjects") or {}
-        return sum(int(number) for number in found.values())
+        found = cast(dict[str, int], info["state"].get("subjects") or {})
+        return sum(found.values())
 
 
 def _until_free(waiting: int, most: int) -> float:
