@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 
 from pydantic import BaseModel, Field
 
+from banksman.contracts.assistant_files import AssistantFile, GivenFiles
 from banksman.contracts.assistants import (
     ApprovalRule,
     Assistant,
@@ -24,6 +25,7 @@ _SETTINGS: Mapping[str, type[BaseModel]] = {
     "tools": ToolSettings,
     "limits": Limits,
     "approval_policy": ApprovalRule,
+    "files": AssistantFile,
 }
 
 
@@ -41,6 +43,8 @@ class AssistantBody(Wire):
     limits: Limits = Limits()
     approval_policy: tuple[ApprovalRule, ...] = ()
     variables: JsonObject = Field(default_factory=dict)
+    files: GivenFiles = ()
+    """What each new workspace of its conversations starts with."""
 
     def assistant(self, assistant_id: str) -> Assistant:
         """What is stored."""
@@ -64,7 +68,7 @@ class AssistantUpdate(AssistantBody):
 
 
 class AssistantList(Wire):
-    """All assistants of a tenant, by id."""
+    """All assistants of a tenant, by id; without the contents of their files."""
 
     items: tuple[Assistant, ...]
     next: None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from banksman.contracts.assistant_files import AssistantFiles
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.wire import JsonObject, Stored, Text, Token
@@ -110,6 +111,8 @@ class Assistant(Stored):
     """In order; after the last, the tool's own `requires_approval` decides."""
     variables: JsonObject = Field(default_factory=dict)
     """Defaults of the system prompt's variables."""
+    files: AssistantFiles = ()
+    """What each new workspace of its conversations starts with."""
 
 
 class RunSettings(Stored):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.wire import Stored, Timestamp, Token
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -79,6 +80,10 @@ class WorkspaceOwner(Stored):
     """Since when a changed workspace waits for its runner."""
     loss: WorkspaceLoss | None = None
     """The last loss; each log tells it once."""
+    assistant: Token | None = None
+    """Whose files it starts with; None when there are none."""
+    assistant_revision: int = 0
+    """Of that assistant."""
     deleted: bool = False
     """The conversation is gone: whoever has files of it removes them."""
 
@@ -108,6 +113,8 @@ class WorkspaceReport(Stored):
     """Whether `snapshot` holds every change; the next one begins with another generation."""
     lost: str | None = None
     """Why the copy could not be restored, so that the workspace began empty."""
+    starts: bool = False
+    """Whether the workspace is about to be made: asks for the files that it starts with."""
 
 
 class WorkspaceVerdict(Stored):
@@ -122,6 +129,8 @@ class WorkspaceVerdict(Stored):
     dirty: bool = True
     snapshot: SnapshotRef | None = None
     """The copy that counts; any other may be removed."""
+    files: tuple[AssistantFile, ...] = ()
+    """What the workspace starts with, when that was asked."""
 
 
 class WorkspaceForget(Stored):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from banksman.contracts.assistants import Assistant
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.workspaces import (
     SnapshotRef,
@@ -72,9 +73,15 @@ def wanted(
 
 
 def reported(
-    record: WorkspaceOwner | None, runner: str, report: WorkspaceReport
+    record: WorkspaceOwner | None, runner: str, report: WorkspaceReport, assistant: Assistant | None = None
 ) -> tuple[WorkspaceOwner | None, WorkspaceVerdict]:
     """What a runner's report changes, and the answer to it.
+
+    Args:
+        record: What KV `owners` says.
+        runner: Who reports.
+        report: What it says.
+        assistant: That of the conversation, for a workspace that starts.
 
     Returns:
         The record to write, or None when it stays as it is; and the verdict.
@@ -84,8 +91,11 @@ def reported(
     mine = not record.deleted and (record.runner, record.term) == (runner, report.term)
     if not mine or report.runner_epoch < record.runner_epoch:
         return None, _verdict(record, mine=mine)
-    told = record.model_copy(update=_told(record, report))
-    return (told if told != record else None), _verdict(told, mine=True)
+    told = record.model_copy(update=_told(record, report) | _started_with(assistant))
+    verdict = _verdict(told, mine=True)
+    if assistant is not None:
+        verdict = verdict.model_copy(update={"files": assistant.files})
+    return (told if told != record else None), verdict
 
 
 def _told(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
@@ -100,6 +110,13 @@ def _told(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
     if report.lost is not None:
         changes["loss"] = WorkspaceLoss(term=record.term, snapshot_ts=None, reason=report.lost)
     return changes
+
+
+def _started_with(assistant: Assistant | None) -> dict[str, object]:
+    """What the record says of the files that a workspace starts with."""
+    if assistant is None or not assistant.files:
+        return {}
+    return {"assistant": assistant.id, "assistant_revision": assistant.revision}
 
 
 def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:

@@ -24,6 +24,7 @@ Failpoint = Literal[
     "agent.before_question",
     "agent.before_ack",
     "gateway.before_answer",
+    "runner.workspace_made",
     "runner.before_claim",
     "runner.after_claim",
     "runner.begin",
@@ -36,6 +37,7 @@ agent.reply_received   the model has answered, and nothing of it is stored
 agent.before_question  the log says that the run is parked, and its question is not stored
 agent.before_ack       the log says that a run is parked or over, and its message is not acknowledged
 gateway.before_answer  a request for a run is stored, and its client does not know
+runner.workspace_made  a workspace begins with its first files, and the runner has not noted that
 runner.before_claim    a call was accepted, and its start is not stored
 runner.after_claim     its start is stored, and nothing else was done
 runner.begin           its workspace is open, and its tool is about to run

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from banksman.contracts import calls, events, usage, work, workspaces
+from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistants import ApprovalRule, Limits, ModelOptions, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import FilePart, ImagePart, TextPart, Usage
@@ -278,6 +279,8 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
             snapshot=copy,
             gone_since=LATER,
             loss=workspaces.WorkspaceLoss(term=2, snapshot_ts=TS, reason="broken"),
+            assistant="as1",
+            assistant_revision=3,
         ),
     )
     yield (
@@ -297,10 +300,14 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
     yield (
         "workspace.report",
         workspaces.WorkspaceReport(
-            runner_epoch=4, term=2, generation=7, snapshot=copy, complete=True, lost="broken"
+            runner_epoch=4, term=2, generation=7, snapshot=copy, complete=True, lost="broken", starts=True
         ),
     )
-    yield "workspace.verdict", workspaces.WorkspaceVerdict(mine=True, dirty=False, snapshot=copy)
+    first = AssistantFile(path="bin/run", encoding="base64", executable=True, content="/w==")
+    yield (
+        "workspace.verdict",
+        workspaces.WorkspaceVerdict(mine=True, dirty=False, snapshot=copy, files=(first,)),
+    )
 
 
 def written(sample: BaseModel) -> str:

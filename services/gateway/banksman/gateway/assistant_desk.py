@@ -22,9 +22,9 @@ class AssistantDesk:
         self._requests = requests
 
     async def list(self, caller: Caller) -> tuple[Assistant, ...]:
-        """All of a tenant, by id."""
+        """All of a tenant, by id, without the contents of their files."""
         caller.check("context")
-        return tuple(await self._assistants.list(caller.tenant))
+        return tuple(_brief(one) for one in await self._assistants.list(caller.tenant))
 
     async def get(self, caller: Caller, assistant_id: str) -> Assistant:
         """One of them.
@@ -81,3 +81,9 @@ class AssistantDesk:
         for name in (given.model, *given.fallback_models):
             if name is not None:
                 model_name(name)
+
+
+def _brief(assistant: Assistant) -> Assistant:
+    """As in a list, which would be too large with the contents of all files."""
+    files = tuple(file.model_copy(update={"content": None}) for file in assistant.files)
+    return assistant.model_copy(update={"files": files})

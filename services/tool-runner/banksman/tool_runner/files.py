@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from banksman.contracts.assistant_files import RESERVED_PREFIX
 from banksman.tool_runner.beneath import open_beneath
 from banksman.tool_runner.identity import SandboxIdentity
 
 ALIAS = "/workspace"
 """The workspace's name inside the sandbox; the only absolute path that is understood."""
 
-_PRIVATE_PREFIX = ".banksman-"
+_PRIVATE_PREFIX = RESERVED_PREFIX
 _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE_MODE = 0o644
+_NEW_PROGRAM_MODE = 0o755
 _NEW_DIRECTORY_MODE = 0o755
 _MAX_DEPTH = 128
 
@@ -95,11 +97,13 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
             return FilePart(data, offset, status.st_size)
 
 
-def write_whole(workspace: Path, path: str, content: bytes, identity: SandboxIdentity) -> bool:
+def write_whole(
+    workspace: Path, path: str, content: bytes, identity: SandboxIdentity, *, executable: bool = False
+) -> bool:
     """Replace or create a file in one step, and the directories above it; returns True when it is new.
 
     A reader sees the old content or the new, never a part. No link is followed. The mode of a replaced
-    file is kept; other names of it (hard links) keep the old content.
+    file is kept, a new one may be `executable`; other names of it (hard links) keep the old content.
 
     Raises:
         PathRefused: when the path leaves the workspace, goes through a link, or names no regular file.
@@ -114,7 +118,8 @@ def write_whole(workspace: Path, path: str, content: bytes, identity: SandboxIde
             directory = _descend(directory, parent, identity)
             owner.callback(os.close, directory)
         existing = _existing_mode(path, directory, name)
-        _replace(directory, name, content, _NEW_FILE_MODE if existing is None else existing, identity)
+        new = _NEW_PROGRAM_MODE if executable else _NEW_FILE_MODE
+        _replace(directory, name, content, new if existing is None else existing, identity)
         return existing is None
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.workspaces import SnapshotRef, WorkspacePlace, WorkspaceReport, WorkspaceVerdict
 from banksman.runs.workspaces import WorkspaceDesk
+from banksman.runtime.failpoints import reach
 from banksman.tool_runner.archive_writing import CopyRefused
+from banksman.tool_runner.files import PathRefused, write_whole
 from banksman.tool_runner.reports import Reports
 from banksman.tool_runner.snapshots import Snapshots
 from banksman.tool_runner.workspace import WorkspaceStore
@@ -214,20 +217,46 @@ class Holdings:
         return True
 
     async def _take(self, holding: Holding, place: WorkspacePlace) -> None:
-        """Put the files of a term in the place of whatever is there."""
+        """Put the files of a term in the place of whatever is there.
+
+        A process that dies meanwhile leaves a record that says so: then all of it is done again.
+        """
+        first = await self._first_files(holding, place)
         await self._mark_unfinished(holding)
         await self.workspaces.delete(*holding.key)
         lost = None
         if place.snapshot is not None:
             lost = await self._restored(holding, place.snapshot)
         if place.snapshot is None or lost is not None:
-            await asyncio.to_thread(self.workspaces.get, *holding.key)
+            await asyncio.to_thread(self._make, holding, first)
+            await reach("runner.workspace_made")
         holding.desk.takes(place)
         holding.snapshot = place.snapshot.id if place.snapshot and lost is None else None
         holding.lost = lost
         await self.remember(holding)
         if lost is not None:
             raise CopyLost(lost)
+
+    async def _first_files(self, holding: Holding, place: WorkspacePlace) -> tuple[AssistantFile, ...]:
+        """What a workspace starts with: none but one that never changed anywhere does."""
+        if place.generation > 0 or place.snapshot is not None:
+            return ()
+        report = WorkspaceReport(runner_epoch=self.runner_epoch, term=place.term, starts=True)
+        verdict = await self._reports.ask(*holding.key, report)
+        if not verdict.mine:
+            raise Unavailable("the workspace has moved since it was placed")
+        return verdict.files
+
+    def _make(self, holding: Holding, first: tuple[AssistantFile, ...]) -> None:
+        """Make the directory, with the files that it starts with. They count as no change."""
+        workspace = self.workspaces.get(*holding.key)
+        for file in first:
+            try:
+                write_whole(
+                    workspace.directory, file.path, file.data, workspace.identity, executable=file.executable
+                )
+            except PathRefused as refused:
+                raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
 
     async def _mark_unfinished(self, holding: Holding) -> None:
         """From now until its end, a process that starts anew takes what is there for nothing."""

@@ -1,0 +1,68 @@
+"""Files that an assistant carries: what is refused says which field is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from banksman.contracts.assistant_files import MAX_FILES, MAX_FILES_BYTES
+from banksman.contracts.assistant_requests import NewAssistant, parse_assistant
+from banksman.contracts.errors import BadInput
+
+
+def given(*files: dict[str, Any]) -> NewAssistant:
+    return parse_assistant(NewAssistant, json.dumps({"files": files}).encode())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "/workspace/a",
+        "../a",
+        "a/../../b",
+        "a//b",
+        "a/",
+        "./a",
+        "",
+        "a\0b",
+        "a/.banksman-x/b",
+        "n" * 256,
+        "/".join("p" * 17),
+        "x" * 100 + "/" + "y" * 450,
+    ],
+)
+def test_a_path_that_is_none_of_a_workspace_is_refused_by_name(path: str) -> None:
+    with pytest.raises(BadInput, match=r"files\.1\.path"):
+        given({"path": "fine", "content": ""}, {"path": path, "content": ""})
+
+
+@pytest.mark.parametrize(
+    ("files", "field"),
+    [
+        (({"path": "a", "content": "?", "encoding": "base64"},), r"files\.0\.content"),
+        (({"path": "a", "content": "x", "encoding": "latin-1"},), r"files\.0\.encoding"),
+        (({"path": "a"},), r"files.*'a' has no content"),
+        (({"path": "a", "content": "", "mode": 7},), r"files\.mode"),
+        (({"path": "a", "content": ""}, {"path": "a", "content": ""}), r"files.*each path once"),
+        (
+            ({"path": "a", "content": ""}, {"path": "a/b/c", "content": ""}),
+            r"files.*'a/b/c' is below another",
+        ),
+        (tuple({"path": f"f{n}", "content": ""} for n in range(MAX_FILES + 1)), "files.*100"),
+        (({"path": "a", "content": "x" * MAX_FILES_BYTES},), rf"files.*{MAX_FILES_BYTES} bytes"),
+        (({"path": "a", "content": "\u20ac" * (MAX_FILES_BYTES // 3)},), rf"files.*{MAX_FILES_BYTES} bytes"),
+        (({"path": "a", "content": "\1" * (MAX_FILES_BYTES // 6)},), rf"files.*{MAX_FILES_BYTES} bytes"),
+    ],
+)
+def test_what_is_wrong_with_a_set_of_files_is_told(files: tuple[dict[str, Any], ...], field: str) -> None:
+    with pytest.raises(BadInput, match=field):
+        given(*files)
+
+
+def test_as_much_as_is_allowed_is_taken_and_is_what_was_written() -> None:
+    files = [{"path": f"d{n}/f", "content": "\u20ac" * 800} for n in range(MAX_FILES - 1)]
+    body = given(*files, {"path": ".claude/skills/x/run", "content": "/w==", "encoding": "base64"})
+    assert [file.data for file in body.files] == [("\u20ac" * 800).encode()] * (MAX_FILES - 1) + [b"\xff"]

@@ -1,0 +1,95 @@
+"""An assistant that carries files: skills that every workspace of its conversations starts with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from tests.scenarios.conftest import Play
+
+from banksman import sdk
+from banksman.contracts.assistant_files import AssistantFile
+from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.client import Client
+
+RUN = ".claude/skills/greet/run.sh"
+FILES = [
+    {
+        "path": ".claude/skills/greet/SKILL.md",
+        "content": "---\nname: greet\ndescription: Greets.\n---\nRun `run.sh NAME`.\n",
+    },
+    {"path": RUN, "content": '#!/bin/sh\necho "hello $1"\n', "executable": True},
+]
+TOOLS = {"tools": {"enabled": True}, "approval_policy": [{"tool": "*", "action": "auto"}]}
+
+
+def bash(command: str) -> Reply:
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
+
+
+def outputs(outcome: dict[str, Any]) -> list[str]:
+    """What the commands of a run wrote."""
+    return [call["result"]["stdout"] for call in outcome["tool_calls"]]
+
+
+async def test_every_new_workspace_starts_with_the_files_of_its_assistant(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """R66: a skill runs in each conversation; what a conversation deletes stays deleted in it."""
+    done = Reply(text="done")
+    name = play(bash(f"{RUN} you; rm -r .claude"), done, bash("ls -A"), done)
+    made = await http.post("/context/assistants", json={"model": name, "files": FILES, **TOOLS})
+    assert made.status_code == 201, made.text
+    assistant = made.json()
+    first = await client.create(assistant=assistant["id"])
+    second = await client.create(assistant=assistant["id"])
+
+    assert outputs(await client.run(first, "go")) == ["hello you\n"]
+    assert outputs(await client.run(first, "again")) == [""]
+    assert outputs(await client.run(second, "go")) == ["hello you\n"]
+    assert [file["path"] for file in assistant["files"]] == [file["path"] for file in FILES]
+
+
+async def test_a_client_reads_and_replaces_them_before_the_first_call(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """R66: an upload wins over the file of the assistant."""
+    name = play(bash(f"{RUN} there"), Reply(text="done"))
+    made = await http.post("/context/assistants", json={"model": name, "files": FILES, **TOOLS})
+    conversation = await client.create(assistant=made.json()["id"])
+    files = f"/context/conversations/{conversation}/files"
+
+    read = await http.get(f"{files}/{RUN}")
+    stored = await http.put(f"{files}/{RUN}", content=b'#!/bin/sh\necho "goodbye $1"\n')
+
+    assert (read.status_code, read.text) == (200, FILES[1]["content"])
+    assert stored.is_success
+    assert outputs(await client.run(conversation, "go")) == ["goodbye there\n"]
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/passwd", ".banksman-x"])
+async def test_a_path_that_leads_elsewhere_is_refused_over_http(http: httpx.AsyncClient, path: str) -> None:
+    """R72: the field is named, and nothing is stored."""
+    wanted = new_id("as")
+    answer = await http.post(
+        "/context/assistants", json={"id": wanted, "files": [{"path": path, "content": "x"}]}
+    )
+    assert (answer.status_code, (await http.get(f"/context/assistants/{wanted}")).status_code) == (400, 404)
+    assert "files.0.path" in answer.text
+
+
+async def test_they_are_part_of_an_assistants_revision_over_nats(nats: sdk.Client) -> None:
+    """R84: the same set keeps the revision, another has its own; a list leaves contents out."""
+    file = AssistantFile(path="a", content="one")
+    made = await nats.create_assistant(NewAssistant(id=new_id("as"), files=(file,)))
+    same = await nats.update_assistant(made.id, NewAssistant(files=(file,)))
+    other = await nats.update_assistant(made.id, NewAssistant(files=(AssistantFile(path="a", content="2"),)))
+
+    assert same.revision == made.revision < other.revision
+    assert (await nats.assistant(made.id)).files[0].data == b"2"
+    (listed,) = [one for one in await nats.assistants() if one.id == made.id]
+    assert listed.files == (AssistantFile(path="a"),)
+    await nats.delete_assistant(made.id)
