@@ -169,7 +169,6 @@ class GatewaySettings(HealthSettings):
         """Whether a key is not needed."""
         return self.on_loopback and not self.keys if self.keyless is None else self.keyless
 
-
     @property
     def rate(self) -> float | None:
         """HTTP requests a second with one key; None for no bound."""
