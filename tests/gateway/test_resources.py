@@ -50,7 +50,7 @@ async def test_assistants_are_kept_with_a_revision(gateway: Served) -> None:
 
 def test_every_setting_of_an_assistant_can_be_written_and_reaches_its_runs() -> None:
     settings = set(Assistant.model_fields) - {"id", "revision"}
-    kept_apart = {"name"}
+    kept_apart = {"name", "files"}
     added = {"assistant_id", "assistant_revision", "tool_protocol"}
     assert set(AssistantBody.model_fields) == settings
     assert set(RunSettings.model_fields) - added == settings - kept_apart
