@@ -1,9 +1,8 @@
-"""What an operator does with NATS: keys, streams, dead letters."""
+"""What an operator does with NATS: keys, streams, the integrity of logs."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import dataclasses
 import os
 from collections.abc import Awaitable, Callable
@@ -12,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from banksman.bus import dead, users
+from banksman.bus import users
 from banksman.bus.accounts import user_names
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.keys import generate_keys, key_variable, seed_file
@@ -124,40 +123,6 @@ def check_integrity(data_dir: Path | None, *, as_json: bool) -> Exit:
     if not found and not as_json:
         output.say("every log is whole")
     return Exit.CRITICAL if found else Exit.OK
-
-
-def list_dead(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
-    """Show the dead letters; a warning when there are any."""
-
-    async def read(bus: Bus) -> int:
-        count = 0
-        async for stored in dead.dead_letters(bus, stream=stream):
-            count += 1
-            letter = stored.letter
-            if as_json:
-                output.emit({"id": stored.stream_seq, **letter.model_dump(mode="json")})
-            else:
-                size = len(base64.b64decode(letter.payload_base64))
-                output.say(
-                    f"{stored.stream_seq:>6}  {letter.ts:%Y-%m-%d %H:%M:%S}  {letter.subject}"
-                    f"  {size} bytes  {letter.reason}"
-                )
-        return count
-
-    found = asyncio.run(Operator(data_dir).in_app(read))
-    if not found and not as_json:
-        output.say("no dead letters")
-    return Exit.WARNING if found else Exit.OK
-
-
-def replay_dead(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
-    """Publish a dead letter on its subject again."""
-    replayed = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.replay(bus, letter)))
-    if as_json:
-        output.emit({"replayed": letter, "subject": replayed.subject})
-    else:
-        output.say(f"published on {replayed.subject} again")
-    return Exit.OK
 
 
 def make_keys(directory: Path, *, as_json: bool) -> Exit:
