@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,15 @@ async def sleeping(seconds: str) -> int:
         while not (found := living(f"sleep\0{seconds}")):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.005)
     return found[0]
+
+
+def watched(pids: Iterable[int]) -> list[int]:
+    """A descriptor of each process that is still there."""
+    found: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            found.append(os.pidfd_open(pid))
+    return found
 
 
 def _pids() -> Iterator[int]:
@@ -334,13 +343,13 @@ def test_a_runner_killed_with_9_takes_its_sandboxes_along(
             opened.callback(other.kill)
             assert other.stdout is not None
             assert other.stdout.readline() == b"ready\n"
-            sandbox = [pid for pid in living("778131") if pid != other.pid]
-            watched = [os.pidfd_open(pid) for pid in sandbox]
+            asyncio.run(sleeping("778131"))
+            sandbox = watched(pid for pid in living("778131") if pid != other.pid)
             other.kill()
-        for pidfd in watched:
+        for pidfd in sandbox:
             opened.callback(os.close, pidfd)
-        assert len(watched) >= 1
-        assert all(ended(pidfd) for pidfd in watched), "the sandbox outlived its runner"
+        assert len(sandbox) >= 1
+        assert all(ended(pidfd) for pidfd in sandbox), "the sandbox outlived its runner"
 
 
 _MANY_RUNNERS = textwrap.dedent("""
@@ -408,7 +417,7 @@ def test_a_command_does_not_start_once_runner_and_spawner_are_killed(root: Path)
             time.sleep(moments.uniform(0, 0.02))
             os.kill(runner, signal.SIGKILL)
             os.kill(spawner, signal.SIGKILL)
-    commands = [os.pidfd_open(pid) for pid in living("-c\0sleep 778161") if _read(pid, "comm") != "bwrap\n"]
+    commands = watched(pid for pid in living("-c\0sleep 778161") if _read(pid, "comm") != "bwrap\n")
     assert all(ended(pidfd) for pidfd in commands)
     assert living("sleep\0" + "778161") == []
     for pidfd in commands:
