@@ -39,7 +39,9 @@ async def runner(server: NatsServer) -> AsyncGenerator[PlayedRunner]:
 async def service(server: NatsServer) -> AsyncGenerator[Life]:
     """The workflows service, composed as in production, in this process."""
     settings = WorkflowServiceSettings(
-        nats=NatsSettings(url=server.url), workflows=WorkflowSettings(drain_s=0.0)
+        nats=NatsSettings(url=server.url),
+        workflows=WorkflowSettings(drain_s=0.0),
+        allow_weak_durability=True,  # the tests' servers do not sync each write
     )
     life = Life(Health("workflows"))
     serving = asyncio.create_task(app.main(settings, life))
