@@ -40,27 +40,19 @@ _THREE = """\
 def files() -> Mapping[str, str]:
     """Every file below `deploy/nats/` that is rendered, with its text."""
     return {
-        "nats.conf": _ONE + _single(),
+        "nats.conf": _ONE + _rendered(),
         **{f"cluster/{node}.conf": _THREE + _node(node) for node in NODES},
     }
-
-
-def _single() -> str:
-    return render_config(
-        _variables(),
-        port=CLIENT_PORT,
-        host="0.0.0.0",
-        http_port=MONITORING_PORT,
-        http_host="0.0.0.0",
-        store_dir=STORE_DIR,
-        budget=BUDGET,
-    )
 
 
 def _node(name: str) -> str:
     certificate = Tls(f"{TLS_DIR}/server.crt", f"{TLS_DIR}/server.key")
     checked = Tls(certificate.cert_file, certificate.key_file, f"{TLS_DIR}/ca.crt")
     routes = tuple(f"nats-route://{node}:{ROUTE_PORT}" for node in NODES)
+    return _rendered(name, certificate, Cluster(f"0.0.0.0:{ROUTE_PORT}", routes, tls=checked))
+
+
+def _rendered(name: str = "nats", tls: Tls | None = None, cluster: Cluster | None = None) -> str:
     return render_config(
         _variables(),
         port=CLIENT_PORT,
@@ -70,8 +62,8 @@ def _node(name: str) -> str:
         server_name=name,
         store_dir=STORE_DIR,
         budget=BUDGET,
-        tls=certificate,
-        cluster=Cluster(f"0.0.0.0:{ROUTE_PORT}", routes, tls=checked),
+        tls=tls,
+        cluster=cluster,
     )
 
 
