@@ -11,6 +11,8 @@ from banksman.testing.chaos.fleet import Fleet, Member
 from banksman.testing.history.records import Fault, Recording
 
 What = Literal["kill", "freeze"]
+BROKER_FROZEN_S = (5.0, 10.0)
+"""Seconds that the broker is frozen: everybody stands still with it, so a longer one would only shorten the traffic."""
 
 
 @dataclass
@@ -47,7 +49,8 @@ class Faults:
         self._asleep.add(member.name)
         member.freeze()
         try:
-            await asyncio.sleep(self.chance.uniform(*self.frozen_s))
+            frozen_s = BROKER_FROZEN_S if member.name == "nats" else self.frozen_s
+            await asyncio.sleep(min(self.chance.uniform(*frozen_s), self.frozen_s[1]))
         finally:
             member.thaw()
             self._asleep.discard(member.name)

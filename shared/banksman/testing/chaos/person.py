@@ -25,7 +25,7 @@ Told = Callable[[str, Frame], None]
 ANSWER_S = 15.0
 """Seconds that a client waits for an answer; then it does not know, and asks again elsewhere."""
 CONNECT_S = 10.0
-GIVE_UP_S = 180.0
+GIVE_UP_S = 300.0
 """Seconds after which a request that was never answered fails the recording."""
 PAUSE_S = (0.1, 0.6)
 

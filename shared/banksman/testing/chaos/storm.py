@@ -1,6 +1,6 @@
 """Process chaos: a whole system under traffic while its processes are killed and frozen.
 
-python -m tests.chaos.run --duration 600 --seed 7
+python -m banksman.testing.chaos --duration 600 --seed 7
 """
 
 from __future__ import annotations
