@@ -12,7 +12,7 @@ from banksman.testing.history.records import Fault, Recording
 
 What = Literal["kill", "freeze"]
 BROKER_FROZEN_S = (5.0, 10.0)
-"""Seconds that the broker is frozen: everybody stands still with it, so a longer one would only shorten the traffic."""
+"""Seconds that the broker is frozen. All stands still with it: longer would only shorten the traffic."""
 
 
 @dataclass
