@@ -59,7 +59,10 @@ class Person:
     on_event: Callable[[Frame], None]
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     _socket: ClientConnection | None = None
-    _waiting: dict[str, asyncio.Future[Frame]] = field(default_factory=dict[str, asyncio.Future[Frame]])
+    _waiting: dict[str, asyncio.Future[Frame | None]] = field(
+        default_factory=dict[str, "asyncio.Future[Frame | None]"]
+    )
+    """By request, what is answered to it; None when its connection was lost first."""
     _connected: asyncio.Event = field(default_factory=asyncio.Event)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -161,7 +164,7 @@ class Person:
         self._socket = None
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(OSError("the connection was lost"))
+                waiting.set_result(None)
 
     async def _resume(self) -> None:
         for conversation_id in tuple(self.subscriptions):
