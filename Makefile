@@ -73,9 +73,9 @@ fuzz:  ## Send nonsense to every door for minutes (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
 	@BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/limits/test_fuzz.py
 
-chaos:  ## Kill and freeze every process under traffic for ten minutes, then judge (SEED=7 DURATION=600)
+chaos:  ## Kill and freeze every process under traffic for ten minutes, then judge (SEED=7 DURATION=600 SERVERS=3)
 	@tools/setup.sh dev
-	@$(BIN)/python -m banksman.testing.chaos --duration $(or $(DURATION),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m banksman.testing.chaos --duration $(or $(DURATION),600) --servers $(or $(SERVERS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 partitions:  ## Cut each service off the network in each way, 5, 30 and 120 s (root; SECONDS_CUT="5 30")
 	@tools/setup.sh dev

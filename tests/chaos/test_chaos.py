@@ -27,3 +27,15 @@ async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp
     assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
     assert verdict.kills >= 10
     assert verdict.history.accepted
+
+
+async def test_nothing_is_lost_and_nothing_happens_twice_on_three_servers_of_which_one_is_away(
+    tmp_path: Path,
+) -> None:
+    """R39, P1 to P5, P11, A01: the same with three copies of everything, any server killed or frozen too."""
+    asked = Chaos(SEED, duration_s=25, rate=3, every_s=2.5, freezes=0.12, frozen_s=(4, 8), servers=3)
+    verdict = await chaos(asked, tmp_path)
+    print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
+    assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
+    assert verdict.kills >= 4
+    assert verdict.history.accepted

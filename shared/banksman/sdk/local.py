@@ -11,6 +11,7 @@ from banksman.bus.connection import NatsSettings
 from banksman.contracts.errors import Unavailable
 
 URL_VARIABLE = "NATS_URL"
+"""A server, or several of a cluster with commas between them."""
 SEED_VARIABLE = "NATS_SEED_FILE"
 DATA_DIR_VARIABLE = "BANKSMAN_DATA_DIR"
 CONTEXT_FILE = "nats-context.json"
@@ -26,7 +27,7 @@ def nats_settings() -> NatsSettings:
     """
     if url := os.environ.get(URL_VARIABLE):
         seed = os.environ.get(SEED_VARIABLE)
-        return NatsSettings(url=url, nkey_seed_file=Path(seed) if seed else None)
+        return NatsSettings(url=tuple(url.split(",")), nkey_seed_file=Path(seed) if seed else None)
     file = Path(os.environ.get(DATA_DIR_VARIABLE, ".banksman")) / CONTEXT_FILE
     try:
         context = cast(dict[str, Any], json.loads(file.read_text(encoding="utf-8")))

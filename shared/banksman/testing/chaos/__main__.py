@@ -19,7 +19,14 @@ def main() -> int:
     directory = options.keep or Path(tempfile.mkdtemp(prefix="banksman-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     _say(f"seed {seed}, recording {directory / 'history.jsonl'}")
-    asked = Chaos(seed, options.duration, options.rate, options.every, frozen_s=tuple(options.frozen))
+    asked = Chaos(
+        seed,
+        options.duration,
+        options.rate,
+        options.every,
+        frozen_s=tuple(options.frozen),
+        servers=options.servers,
+    )
     verdict = asyncio.run(chaos(asked, directory))
     _say(str(verdict))
     return 0 if verdict.good else 1
@@ -32,6 +39,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=5.0, help="runs started a second (default %(default)s)")
     parser.add_argument("--every", type=float, default=3.0, help="seconds between faults (%(default)s)")
     parser.add_argument("--frozen", type=float, nargs=2, default=(45.0, 90.0), help="seconds of a freeze")
+    parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="nats-servers (%(default)s)")
     parser.add_argument("--keep", type=Path, default=None, help="directory for recording, logs and data")
     return parser.parse_args()
 

@@ -33,12 +33,32 @@ class Faults:
         async with asyncio.TaskGroup() as frozen:
             while True:
                 await asyncio.sleep(self.chance.uniform(0.6, 1.4) * self.every_s)
-                awake = [member for member in self.fleet.members.values() if member.name not in self._asleep]
-                member = self.chance.choice(awake)
+                member = self.chance.choice(self._awake())
+                await self._spared(member)
                 if self.chance.random() < self.freezes and len(self._asleep) < 2:
                     frozen.create_task(self._freeze(member))
                 else:
                     self._kill(member)
+
+    def _awake(self) -> list[Member]:
+        """Whom something may befall: of a cluster no server while another one is frozen."""
+        spared = set(self._asleep)
+        names = {server.name for server in self.fleet.servers}
+        if names & self._asleep:
+            spared |= names
+        return [member for member in self.fleet.members.values() if member.name not in spared]
+
+    async def _spared(self, member: Member) -> None:
+        """Wait until the cluster can do without a server.
+
+        Three servers promise to go on without one of them. Without two there is no majority, nothing is
+        stored, and everybody waits: that would test only how long. A server that is back counts once its
+        `healthz` says that its streams have what was stored meanwhile; until then it votes and helps nobody.
+        """
+        if member in self.fleet.servers:
+            for other in self.fleet.servers:
+                if other is not member:
+                    await other.ready(self.fleet.http)
 
     def _kill(self, member: Member) -> None:
         self.recording.add(Fault(what="kill", target=member.name))

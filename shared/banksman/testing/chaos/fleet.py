@@ -17,13 +17,14 @@ from typing import Self
 
 import httpx
 
-from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.users import OPERATOR, inbox_prefix
+from banksman.bus.connection import Bus
+from banksman.bus.users import OPERATOR
 from banksman.cli.up.child_process import problem_of
-from banksman.cli.up.nats import LOCAL, LocalNats
+from banksman.cli.up.nats import LOCAL
 from banksman.cli.up.plan import Plan, ProcessSpec, Stage, launched
 from banksman.cli.up.settings import LocalSettings, UpSettings
 from banksman.cli.up.state import DataDir
+from banksman.testing.chaos.broker import Broker, Servers
 from banksman.testing.chaos.ports import lasting_port
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspace import default_root
@@ -201,6 +202,7 @@ class Fleet:
         agents: int = 2,
         gateways: int = 2,
         runners: int = 2,
+        servers: Servers = 1,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """Describe it.
@@ -212,6 +214,7 @@ class Fleet:
             agents: Agent processes.
             gateways: Gateway processes.
             runners: Tool-runner processes, each with workspaces of its own.
+            servers: nats-servers; three keep every stream together.
             settings: Variables for all services.
         """
         self.directory = directory
@@ -220,9 +223,10 @@ class Fleet:
         """What the ledger tool writes, a line an execution: marker, execution, time."""
         self._data = DataDir(directory / "data")
         self._data.prepare()
-        self.nats = LocalNats(self._data, port=lasting_port(), http_port=lasting_port())
-        self.nats.prepare()
-        self._listen_everywhere()
+        self.broker = Broker(self._data, servers, host)
+        self.nats = self.broker.nats
+        if host != "127.0.0.1":
+            self.broker.listen_everywhere()
         inherited = {
             **{name: value for name in _KEPT if (value := os.environ.get(name)) is not None},
             "BANKSMAN_MODELS__OPENAI_API_KEY": "sk-test-canary-openai-0123456789",
@@ -237,11 +241,12 @@ class Fleet:
         """The directories of workspaces, one a runner."""
         self.urls: list[str] = []
         """Where the gateways answer."""
-        specs = [plan.server(), *(spec for spec in plan.services())]
-        found = [copy for spec in specs for copy in self._copies(spec, gateways, runners)]
-        found.append(self._ledger_server(inherited))
+        found = [copy for spec in plan.services() for copy in self._copies(spec, gateways, runners)]
+        found = [*self.broker.specs(plan.server()), *found, self._ledger_server(inherited)]
         logs = self._data.logs
         self.members = {spec.name: Member(spec, logs / f"{spec.name}.log") for spec in found}
+        self.servers = tuple(self.members[server.name] for server in self.broker.servers)
+        """The members that are nats-servers."""
 
     async def __aenter__(self) -> Self:
         self.http = httpx.AsyncClient(trust_env=False)
@@ -258,15 +263,16 @@ class Fleet:
         await self.close()
 
     def __getitem__(self, name: str) -> Member:
-        """A process by its name: `nats`, `agent-1`, `gateway-2`, `tool-runner-1`, `workflows`, `ledger`."""
+        """A process: `nats` or `nats-3`, `agent-1`, `gateway-2`, `tool-runner-1`, `workflows`, `ledger`."""
         return self.members[name]
 
     async def start(self) -> None:
         """Start everything and wait until all is ready."""
-        server = self["nats"]
-        server.start()
-        await server.ready(self.http)
-        await self.nats.provision()
+        for server in self.servers:
+            server.start()
+        for server in self.servers:
+            await server.ready(self.http)
+        await self.broker.provision()
         for member in self.members.values():
             member.start()
         await self.ready()
@@ -292,12 +298,7 @@ class Fleet:
     @asynccontextmanager
     async def operator(self) -> AsyncGenerator[Bus]:
         """The operator's connection, which may read everything."""
-        settings = NatsSettings(
-            url=self.nats.url, nkey_seed_file=self.nats.seed_file(OPERATOR), connect_timeout_s=20
-        )
-        async with await Bus.connect(
-            settings, name="chaos-operator", inbox_prefix=inbox_prefix(OPERATOR)
-        ) as bus:
+        async with await self.broker.connect(OPERATOR) as bus:
             yield bus
 
     def ledgers(self) -> list[Path]:
@@ -346,6 +347,7 @@ class Fleet:
             return spec
         port = lasting_port()
         environment |= {f"{section}__HEALTH_PORT": str(port), f"{section}__HEALTH_HOST": self.host}
+        environment |= self.broker.told(environment)
         named = {key: value.replace("127.0.0.1", self.host) for key, value in environment.items()}
         ready_url = f"http://{self.host}:{port}/readyz"
         return replace(spec, name=name or spec.name, environment=named, ready_url=ready_url)
@@ -354,14 +356,8 @@ class Fleet:
         command = (sys.executable, "-m", "banksman.testing.chaos.ledger", str(self.ledger))
         environment = {
             **{name: value for name, value in inherited.items() if not name.startswith("BANKSMAN_")},
-            "NATS_URL": self.nats.url.replace("127.0.0.1", self.host),
+            "NATS_URL": ",".join(self.broker.urls),
             "NATS_SEED_FILE": str(self.nats.seed_file(LOCAL.user)),
         }
         url = f"{self.nats.monitoring_url}/healthz"
         return ProcessSpec(LEDGER_SERVER, Stage.TOOL_RUNNER, command, environment, url)
-
-    def _listen_everywhere(self) -> None:
-        if self.host != "127.0.0.1":
-            file = self.nats.config_file
-            text = file.read_text(encoding="utf-8")
-            file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.model_server import ModelServer
+from banksman.testing.chaos.broker import Servers
 from banksman.testing.chaos.faults import Faults
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.chaos.plans import Kind
@@ -40,6 +41,8 @@ class Chaos:
     """Share of the faults that freeze a process instead of killing it."""
     frozen_s: tuple[float, float] = (45.0, 90.0)
     """Seconds that one is frozen, at least and at most."""
+    servers: Servers = 1
+    """nats-servers; of three at most one is away at a time."""
 
 
 @dataclass
@@ -79,7 +82,10 @@ async def chaos(asked: Chaos, directory: Path) -> Verdict:
             async with asyncio.timeout(asked.duration_s):
                 await faults.strike()
 
-    async with ModelServer.running() as model, Fleet(directory, model.url) as fleet:
+    async with (
+        ModelServer.running() as model,
+        Fleet(directory, model.url, servers=asked.servers) as fleet,
+    ):
         return await under_traffic(fleet, model, asked.seed, asked.rate, strike)
 
 
