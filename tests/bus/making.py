@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from banksman.bus.outcomes import Done, Outcome, WorkMessage
+from banksman.bus.connection import Bus
+from banksman.bus.messages import Message
+from banksman.bus.outcomes import IN_PROGRESS, Done, Outcome, WorkMessage
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit, ConversationUpdated, Event, Owner
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
+
+PATIENCE_S = 20.0
+"""Seconds that a test waits for what must come, on a machine that has more to do."""
 
 
 def now() -> datetime:
@@ -80,9 +86,43 @@ class Recorder:
     def payloads(self) -> list[bytes]:
         return [message.data for message in self.messages]
 
-    async def until(self, holds: Callable[[Recorder], bool], timeout_s: float = 5) -> None:
+    async def until(self, holds: Callable[[Recorder], bool], timeout_s: float = PATIENCE_S) -> None:
         """Wait until `holds` is true of this recorder."""
         async with asyncio.timeout(timeout_s):
             while not holds(self):
                 self._arrived.clear()
                 await self._arrived.wait()
+
+
+class Words:
+    """What the server is told about the messages of a queue: acknowledged, not, still at work."""
+
+    def __init__(self) -> None:
+        self._said: list[tuple[int, bytes]] = []
+        self._heard = asyncio.Event()
+
+    @classmethod
+    @asynccontextmanager
+    async def heard(cls, bus: Bus, queue: str) -> AsyncGenerator[Words]:
+        """Listen to what is said about a queue's messages for the length of a block."""
+        words = cls()
+        subscription = await bus.subscribe(f"$JS.ACK.{queue}.>", words._hear)
+        await bus.ready()
+        yield words
+        await subscription.unsubscribe()
+
+    def of(self, delivery: int) -> list[bytes]:
+        """What was said at deliveries of that number, but for signs of life."""
+        return [word for number, word in self._said if number == delivery and word != IN_PROGRESS]
+
+    async def signs_of_life(self, number: int) -> None:
+        """Wait for so many signs that a handler still runs."""
+        async with asyncio.timeout(PATIENCE_S):
+            while sum(word == IN_PROGRESS for _, word in self._said) < number:
+                self._heard.clear()
+                await self._heard.wait()
+
+    async def _hear(self, message: Message) -> None:
+        # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>
+        self._said.append((int(message.subject.split(".")[4]), message.data))
+        self._heard.set()
