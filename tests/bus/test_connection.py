@@ -14,8 +14,9 @@ from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
 from banksman.contracts.errors import BadInput, ErrorCode, Unavailable
+from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.fixtures import connect
-from banksman.testing.nats import NatsServer, free_port
+from banksman.testing.nats import NatsServer
 
 
 async def test_a_request_that_nobody_serves_fails_at_once(bus: Bus) -> None:
@@ -128,7 +129,7 @@ async def test_a_callback_that_raises_is_counted_and_the_next_message_comes(bus:
 
 
 async def test_no_server_is_said_with_address_and_reason() -> None:
-    port = free_port()
+    port = lasting_port()
     settings = NatsSettings(url=f"nats://127.0.0.1:{port}", connect_timeout_s=0.5)
     with pytest.raises(Unavailable, match=str(port)):
         await Bus.connect(settings, name="lonely")

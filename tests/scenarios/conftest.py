@@ -15,8 +15,8 @@ from tests.scenarios.gerrit import gerrit
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.model_server import RawReply, Reply
+from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.client import Client
-from banksman.testing.nats import free_port
 from banksman.testing.system import ScriptedModel, System, scripted_model
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def json_api() -> Generator[str]:
 @pytest.fixture(scope="session")
 def backboard_port() -> int:
     """Where the system looks for Backboard, while a test plays it."""
-    return free_port()
+    return lasting_port()
 
 
 @pytest.fixture(scope="session")

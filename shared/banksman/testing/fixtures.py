@@ -1,6 +1,7 @@
 """Fixtures with a real nats-server. `tests/conftest.py` loads them for every test.
 
 Tests share one server and each has a tenant of its own; a test that kills its server asks for `own_nats`.
+With `BANKSMAN_TEST_SERVERS=3` it is a cluster of three that keep every stream together.
 """
 
 from __future__ import annotations
@@ -12,60 +13,69 @@ from pathlib import Path
 
 import pytest
 
-from banksman.bus.accounts import Tenant, render_config, user_names
+from banksman.bus.accounts import Cluster, Tenant, render_config, user_names
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.keys import generate_keys, seed_file
 from banksman.bus.streams import provision
 from banksman.bus.topology import StorageBudget, app_topology, run_topology
 from banksman.bus.users import OPERATOR, OPERATOR_FILES, inbox_prefix
 from banksman.contracts.ids import new_id
-from banksman.testing.nats import NatsServer
+from banksman.testing.nats import Broker, NatsServer, broker
 
 BUDGET = StorageBudget(10 * 1024**3)
 
 
-async def connect(server: NatsServer, *, name: str = "test") -> Bus:
+def settings_of(server: Broker) -> NatsSettings:
+    """How to reach a server without accounts."""
+    return NatsSettings(
+        url=server.url,
+        monitoring_url=server.monitoring_url,
+        replicas=server.replicas,
+        connect_timeout_s=10,
+    )
+
+
+async def connect(server: Broker, *, name: str = "test") -> Bus:
     """A connection to a server without accounts."""
-    settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url, connect_timeout_s=10)
-    return await Bus.connect(settings, name=name)
+    return await Bus.connect(settings_of(server), name=name)
 
 
-def provision_all(server: NatsServer) -> None:
+def provision_all(server: Broker) -> None:
     """Create everything that APP and RUN hold, in the one account of a server without accounts."""
 
     async def create() -> None:
         async with await connect(server, name="provision") as bus:
-            await provision(bus, app_topology(BUDGET))
-            await provision(bus, run_topology(BUDGET))
+            await provision(bus, app_topology(BUDGET, replicas=server.replicas))
+            await provision(bus, run_topology(BUDGET, replicas=server.replicas))
 
     asyncio.run(create())
 
 
 @pytest.fixture(scope="session")
-def nats_server() -> Generator[NatsServer]:
+def nats_server() -> Generator[Broker]:
     """A server with every stream, shared by all tests of a session. Never kill it."""
-    with NatsServer() as server:
+    with broker() as server:
         provision_all(server)
         yield server
 
 
 @pytest.fixture
-def own_nats() -> Generator[NatsServer]:
+def own_nats() -> Generator[Broker]:
     """A server with every stream for one test, which may kill and restart it."""
-    with NatsServer() as server:
+    with broker() as server:
         provision_all(server)
         yield server
 
 
 @pytest.fixture
-async def bus(nats_server: NatsServer) -> AsyncGenerator[Bus]:
+async def bus(nats_server: Broker) -> AsyncGenerator[Bus]:
     """A connection to the shared server."""
     async with await connect(nats_server) as connected:
         yield connected
 
 
 @pytest.fixture
-async def own_bus(own_nats: NatsServer) -> AsyncGenerator[Bus]:
+async def own_bus(own_nats: Broker) -> AsyncGenerator[Bus]:
     """A connection to the test's own server."""
     async with await connect(own_nats) as connected:
         yield connected
@@ -86,7 +96,7 @@ def conversation() -> str:
 class SecuredNats:
     """A server with the accounts, users and rights of a deployment."""
 
-    def __init__(self, server: NatsServer, keys: Path) -> None:
+    def __init__(self, server: Broker, keys: Path) -> None:
         self.server = server
         self._keys = keys
 
@@ -96,9 +106,7 @@ class SecuredNats:
 
     async def connect(self, user: str) -> Bus:
         """A connection as one of its users."""
-        settings = NatsSettings(
-            url=self.server.url, nkey_seed_file=self.seed_file(user), connect_timeout_s=10
-        )
+        settings = settings_of(self.server).model_copy(update={"nkey_seed_file": self.seed_file(user)})
         return await Bus.connect(settings, name=user, inbox_prefix=inbox_prefix(user))
 
 
@@ -107,22 +115,32 @@ ACME = Tenant("acme", tool_servers=("weather",))
 
 @contextmanager
 def secured_server(
-    keys: Path, *, runners: tuple[str, ...] = (), tenants: tuple[Tenant, ...] = ()
+    keys: Path,
+    *,
+    runners: tuple[str, ...] = (),
+    tenants: tuple[Tenant, ...] = (),
+    tool_servers: tuple[str, ...] = (),
 ) -> Generator[SecuredNats]:
     """A provisioned server with accounts, its users' seeds in `keys`; runners share one key unless named."""
-    public = generate_keys(keys, user_names(runners=runners, tenants=tenants))
-    server = NatsServer()
-    server.config = render_config(
-        public,
-        port=server.port,
-        http_port=server.http_port,
-        store_dir=str(server.directory / "store"),
-        budget=BUDGET,
-        sync_always=False,
-        runners=runners,
-        tenants=tenants,
-    )
-    with server:
+    everybody = user_names(runners=runners, tenants=tenants, tool_servers=tool_servers)
+    public = generate_keys(keys, everybody)
+
+    def render(node: NatsServer, place: Cluster | None) -> str:
+        return render_config(
+            public,
+            port=node.port,
+            http_port=node.http_port,
+            server_name=node.name,
+            store_dir=str(node.directory / "store"),
+            budget=BUDGET,
+            sync_always=False,
+            cluster=place,
+            runners=runners,
+            tenants=tenants,
+            tool_servers=tool_servers,
+        )
+
+    with broker(render) as server:
         secured = SecuredNats(server, keys)
         asyncio.run(_provision_accounts(secured))
         yield secured
@@ -137,6 +155,6 @@ def secured_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredN
 
 async def _provision_accounts(secured: SecuredNats) -> None:
     async with await secured.connect(OPERATOR) as operator:
-        await provision(operator, app_topology(BUDGET))
+        await provision(operator, app_topology(BUDGET, replicas=secured.server.replicas))
     async with await secured.connect(OPERATOR_FILES) as operator:
-        await provision(operator, run_topology(BUDGET))
+        await provision(operator, run_topology(BUDGET, replicas=secured.server.replicas))

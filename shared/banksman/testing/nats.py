@@ -7,26 +7,39 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
 from urllib.request import urlopen
 
-START_TIMEOUT_S = 10.0
+from banksman.bus.accounts import Cluster
+from banksman.bus.declarations import Replicas
+from banksman.testing.chaos.ports import lasting_port
+
+START_TIMEOUT_S = 30.0
 """Seconds a server may take until it accepts clients; then the test fails with the server's log."""
 
+SERVERS_VARIABLE = "BANKSMAN_TEST_SERVERS"
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+
+def servers() -> Replicas:
+    """How many servers a test's broker has, and so how many keep each stream: `BANKSMAN_TEST_SERVERS`.
+
+    Raises:
+        ValueError: it is neither 1 nor 3.
+    """
+    match os.environ.get(SERVERS_VARIABLE) or "1":
+        case "1":
+            return 1
+        case "3":
+            return 3
+        case other:
+            raise ValueError(f"{SERVERS_VARIABLE} is {other!r}, expected 1 or 3")
 
 
 def executable() -> str:
@@ -55,8 +68,8 @@ class NatsServer:
         """Describe a server; `config` may hold `{port}`, `{http_port}` and `{store_dir}`."""
         self._temporary = tempfile.TemporaryDirectory(prefix="nats-") if directory is None else None
         self.directory = Path(self._temporary.name) if self._temporary else cast(Path, directory)
-        self.port = free_port()
-        self.http_port = free_port()
+        self.port = lasting_port()
+        self.http_port = lasting_port()
         self.name = name
         self.config = config if config is not None else plain_config()
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,6 +79,11 @@ class NatsServer:
     def url(self) -> str:
         """Where clients connect."""
         return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def replicas(self) -> Replicas:
+        """Servers that keep each stream."""
+        return 1
 
     @property
     def monitoring_url(self) -> str:
@@ -201,26 +219,46 @@ jetstream {{ store_dir: "{{store_dir}}", max_file_store: {max_file_store}, {sync
 """
 
 
-class NatsCluster:
-    """Three nodes that replicate; any one may be killed."""
+Render = Callable[[NatsServer, Cluster | None], str]
+"""The configuration of a server, from the server and its place in a cluster."""
 
-    def __init__(self) -> None:
+
+class NatsCluster:
+    """Three nodes that replicate; any one may be killed. Clients that reach one learn of the others."""
+
+    replicas: Replicas = 3
+    """Servers that keep each stream."""
+
+    def __init__(self, render: Render | None = None) -> None:
+        """Describe a cluster; without `render` it has no accounts."""
         self.nodes = tuple(NatsServer(name=f"n{number}") for number in (1, 2, 3))
-        routes = [(node, free_port()) for node in self.nodes]
-        urls = ", ".join(f'"nats://127.0.0.1:{port}"' for _, port in routes)
-        for node, port in routes:
-            node.config = plain_config().replace('"test"', f'"{node.name}"') + (
-                f'cluster {{ name: "c", listen: "127.0.0.1:{port}", routes: [{urls}] }}\n'
-            )
+        listens = [f"127.0.0.1:{lasting_port()}" for _ in self.nodes]
+        routes = tuple(f"nats-route://{listen}" for listen in listens)
+        for node, listen in zip(self.nodes, listens, strict=True):
+            node.config = (render or _plain_node)(node, Cluster(listen, routes))
 
     @property
     def urls(self) -> tuple[str, ...]:
         """Where clients connect; any of them will do."""
         return tuple(node.url for node in self.nodes)
 
+    @property
+    def url(self) -> str:
+        """Where clients connect that take one address."""
+        return self.nodes[0].url
+
+    @property
+    def monitoring_url(self) -> str:
+        """Where the first node tells about itself over HTTP."""
+        return self.nodes[0].monitoring_url
+
     def node(self, name: str) -> NatsServer:
         """The node of that name, as stream and consumer leaders are named."""
         return next(node for node in self.nodes if node.name == name)
+
+    def log(self) -> str:
+        """What all nodes wrote so far."""
+        return "\n".join(node.log() for node in self.nodes)
 
     def __enter__(self) -> Self:
         for node in self.nodes:
@@ -236,8 +274,24 @@ class NatsCluster:
             node.close()
 
 
-@contextlib.contextmanager
-def nats_server(config: str | None = None) -> Generator[NatsServer]:
-    """A server for the length of a `with` block."""
-    with NatsServer(config) as server:
-        yield server
+Broker = NatsServer | NatsCluster
+"""What tests have their streams on."""
+
+
+def broker(render: Render | None = None) -> Broker:
+    """One server or three, as `servers` says; without `render` they have no accounts."""
+    if servers() == 3:
+        return NatsCluster(render)
+    server = NatsServer()
+    if render is not None:
+        server.config = render(server, None)
+    return server
+
+
+def _plain_node(node: NatsServer, place: Cluster | None) -> str:
+    config = plain_config()
+    if place is None:
+        return config
+    routes = ", ".join(f'"{route}"' for route in place.routes)
+    cluster = f'cluster {{ name: "{place.name}", listen: "{place.listen}", routes: [{routes}] }}\n'
+    return config.replace('"test"', f'"{node.name}"') + cluster

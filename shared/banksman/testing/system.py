@@ -17,7 +17,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from banksman.model_server import RawReply, Reply, Script
-from banksman.testing.nats import free_port
+from banksman.testing.chaos.ports import lasting_port
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
@@ -66,7 +66,7 @@ class System:
     ) -> None:
         self.data_dir = data_dir
         self.model = model
-        self.port = free_port()
+        self.port = lasting_port()
         self.environment = dict(environment or {})
         """Variables of its processes, from the next start on."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -175,7 +175,7 @@ class System:
 @contextmanager
 def scripted_model() -> Generator[ScriptedModel]:
     """A model server in a process of its own, recording what it is asked."""
-    port = free_port()
+    port = lasting_port()
     command = [
         sys.executable,
         "-m",
