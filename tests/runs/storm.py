@@ -379,13 +379,15 @@ def forged(request: ApprovalRequest, chance: random.Random, world: World) -> App
         digests=tuple(item.digest for item in request.items),
         decided_at=world.now,
     )
-    match chance.randrange(4):
+    match chance.randrange(5):
         case 0:
             return reply
         case 1:
             return sign(reply, b"another key")
         case 2:
             return sign(reply.model_copy(update={"digests": ("0" * 64,)}), KEY)
+        case 3:
+            return reply.model_copy(update={"outcome": "cancelled", "remember": "conversation"})
         case _:
             late = request.expires_at + timedelta(seconds=1)
             return sign(reply.model_copy(update={"decided_at": late}), KEY)

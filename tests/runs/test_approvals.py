@@ -7,7 +7,8 @@ import random
 import pytest
 
 from banksman.contracts.events import ApprovalResolved, ItemDecision, RunFinished
-from banksman.runs.approvals import sign
+from banksman.contracts.work import ApprovalReply
+from banksman.runs.approvals import problem, sign
 from banksman.runs.door import Verdict
 from tests.runs.plans import CallPlan, Plan, asking, calls
 from tests.runs.scene import Scene
@@ -243,9 +244,9 @@ def test_an_answer_before_the_expiry_wins_against_the_timer() -> None:
 # -- forged answers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("kind", range(5))
 def test_an_answer_that_must_not_count_is_put_away_and_the_question_stays_open(kind: int) -> None:
-    """P4. Unsigned, signed by somebody else, about other calls, or given after the expiry."""
+    """P4. Unsigned, signed by somebody else, about other calls, decided in the system's name, or too late."""
     scene = parked()
     forge(scene, kind)
     scene.run(seconds=5)
@@ -275,6 +276,43 @@ def test_a_door_does_not_tell_a_decision_that_will_not_count() -> None:
     scene.decide("approve")
     assert not scene.ledger.told
     scene.end()
+
+
+def test_what_the_system_closes_approves_nothing_for_later() -> None:
+    """P4. What is not signed cannot be remembered: the same call asks again in the next run."""
+    scene = parked()
+    request = scene.broker.requests[scene.question.approval_id]
+    remembered = ApprovalReply(
+        tenant=request.tenant,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        approval_id=request.approval_id,
+        outcome="superseded",
+        by="system",
+        decisions=tuple(ItemDecision(tool_call_id=i.tool_call_id, decision="approve") for i in request.items),
+        remember="conversation",
+        decided_at=scene.now,
+    )
+    scene.broker.answer(remembered)
+    scene.run(seconds=5)
+    assert scene.state.remembered == ()
+    assert [reply for reply, _ in scene.broker.dead] == [remembered]
+    assert scene.open_run.waits
+    scene.end()
+
+
+def test_an_answer_that_was_signed_for_another_question_closes_none() -> None:
+    """P4. The same call asked twice has the same digest; its answer is for the one that was shown."""
+    scene = parked(Plan((calls(asking()),), expires_s=60))
+    request = scene.broker.requests[scene.question.approval_id]
+    reply = forged(request, random.Random(1), scene).model_copy(
+        update={"digests": tuple(item.digest for item in request.items), "approval_id": "another"}
+    )
+    replayed = sign(reply, KEY)
+    assert problem(replayed, request, KEY) is not None
+    for belongs in ("run_id", "conversation_id", "tenant"):
+        moved = reply.model_copy(update={"approval_id": request.approval_id, belongs: "another"})
+        assert problem(sign(moved, KEY), request, KEY) is not None
 
 
 @pytest.mark.parametrize("how", ["cancel", "steer", "expiry"])

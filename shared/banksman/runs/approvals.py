@@ -11,6 +11,9 @@ from banksman.runs.owner import Ownership, open_question
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, Run
 
+SYSTEM = "system"
+"""Who closes a question that nobody answered."""
+
 ANSWERS = frozenset({"approved", "rejected", "mixed"})
 """Outcomes that a person decides; they need a gateway's signature."""
 
@@ -38,8 +41,10 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
         request: the question as it was asked; None when it is not open, then the signature alone is judged.
         key: what gateways sign with.
     """
+    if request is not None and _about(reply) != _about(request):
+        return "the reply belongs to another request"
     if reply.outcome not in ANSWERS:
-        return None
+        return _overreach(reply)
     if not is_signed(reply, key):
         return "the reply is not signed by a gateway"
     if request is None:
@@ -49,6 +54,17 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
     if reply.decided_at > request.expires_at:
         return "the reply came after the request had expired"
     return None
+
+
+def _about(question: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, str]:
+    return question.tenant, question.conversation_id, question.run_id, question.approval_id
+
+
+def _overreach(reply: ApprovalReply) -> str | None:
+    """What an unsigned reply says beyond that its question is closed."""
+    if reply.by == SYSTEM and not reply.decisions and reply.remember is None:
+        return None
+    return "the reply decides something and is not signed by a gateway"
 
 
 def resolution(reply: ApprovalReply) -> ApprovalResolved:
@@ -72,7 +88,7 @@ def settled_by_system(ports: Ports, state: Conversation, run: Run, outcome: Appr
         run_id=run.run_id,
         approval_id=run.approval.request.approval_id,
         outcome=outcome,
-        by="system",
+        by=SYSTEM,
         decided_at=ports.clock.now(),
     )
 

@@ -48,6 +48,9 @@ NO_USAGE = Usage()
 CRASH_LOOP_CLAIMS = 5
 """Claims in a row without another commit that end a run as `crash_loop`."""
 
+CLOSED_UNANSWERED = frozenset({"expired", "cancelled", "superseded"})
+"""Outcomes of a question that nobody decided."""
+
 Gate = Literal["free", "waiting", "approved", "rejected", "withdrawn"]
 """
 free       nobody needs to be asked
@@ -434,6 +437,8 @@ def _resolve(state: Conversation, run: Run, data: ApprovalResolved) -> Conversat
     approval = replace(run.approval, resolved=data)
     calls = tuple(_decided(call, data) if call.gate == "waiting" else call for call in run.calls)
     run = replace(run, approval=approval, calls=calls)
+    if data.outcome in CLOSED_UNANSWERED:
+        return replace(state, run=run)
     if data.remember == "run":
         run = replace(run, remembered=(*run.remembered, approval))
     if data.remember == "conversation":
@@ -443,7 +448,7 @@ def _resolve(state: Conversation, run: Run, data: ApprovalResolved) -> Conversat
 
 def _decided(call: OpenCall, resolved: ApprovalResolved) -> OpenCall:
     decision = next((d for d in resolved.decisions if d.tool_call_id == call.call.id), None)
-    if resolved.outcome in ("expired", "cancelled", "superseded") or decision is None:
+    if resolved.outcome in CLOSED_UNANSWERED or decision is None:
         return replace(call, gate="withdrawn")
     if decision.decision == "reject":
         return replace(call, gate="rejected", reason=decision.reason)
