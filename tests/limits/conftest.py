@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 import pytest
+import pytest_asyncio
 
+from banksman.model_server import ModelServer
+from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.client import Client
 from banksman.testing.system import System
+from tests.chaos.conftest import Stage, make_assistants
 from tests.gateway.conftest import agent, gateway, start_gateway
 from tests.scenarios.conftest import (
     PATIENCE_S,
@@ -42,3 +46,24 @@ async def client(system: System) -> AsyncGenerator[Client]:
     """A client that waits for what takes several deliveries, on a machine that has more to do."""
     async with Client.connected(system.url, patience_s=PATIENCE_S * 6) as connected:
         yield connected
+
+
+MAY_WAIT = 20
+"""Runs that may wait for the one agent of `stage`."""
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
+    """One process of each service, for tests that stop some of them. Each leaves all running."""
+    async with ModelServer.running() as model:
+        settings = {
+            "BANKSMAN_MODELS__ANTHROPIC_API_KEY": "sk-ant-test-canary-anthropic-0123456789",
+            "BANKSMAN_MODELS__ANTHROPIC_BASE_URL": model.url,
+            "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAY_WAIT),
+            "BANKSMAN_AGENT__SLOTS": "4",
+        }
+        directory = tmp_path_factory.mktemp("stage")
+        async with Fleet(directory, model.url, agents=1, gateways=1, runners=1, settings=settings) as fleet:
+            await make_assistants(fleet)
+            yield Stage(fleet, model)
+        assert model.violations == []
