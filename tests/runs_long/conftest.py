@@ -19,6 +19,7 @@ from banksman.agent.tenants import Tenants
 from banksman.agent.thinking import Thinker
 from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import Worker
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
@@ -134,17 +135,18 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
         await Bucket(bus, RUNNERS, RunnerLease).put("r1", RunnerLease(runner="r1", runner_epoch=1))
         async with AsyncExitStack() as stack:
             hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
-            placements = await stack.enter_async_context(Placements(bus))
+            clock = await stack.enter_async_context(BrokerClock(bus))
+            placements = await stack.enter_async_context(Placements(bus, clock))
             catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
             log = FoldedLog(EventLog(bus))
-            watch = await stack.enter_async_context(Watch(bus, hub, log))
+            watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
             providers = Providers(where)
             stack.push_async_callback(providers.close)
             tenants = Tenants(TenantSettings(), await stack.enter_async_context(UsageLedger(bus)))
             thinker = Thinker(
                 bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants
             )
-            ports = ports_of(bus, log, placements, watch, b"a key that signs what people decide")
+            ports = ports_of(bus, clock, log, placements, watch, b"a key that signs what people decide")
             yield Agent(
                 Worker(ports, EventLog(bus), watch, thinker),
                 EventLog(bus),

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from banksman.agent.app import serve_registry
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.registry import ToolRegistry
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket
@@ -88,9 +89,10 @@ class Agent:
 @asynccontextmanager
 async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
     async with AsyncExitStack() as stack:
-        placements = await stack.enter_async_context(Placements(bus))
+        clock = await stack.enter_async_context(BrokerClock(bus))
+        placements = await stack.enter_async_context(Placements(bus, clock))
         catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
-        registry = await stack.enter_async_context(ToolRegistry(bus, catalog.registered, placements))
+        registry = await stack.enter_async_context(ToolRegistry(bus, clock, catalog.registered, placements))
         control = ControlPlane(bus, title="registry")
         serve_registry(control, registry)
         await stack.enter_async_context(control)

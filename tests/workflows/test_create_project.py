@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.live import LiveHub
@@ -51,7 +52,9 @@ DEMO = {"name": "demo", "template": "empty"}
 def agent_ports(bus: Bus) -> Ports:
     """What an agent's signal handler acts through."""
     log = FoldedLog(EventLog(bus))
-    return ports_of(bus, log, Placements(bus), Watch(bus, LiveHub(EventLog(bus)), log))
+    clock = BrokerClock(bus)
+    watch = Watch(bus, LiveHub(EventLog(bus)), log, clock)
+    return ports_of(bus, clock, log, Placements(bus, clock), watch)
 
 
 def is_write(number: int) -> object:

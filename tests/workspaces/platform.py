@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket
@@ -189,7 +190,7 @@ async def platform(
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(await secured.connect(AGENT))
         files = await stack.enter_async_context(await secured.connect(OPERATOR_FILES))
-        placements = await stack.enter_async_context(Placements(bus, wait_s=wait_s))
+        placements = await stack.enter_async_context(Placements(bus, BrokerClock(bus), wait_s=wait_s))
         made = Platform(bus, placements, Objects(files, WORKSPACES))
         await stack.enter_async_context(hearing(bus, copies=hears))
         await watch_results(bus, made.on_fact, tenant=made.tenant)

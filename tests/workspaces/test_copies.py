@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.names import WORKSPACES
 from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
@@ -246,7 +247,7 @@ async def test_copies_that_nobody_knows_of_are_collected(runners: Runners) -> No
 def keeper(bus: Bus, root: Path) -> Keeper:
     """What looks after workspaces, of another runner, which has none."""
     identity, limits = sandbox_identity(), WorkspaceLimits()
-    snapshots = Snapshots(Objects(bus, WORKSPACES), root / ".copies", identity, limits)
+    snapshots = Snapshots(Objects(bus, WORKSPACES), root / ".copies", identity, limits, BrokerClock(bus).now)
     reports = Reports(bus, "r-other")
     holdings = Holdings(WorkspaceStore(root, identity, limits), snapshots, reports, runner_epoch=1)
     return Keeper(holdings, snapshots, reports, CopySettings())

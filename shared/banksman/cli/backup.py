@@ -15,6 +15,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from banksman.bus import names, users
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.log_check import conversations
 from banksman.bus.stream_copies import CHUNK_BYTES, copied, delete_stream, restore_stream
@@ -244,9 +245,13 @@ _Tally = dict[Literal["conversations", "resumed", "asked"], int]
 
 
 async def _revive(bus: Bus) -> tuple[_Tally, list[str]]:
+    async with BrokerClock(bus) as clock:
+        return await _revived(bus, Revival(bus, clock))
+
+
+async def _revived(bus: Bus, revival: Revival) -> tuple[_Tally, list[str]]:
     tally: _Tally = {"conversations": 0, "resumed": 0, "asked": 0}
     broken: list[str] = []
-    revival = Revival(bus)
     async for tenant, conversation_id in conversations(bus):
         try:
             revived = await revival.revive(tenant, conversation_id)

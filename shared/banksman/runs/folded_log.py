@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pydantic import ValidationError
 
@@ -72,7 +72,7 @@ class FoldedLog:
         stored = await self._append(state, commit)
         if stored is None or not snapshots.is_due(stored):
             return stored
-        return await self._snapshot(stored) or stored
+        return await self._snapshot(stored, commit.ts) or stored
 
     def at_hand(self, tenant: str, conversation_id: str) -> Conversation:
         """The kept fold, perhaps behind the log; an empty one when none is kept."""
@@ -91,12 +91,12 @@ class FoldedLog:
         journal.tell(commit)
         return self._remember(apply_commit(state, stored, commit))
 
-    async def _snapshot(self, state: Conversation) -> Conversation | None:
+    async def _snapshot(self, state: Conversation, now: datetime) -> Conversation | None:
         """Store a snapshot behind `state`; None when it is not, or nobody knows whether it is."""
         try:
             async with asyncio.timeout(SNAPSHOT_S):
                 snapshot = await self._placed(state, snapshots.snapshot_of(state))
-                commit = snapshots.snapshot_commit(state, snapshot, new_id("e"), datetime.now(UTC))
+                commit = snapshots.snapshot_commit(state, snapshot, new_id("e"), now)
                 return await self._append(state, commit)
         except (BanksmanError, TimeoutError) as error:
             logger.warning("%s: no snapshot was written: %s", state.conversation_id, error or "too slow")

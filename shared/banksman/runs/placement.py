@@ -7,7 +7,6 @@ goes elsewhere is decided by `banksman.runs.workspaces`.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -28,7 +27,7 @@ from banksman.contracts.calls import (
 )
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
-from banksman.runs.ports import Placement
+from banksman.runs.ports import Clock, Placement
 from banksman.runs.spread import Spread
 from banksman.runs.tool_servers import Instance, least_loaded
 from banksman.runs.workspaces import place_of, wanted
@@ -58,14 +57,16 @@ class WorkspaceSettings(Section):
 class Placements:
     """The runners as one process sees them; as a context manager it watches their leases."""
 
-    def __init__(self, bus: Bus, *, wait_s: float = WorkspaceSettings().wait_s) -> None:
+    def __init__(self, bus: Bus, clock: Clock, *, wait_s: float = WorkspaceSettings().wait_s) -> None:
         """Describe it.
 
         Args:
             bus: The connection.
+            clock: By which a changed workspace waits, the same for all who place.
             wait_s: Seconds that a changed workspace waits for its runner.
         """
         self._bus = bus
+        self._clock = clock
         self._wait_s = wait_s
         self._spread = Spread()
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
@@ -111,7 +112,7 @@ class Placements:
                 record,
                 holder=None if record is None else self._lease_of(record.runner),
                 chosen=self._spread.choose(self._leases.entries()),
-                now=datetime.now(UTC),
+                now=self._clock.now(),
                 wait_s=self._wait_s,
             )
             if should is None:

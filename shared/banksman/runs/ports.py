@@ -21,7 +21,7 @@ class Clock(Protocol):
     """Time and chance."""
 
     def now(self) -> datetime:
-        """The moment, in UTC."""
+        """The moment, in UTC, by a clock that all processes share: moments of different ones are compared."""
         ...
 
     def new_id(self, prefix: str) -> str:

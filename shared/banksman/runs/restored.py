@@ -8,7 +8,7 @@ no longer hold, and nobody owns the run any more. What has to go on is asked for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
@@ -19,6 +19,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.work import ResumeRun
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.owner import open_question
+from banksman.runs.ports import Clock
 from banksman.runs.record import Draft
 from banksman.runs.state import Conversation
 from banksman.runs.steps import next_in_queue
@@ -41,7 +42,8 @@ class Revived:
 class Revival:
     """Takes up logs that were brought back."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._clock = clock
         self._log = FoldedLog(EventLog(bus), keep=1)
         self._approvals = StoredApprovals(bus, ApprovalSlots(bus))
         self._work = StoredWork(bus)
@@ -57,7 +59,7 @@ class Revival:
         state = await self._log.read(tenant, conversation_id)
         if state.deleted or not state.stream_seq:
             return Revived()
-        stored = await self._log.append(state, _new_epoch(state))
+        stored = await self._log.append(state, _new_epoch(state, self._clock.now()))
         if stored is None:
             raise Conflict(f"{conversation_id}: somebody writes to its log: end all services first")
         question = open_question(stored)
@@ -69,10 +71,10 @@ class Revival:
         return Revived(asked=question is not None, resumed=resume is not None)
 
 
-def _new_epoch(state: Conversation) -> Commit:
+def _new_epoch(state: Conversation, now: datetime) -> Commit:
     # A workflow's work message is in the backup, and its redelivery to whoever owned the run is a takeover.
     owner = state.owner if _is_workflow(state) else None
-    return Draft(state, datetime.now(UTC)).commit(new_id("e"), new_id("l"), owner)
+    return Draft(state, now).commit(new_id("e"), new_id("l"), owner)
 
 
 def _resume(state: Conversation) -> ResumeRun | None:

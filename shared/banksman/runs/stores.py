@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -18,12 +18,12 @@ from banksman.bus.messages import Message
 from banksman.bus.publish import durable
 from banksman.bus.slots import ApprovalSlots, CallSlots, StoredFact, watch_results
 from banksman.bus.timers import set_timer
-from banksman.contracts import ids, subjects
+from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.errors import Poison
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
 from banksman.runs.folded_log import FoldedLog
-from banksman.runs.ports import Facts
+from banksman.runs.ports import Clock, Facts
 from banksman.runs.state import Conversation
 from banksman.runtime.failpoints import reach
 
@@ -38,18 +38,6 @@ ANSWERED_TIMER = "answered"
 
 KEPT_ANSWERED_S = 86_400.0
 """Seconds beyond its expiry that an approval and its answer are kept, to tell those who answer late."""
-
-
-class SystemClock:
-    """Time and chance."""
-
-    def now(self) -> datetime:
-        """The moment, in UTC."""
-        return datetime.now(UTC)
-
-    def new_id(self, prefix: str) -> str:
-        """An id nobody else makes."""
-        return ids.new_id(prefix)
 
 
 class StoredSlots:
@@ -147,10 +135,11 @@ class Watch:
     As a context manager it listens; everything it hears may also be lost, so owners look again by themselves.
     """
 
-    def __init__(self, bus: Bus, hub: LiveHub, log: FoldedLog) -> None:
+    def __init__(self, bus: Bus, hub: LiveHub, log: FoldedLog, clock: Clock) -> None:
         self._bus = bus
         self._hub = hub
         self._log = log
+        self._clock = clock
         self._driven: dict[tuple[str, str], _Driven] = {}
         self._facts: OrderedDict[str, Facts] = OrderedDict()
         self._subscriptions: tuple[Subscription, ...] = ()
@@ -200,7 +189,7 @@ class Watch:
     async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
         """Return when anything about the conversation was stored since the last call, or at `until`."""
         driven = self._driven[(tenant, conversation_id)]
-        seconds = max(0.0, (until - datetime.now(UTC)).total_seconds())
+        seconds = max(0.0, (until - self._clock.now()).total_seconds())
         try:
             async with asyncio.timeout(seconds):
                 await driven.news.wait()

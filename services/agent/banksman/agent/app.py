@@ -14,6 +14,7 @@ from banksman.agent.thinking import Thinker
 from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import RUN_SIGNAL, Worker
 from banksman.bus import names
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.durability import Durability
@@ -30,8 +31,8 @@ from banksman.contracts.work import ApprovalReply
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceVerdict
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.placement import Placements
-from banksman.runs.ports import Ports
-from banksman.runs.stores import StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
+from banksman.runs.ports import Clock, Ports
+from banksman.runs.stores import StoredApprovals, StoredSlots, StoredWork, Watch
 from banksman.runs.workspace_reports import WorkspaceReports
 from banksman.runtime import service
 from banksman.runtime.health import health_server
@@ -63,17 +64,20 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
             if not await durability.holds(life.stop):
                 return
         hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
-        placements = await stack.enter_async_context(Placements(bus, wait_s=settings.workspaces.wait_s))
+        clock = await stack.enter_async_context(BrokerClock(bus))
+        placements = await stack.enter_async_context(
+            Placements(bus, clock, wait_s=settings.workspaces.wait_s)
+        )
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled)
         )
         log = FoldedLog(EventLog(bus))
-        watch = await stack.enter_async_context(Watch(bus, hub, log))
+        watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
         usage = await stack.enter_async_context(UsageLedger(bus))
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = Worker(
-            ports=ports_of(bus, log, placements, watch, key),
+            ports=ports_of(bus, clock, log, placements, watch, key),
             log=EventLog(bus),
             watch=watch,
             thinker=Thinker(
@@ -86,7 +90,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
                 Tenants(settings.tenants, usage),
             ),
         )
-        registry = await stack.enter_async_context(ToolRegistry(bus, catalog.registered, placements))
+        registry = await stack.enter_async_context(ToolRegistry(bus, clock, catalog.registered, placements))
         await stack.enter_async_context(control_plane(bus, worker, registry))
         life.ready()
         if settings.agent.default_model is not None:
@@ -102,11 +106,13 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         )
 
 
-def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch, signing_key: bytes) -> Ports:
+def ports_of(
+    bus: Bus, clock: Clock, log: FoldedLog, placements: Placements, watch: Watch, signing_key: bytes
+) -> Ports:
     """The ports of this process's procedures, over the bus."""
     return Ports(
         agent=new_id("agent-"),
-        clock=SystemClock(),
+        clock=clock,
         log=log,
         slots=StoredSlots(CallSlots(bus)),
         approvals=StoredApprovals(bus, ApprovalSlots(bus)),

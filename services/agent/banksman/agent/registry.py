@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +29,7 @@ from banksman.contracts.registry import (
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import parse
 from banksman.runs.placement import Placements
+from banksman.runs.ports import Clock
 from banksman.runs.schemas import check_schema
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,10 @@ class ToolRegistry:
     so any number of agents may serve it.
     """
 
-    def __init__(self, bus: Bus, registered: BucketView[ToolRegistration], placements: Placements) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, registered: BucketView[ToolRegistration], placements: Placements
+    ) -> None:
+        self._clock = clock
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
         self._registered = registered
         self._placements = placements
@@ -91,7 +95,7 @@ class ToolRegistry:
         self._check(tenant, definition)
         key = _key(tenant, definition.name)
         while True:
-            wanted = ToolRegistration(tenant=tenant, definition=definition, registered_at=_now())
+            wanted = ToolRegistration(tenant=tenant, definition=definition, registered_at=self._clock.now())
             entry = await self._bucket.get(key)
             if entry is None:
                 written = await self._bucket.create(key, wanted)
@@ -147,7 +151,7 @@ class ToolRegistry:
 
     def _abandoned(self, entry: Entry[ToolRegistration]) -> bool:
         one = entry.value
-        if _now() - one.registered_at < timedelta(seconds=GRACE_S):
+        if self._clock.now() - one.registered_at < timedelta(seconds=GRACE_S):
             return False
         server = one.definition.server
         return server is None or not self._placements.instances(server, one.tenant)
@@ -207,7 +211,3 @@ def _key(tenant: str | None, name: str) -> str:
 
 def _encoded(value: BaseModel) -> bytes:
     return value.model_dump_json().encode()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

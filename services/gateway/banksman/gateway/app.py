@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI, WebSocket
 from starlette.types import ASGIApp
 
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.durability import Durability
@@ -81,13 +82,17 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
     async with contextlib.AsyncExitStack() as stack:
         bus = await stack.enter_async_context(await _connect(settings))
         outputs = await _outputs(settings, bus, stack)
-        placements = await stack.enter_async_context(Placements(bus, wait_s=settings.workspaces.wait_s))
+        clock = await stack.enter_async_context(BrokerClock(bus))
+        placements = await stack.enter_async_context(
+            Placements(bus, clock, wait_s=settings.workspaces.wait_s)
+        )
         log = EventLog(bus)
         hub = await stack.enter_async_context(LiveHub(log))
         views = Views(log)
         service = Service(
             bus,
             views,
+            clock,
             signing_key=settings.approvals.key(),
             default_model=settings.default_model,
             backlog=Backlog(
@@ -96,7 +101,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
                 most_of_tenant=settings.gateway.max_waiting_runs_per_tenant,
             ),
         )
-        keys, tickets, fanout = Keys(settings.gateway), Tickets(bus), Fanout(bus, hub, views)
+        keys, tickets, fanout = Keys(settings.gateway), Tickets(bus, clock), Fanout(bus, hub, views)
         gateway = Gateway(
             settings=settings.gateway,
             keys=keys,
@@ -105,7 +110,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             runs=Runs(bus, hub, views, service.conversations),
             fanout=fanout,
             files=Files(placements, outputs),
-            usage=UsageReports(bus, settings.tenants),
+            usage=UsageReports(bus, clock, settings.tenants),
             enhanced=EnhancedPrompts(service, settings.agent, placements),
         )
         terms = Terms(

@@ -14,6 +14,7 @@ from banksman.contracts.errors import Forbidden, Unauthorized
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.settings import ApiKey, GatewaySettings, Mode
+from banksman.runs.ports import Clock
 
 ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))
 TICKET_S = 30
@@ -102,8 +103,9 @@ class Ticket(Stored):
 class Tickets:
     """Tickets that open one websocket each, at any replica, for 30 seconds."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bucket = Bucket(bus, IDEMPOTENCY, Ticket)
+        self._clock = clock
 
     async def issue(self, caller: Caller) -> str:
         """A new ticket for a caller."""
@@ -114,7 +116,7 @@ class Tickets:
             modes=tuple(caller.modes),
             may_approve=caller.may_approve,
             caller_expires_at=caller.expires_at,
-            expires_at=datetime.now(UTC) + timedelta(seconds=TICKET_S),
+            expires_at=self._clock.now() + timedelta(seconds=TICKET_S),
         )
         await self._bucket.put(_key(text), ticket)
         return text
@@ -129,7 +131,7 @@ class Tickets:
         if entry is None or not await self._bucket.delete(entry.key, revision=entry.revision):
             raise Unauthorized("the ticket is unknown or used")
         ticket = entry.value
-        if ticket.expires_at < datetime.now(UTC):
+        if ticket.expires_at < self._clock.now():
             raise Unauthorized("the ticket is too old")
         return _live(
             Caller(

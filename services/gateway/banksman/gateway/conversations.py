@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
@@ -20,6 +20,7 @@ from banksman.contracts.assistants import ConversationRecord, ConversationSettin
 from banksman.contracts.errors import BadInput, BanksmanError, NotFound, Poison
 from banksman.contracts.ids import check_token
 from banksman.gateway.views import Views
+from banksman.runs.ports import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +45,10 @@ class Page:
 class Conversations:
     """The conversations of all tenants."""
 
-    def __init__(self, bus: Bus, views: Views) -> None:
+    def __init__(self, bus: Bus, views: Views, clock: Clock) -> None:
         self._bus = bus
         self._views = views
+        self._clock = clock
         self._bucket = Bucket(bus, CONVERSATIONS, ConversationRecord)
 
     async def create(self, tenant: str, record: ConversationRecord) -> None:
@@ -77,7 +79,7 @@ class Conversations:
         """
         while True:
             entry = await self._entry(tenant, conversation_id)
-            renamed = entry.value.model_copy(update={"title": title, "updated_at": _now()})
+            renamed = entry.value.model_copy(update={"title": title, "updated_at": self._now()})
             if await self._bucket.update(entry.key, renamed, entry.revision) is not None:
                 return renamed
 
@@ -86,13 +88,13 @@ class Conversations:
 
         Best effort: when somebody else writes the record at the same time, theirs stays.
         """
-        young = datetime.now(UTC) - datetime.fromisoformat(record.updated_at) < FRESH
+        young = self._clock.now() - datetime.fromisoformat(record.updated_at) < FRESH
         if record.title and young:
             return
         entry = await self._bucket.get(f"{tenant}.{record.conversation_id}")
         if entry is not None:
             title = entry.value.title or title_of(text)
-            changed = entry.value.model_copy(update={"title": title, "updated_at": _now()})
+            changed = entry.value.model_copy(update={"title": title, "updated_at": self._now()})
             await self._bucket.update(entry.key, changed, entry.revision)
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
@@ -169,6 +171,9 @@ class Conversations:
             tasks = [group.create_task(current(record)) for record in records]
         return [task.result() for task in tasks]
 
+    def _now(self) -> str:
+        return self._clock.now().isoformat()
+
     async def _current(self, tenant: str, record: ConversationRecord) -> ConversationRecord:
         view = await self._views.read(tenant, record.conversation_id)
         updated_at = record.updated_at
@@ -178,17 +183,16 @@ class Conversations:
 
 
 def new_record(
-    conversation_id: str, title: str, assistant: str, settings: ConversationSettings
+    conversation_id: str, title: str, assistant: str, settings: ConversationSettings, *, now: datetime
 ) -> ConversationRecord:
-    """The record of a conversation that begins now."""
-    now = _now()
+    """The record of a conversation that begins."""
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
         assistant=assistant,
         settings=settings,
-        created_at=now,
-        updated_at=now,
+        created_at=now.isoformat(),
+        updated_at=now.isoformat(),
     )
 
 
@@ -196,10 +200,6 @@ def title_of(text: str) -> str:
     """A title from the first message: its first line, cut at 60 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1].rstrip()}…"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
 
 
 def _place(cursor: str | None) -> int | None:

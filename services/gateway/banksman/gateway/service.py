@@ -46,7 +46,7 @@ from banksman.gateway.tools import Tools
 from banksman.gateway.views import Views
 from banksman.gateway.workflows import Workflows, start_of
 from banksman.runs.door import Verdict, decide, once
-from banksman.runs.stores import SystemClock
+from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
@@ -67,13 +67,14 @@ class Service:
         self,
         bus: Bus,
         views: Views,
+        clock: Clock,
         *,
         signing_key: bytes,
         default_model: str | None,
         backlog: Backlog,
     ) -> None:
         self.views = views
-        self.conversations = Conversations(bus, views)
+        self.conversations = Conversations(bus, views, clock)
         self.assistants = Assistants(bus)
         self.prompts = Prompts(bus)
         self.tools = Tools(bus)
@@ -83,7 +84,7 @@ class Service:
         self._requests = Requests(bus)
         self.assistant_desk = AssistantDesk(self.assistants, self.prompts, self._requests)
         self._intake = Intake(bus)
-        self._clock = SystemClock()
+        self._clock = clock
         self._signing_key = signing_key
         self._default_model = default_model
 
@@ -149,7 +150,9 @@ class Service:
             model_name(settings.model)
         ids = await self._once(caller, request, {"conversation_id": new_id("c")})
         conversation_id = ids["conversation_id"]
-        record = new_record(conversation_id, request.title, request.assistant, settings)
+        record = new_record(
+            conversation_id, request.title, request.assistant, settings, now=self._clock.now()
+        )
         await self.conversations.create(caller.tenant, record)
         return Ack(reply_to=request.id, conversation_id=conversation_id)
 
@@ -273,7 +276,7 @@ class Service:
         ids = await self._once(caller, request, given)
         work = start_of(checked, request, caller, ids)
         title = checked.workflow.title or checked.workflow.name
-        record = new_record(work.conversation_id, title, "default", _NO_SETTINGS)
+        record = new_record(work.conversation_id, title, "default", _NO_SETTINGS, now=self._clock.now())
         await self.conversations.create(caller.tenant, record)
         await self._intake.start_workflow(work)
         return Ack(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
@@ -16,13 +16,15 @@ from banksman.contracts.usage import (
     ends_at,
     usage_key,
 )
+from banksman.runs.ports import Clock
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 
 class UsageReports:
     """Bucket `usage`, read."""
 
-    def __init__(self, bus: Bus, settings: TenantSettings) -> None:
+    def __init__(self, bus: Bus, clock: Clock, settings: TenantSettings) -> None:
+        self._clock = clock
         self._bucket = Bucket(bus, USAGE, UsageTotals)
         self._settings = settings
 
@@ -30,7 +32,7 @@ class UsageReports:
         """What a tenant consumed in this day and this month."""
         entry = await self._bucket.get(usage_key(tenant))
         totals = UsageTotals() if entry is None else entry.value
-        limits, now = self._settings.of(tenant), datetime.now(UTC)
+        limits, now = self._settings.of(tenant), self._clock.now()
         windows = tuple(_window(window, totals, limits, now) for window in WINDOWS)
         return UsageReport(tenant=tenant, as_of=totals.as_of, windows=windows)
 

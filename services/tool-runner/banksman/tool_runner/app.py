@@ -9,11 +9,11 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_never, cast
 
 from banksman.bus import names
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.durability import Durability
@@ -119,8 +119,9 @@ async def _serve(
         life.health.checks["streams"] = durability.problem
         if not await durability.holds(life.stop):
             return
-    keeper = _keeper(bus, own, premises)
-    worker = _worker(bus, own, premises, keeper.holdings, tasks)
+    clock = await stack.enter_async_context(BrokerClock(bus, stream=names.object_stream(names.WORKSPACES)))
+    keeper = _keeper(bus, clock, own, premises)
+    worker = _worker(bus, clock, own, premises, keeper.holdings, tasks)
     files = FilesApi(
         premises.workspaces,
         premises.uploads,
@@ -240,10 +241,12 @@ async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity
     return await Bus.connect(settings.nats, name=name, inbox_prefix=user.inbox_prefix)
 
 
-def _keeper(bus: Bus, own: ToolRunnerSettings, premises: _Premises) -> Keeper:
+def _keeper(bus: Bus, clock: BrokerClock, own: ToolRunnerSettings, premises: _Premises) -> Keeper:
     """Who looks after the workspaces; knows what earlier processes of this runner have left."""
     scratch = premises.workspaces.root / ".copies"
-    snapshots = Snapshots(Objects(bus, names.WORKSPACES), scratch, premises.user, own.limits.workspace)
+    snapshots = Snapshots(
+        Objects(bus, names.WORKSPACES), scratch, premises.user, own.limits.workspace, clock.now
+    )
     snapshots.prepare()
     reports = Reports(bus, premises.identity.runner)
     holdings = Holdings(premises.workspaces, snapshots, reports, runner_epoch=premises.identity.epoch)
@@ -253,6 +256,7 @@ def _keeper(bus: Bus, own: ToolRunnerSettings, premises: _Premises) -> Keeper:
 
 def _worker(
     bus: Bus,
+    clock: BrokerClock,
     own: ToolRunnerSettings,
     premises: _Premises,
     holdings: Holdings,
@@ -272,14 +276,16 @@ def _worker(
             CallSlots(bus, may_read=False), runner_epoch=identity.epoch, holds=lambda: lease.holds
         ),
         capacity=own.queue_capacity,
-        now=lambda: datetime.now(UTC),
+        now=clock.now,
         may_start=lambda: lease.holds and not worker.draining,
         may_repeat=lambda request: premises.may_repeat(request.call.name),
         fits=lambda request: holdings.admits(request.tenant, request.workspace_id, request.place),
         note=LateResults(bus).keep,
     )
     outputs = Objects(bus, names.OUTPUTS)
-    execution = premises.box and Execution(bus, identity.runner, premises.box, premises.workspaces, outputs)
+    execution = premises.box and Execution(
+        bus, identity.runner, premises.box, premises.workspaces, outputs, clock.now
+    )
     commands = own.limits.sandbox.max_concurrent_calls
     turns = Turns(commands=commands, fetches=own.concurrent_fetches)
     worker = Worker(desk, lease, turns, holdings, execution, premises.problem, tasks)

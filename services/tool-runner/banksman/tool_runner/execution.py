@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.objects import Objects
@@ -39,10 +40,12 @@ class Execution:
     box: ToolBox
     workspaces: WorkspaceStore
     outputs: Objects
+    now: Callable[[], datetime]
+    """The moment; requests are dated by the same clock."""
 
     async def run(self, request: CallRequest, stop: Stop, turn: AsyncExitStack) -> ToolResult:
         """Execute a call; gives its turn to the next one before what it wrote is stored."""
-        started_at = datetime.now(UTC)
+        started_at = self.now()
         async with progress(self.bus, self.runner, request) as on_output:
             outcome = await self._outcome(request, stop, on_output)
         await reach("runner.end")
@@ -64,7 +67,7 @@ class Execution:
 
     async def _outcome(self, request: CallRequest, stop: Stop, on_output: OnProgress | None) -> ToolOutcome:
         call = request.call
-        timeout_s = min(call.timeout_s, (request.deadline - datetime.now(UTC)).total_seconds())
+        timeout_s = min(call.timeout_s, (request.deadline - self.now()).total_seconds())
         if timeout_s <= 0:
             return failure("timeout", "the time of the run was over before the call could begin")
         try:

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,13 +52,20 @@ class Snapshots:
     """
 
     def __init__(
-        self, objects: Objects, scratch: Path, identity: SandboxIdentity, limits: WorkspaceLimits
+        self,
+        objects: Objects,
+        scratch: Path,
+        identity: SandboxIdentity,
+        limits: WorkspaceLimits,
+        now: Callable[[], datetime],
     ) -> None:
         self._objects = objects
         self._scratch = scratch
         """On the file system of the workspaces, seen by no sandbox."""
         self._identity = identity
         self._limits = limits
+        self._now = now
+        """By a clock that all runners share: of two copies the later one counts."""
 
     def prepare(self) -> None:
         """Make the scratch directory, empty.
@@ -78,7 +85,7 @@ class Snapshots:
             OSError: it cannot be read, or the copy not be written.
         """
         snapshot = new_id("s")
-        created_at = datetime.now(UTC)
+        created_at = self._now()
         with self._spool(snapshot) as file:
             contents = await asyncio.to_thread(write_archive, workspace, file, self._limits)
             yield Archived(snapshot, file, contents, created_at)

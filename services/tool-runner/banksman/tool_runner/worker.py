@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from banksman.bus.messages import Message
 from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall
@@ -48,7 +47,7 @@ class Worker:
 
     async def on_call(self, message: Message) -> bytes:
         """Answer `tool.call`; asking again for an attempt is safe."""
-        request = parse(CallRequest, message.data).by_clock(datetime.now(UTC))
+        request = parse(CallRequest, message.data).by_clock(self.desk.now())
         _check_subject(message, request.tenant, request.conversation_id)
         return self._answer(request).model_dump_json().encode()
 

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from banksman.bus import names, users
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.durability import Durability
@@ -26,8 +27,8 @@ from banksman.contracts.registry import (
     WorkflowName,
 )
 from banksman.runs.placement import Placements, WorkspaceSettings
-from banksman.runs.ports import Ports
-from banksman.runs.stores import FoldedLog, StoredApprovals, StoredSlots, StoredWork, SystemClock, Watch
+from banksman.runs.ports import Clock, Ports
+from banksman.runs.stores import FoldedLog, StoredApprovals, StoredSlots, StoredWork, Watch
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life
@@ -86,11 +87,12 @@ async def enter_worker(
     """The worker of this process; what it listens with ends with `stack`."""
     log = FoldedLog(EventLog(bus))
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
-    placements = await stack.enter_async_context(Placements(bus, wait_s=wait_s))
+    clock = await stack.enter_async_context(BrokerClock(bus))
+    placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s))
     tools = await stack.enter_async_context(Tools(bus))
-    watch = await stack.enter_async_context(Watch(bus, hub, log))
+    watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
     return Worker(
-        ports=ports_of(bus, log, placements, watch),
+        ports=ports_of(bus, clock, log, placements, watch),
         watch=watch,
         tools=tools,
         workflows={workflow.name: workflow for workflow in workflows},
@@ -98,11 +100,11 @@ async def enter_worker(
     )
 
 
-def ports_of(bus: Bus, log: FoldedLog, placements: Placements, watch: Watch) -> Ports:
+def ports_of(bus: Bus, clock: Clock, log: FoldedLog, placements: Placements, watch: Watch) -> Ports:
     """The ports of this process's procedures, over the bus."""
     return Ports(
         agent=new_id("workflows-"),
-        clock=SystemClock(),
+        clock=clock,
         log=log,
         slots=StoredSlots(CallSlots(bus)),
         approvals=StoredApprovals(bus, ApprovalSlots(bus)),
