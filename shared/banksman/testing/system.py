@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 
 from banksman.model_server import RawReply, Reply, Script
 from banksman.testing.chaos.ports import lasting_port
+from banksman.testing.nats import servers
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
@@ -58,6 +59,8 @@ class ScriptedModel:
 class System:
     """A running `banksman up`, its data directory, and the model server its agents ask.
 
+    Its broker is one server or three, see `banksman.testing.nats.servers`.
+
     Without a scripted model no key is set, and the demo model answers as for a newcomer.
     """
 
@@ -89,19 +92,9 @@ class System:
             RuntimeError: it ended early or took too long; with what it printed.
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "banksman.cli",
-            "up",
-            "--data-dir",
-            str(self.data_dir),
-            "--port",
-            str(self.port),
-        ]
         with self._output.open("ab") as out:
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", *self._arguments],
                 env=self._variables(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -143,6 +136,13 @@ class System:
         """End it, whatever state it is in."""
         if self._process is not None:
             self.stop()
+
+    @property
+    def _arguments(self) -> tuple[str, ...]:
+        directory, port = str(self.data_dir), str(self.port)
+        if servers() == 3:
+            return ("banksman.testing.clustered", "up", directory, port)
+        return ("banksman.cli", "up", "--data-dir", directory, "--port", port)
 
     @property
     def _output(self) -> Path:

@@ -26,6 +26,7 @@ from banksman.cli.up.settings import LocalSettings, UpSettings
 from banksman.cli.up.state import DataDir
 from banksman.testing.chaos.broker import Broker, Servers
 from banksman.testing.chaos.ports import lasting_port
+from banksman.testing.nats import servers as told_servers
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspace import default_root
 
@@ -202,7 +203,7 @@ class Fleet:
         agents: int = 2,
         gateways: int = 2,
         runners: int = 2,
-        servers: Servers = 1,
+        servers: Servers | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """Describe it.
@@ -214,7 +215,7 @@ class Fleet:
             agents: Agent processes.
             gateways: Gateway processes.
             runners: Tool-runner processes, each with workspaces of its own.
-            servers: nats-servers; three keep every stream together.
+            servers: nats-servers; three keep every stream together. None for as many as the tests were told.
             settings: Variables for all services.
         """
         self.directory = directory
@@ -223,7 +224,7 @@ class Fleet:
         """What the ledger tool writes, a line an execution: marker, execution, time."""
         self._data = DataDir(directory / "data")
         self._data.prepare()
-        self.broker = Broker(self._data, servers, host)
+        self.broker = Broker(self._data, servers or told_servers(), host)
         self.nats = self.broker.nats
         if host != "127.0.0.1":
             self.broker.listen_everywhere()
