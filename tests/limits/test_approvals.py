@@ -230,7 +230,7 @@ def _running(system: System) -> Generator[System]:
 async def test_a_question_expires_by_the_brokers_clock_whatever_a_gateway_thinks(
     hasty: System, model: ScriptedModel
 ) -> None:
-    """P4, A10: decided in time it runs; afterwards nobody can, not at a gateway whose clock is late."""
+    """P4, A10: decided in time it runs, also at a gateway whose clock is early; afterwards nobody can."""
     name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
         async with Client.connected(hasty.url, patience_s=PATIENCE_S * 3) as client:
@@ -238,15 +238,13 @@ async def test_a_question_expires_by_the_brokers_clock_whatever_a_gateway_thinks
             first, second = [await client.question(run) for run in runs]
             async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
                 path = "/context/approvals/"
-                refused = await http.post(f"{early}{path}{first['approval_id']}", json={"all": "approve"})
-                in_time = await http.post(f"{hasty.url}{path}{first['approval_id']}", json={"all": "approve"})
+                in_time = await http.post(f"{early}{path}{first['approval_id']}", json={"all": "approve"})
                 outcomes = [await client.finished(run) for run in runs]
                 after = [
                     await http.post(f"{gateway}{path}{second['approval_id']}", json={"all": "approve"})
                     for gateway in (hasty.url, late)
                 ]
 
-    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
     assert in_time.status_code == 200
     assert [outcome["status"] for outcome in outcomes] == ["completed", "rejected"]
     assert outcomes[0]["tool_calls"][0]["result"]["stdout"] == "ran\n"
