@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import RUNS
@@ -43,7 +43,8 @@ from banksman.gateway.app import Running, serving
 from banksman.gateway.settings import ApiKey, GatewayServiceSettings, GatewaySettings
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
-from banksman.testing.nats import NatsServer
+from banksman.testing.fixtures import settings_of
+from banksman.testing.nats import Broker
 
 SIGNING_KEY = "k" * 32
 TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "reader": "token-of-reader"}
@@ -127,9 +128,9 @@ class Socket:
 
 
 @asynccontextmanager
-async def gateway_on(server: NatsServer, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
+async def gateway_on(server: Broker, bus: Bus, tenant: str, **gateway: Any) -> AsyncGenerator[Served]:
     more = {name: gateway.pop(name) for name in ("models", "nats", "tenants") if name in gateway}
-    more.setdefault("nats", NatsSettings(url=server.url, connect_timeout_s=10))
+    more.setdefault("nats", settings_of(server))
     settings = GatewayServiceSettings(
         approvals=ApprovalSettings.model_validate({"signing_key": SIGNING_KEY}),
         gateway=GatewaySettings(
@@ -147,7 +148,7 @@ GatewayFactory = Callable[..., AbstractAsyncContextManager[Served]]
 
 
 @pytest.fixture
-def start_gateway(nats_server: NatsServer, bus: Bus, tenant: str) -> GatewayFactory:
+def start_gateway(nats_server: Broker, bus: Bus, tenant: str) -> GatewayFactory:
     def start(**gateway: Any) -> AbstractAsyncContextManager[Served]:
         return gateway_on(nats_server, bus, tenant, **gateway)
 
@@ -238,7 +239,14 @@ class Agent:
             owned=False,
         )
 
-    async def ask(self, start: StartRun, command: str = "ls", *, expires_s: float = 60) -> ApprovalRequest:
+    async def ask(
+        self,
+        start: StartRun,
+        command: str = "ls",
+        *,
+        expires_s: float = 60,
+        approval_id: str | None = None,
+    ) -> ApprovalRequest:
         """Park the run on an approval of one bash call."""
         call = ToolCall(id=new_id("k"), name="bash", arguments={"command": command})
         item = ApprovalItem(
@@ -252,7 +260,7 @@ class Agent:
             tenant=self.tenant,
             conversation_id=start.conversation_id,
             run_id=start.run_id,
-            approval_id=new_id("a"),
+            approval_id=approval_id or new_id("a"),
             expires_at=datetime.now(UTC) + timedelta(seconds=expires_s),
             items=(item,),
         )

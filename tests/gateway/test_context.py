@@ -171,6 +171,50 @@ async def test_approvals_are_listed_and_decided(gateway: Served, agent: Agent) -
     assert left == []
 
 
+async def test_who_asks_again_is_told_what_was_decided_and_not_that_it_was_their_own(
+    gateway: Served, agent: Agent
+) -> None:
+    """P3. Between two tries of a request somebody else of the same user decided otherwise."""
+    approval, again = f"/context/approvals/{(approval_id := new_id('a'))}", {"idempotency-key": new_id("key")}
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        early = await http.post(approval, json={"all": "approve"}, headers=again, timeout=30)
+        await agent.ask(start, approval_id=approval_id)
+        other = await http.post(approval, json={"all": "reject"})
+        lost = await http.post(approval, json={"all": "approve"}, headers=again)
+    assert (early.status_code, early.json()["error"]["code"]) == (503, "not_ready")
+    assert (other.status_code, other.json()["outcome"]) == (200, "rejected")
+    assert (lost.status_code, lost.json()["outcome"], lost.json()["already_resolved"]) == (
+        409,
+        "rejected",
+        True,
+    )
+
+
+async def test_who_asks_again_for_the_decision_that_is_stored_is_told_that_it_counts(
+    gateway: Served, agent: Agent
+) -> None:
+    """P3, P14. The answer to the first try was lost on its way."""
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        request = await agent.ask(start)
+        item = {"tool_call_id": request.items[0].tool_call_id, "decision": "approve"}
+        decision = {"decisions": [{**item, "arguments": {"command": "ls"}}]}
+        again = {"idempotency-key": new_id("key")}
+        answers = [
+            await http.post(f"/context/approvals/{request.approval_id}", json=decision, headers=again)
+            for _ in range(2)
+        ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [

@@ -336,7 +336,7 @@ class World:
     async def _decide(self, approval_id: str, verdict: Verdict) -> None:
         schemas: dict[str, JsonObject] = {"effect": {"type": "object"}, "pure": {"type": "object"}}
         try:
-            stored, _ = await decide(
+            decided = await decide(
                 SimulatedApprovals(self), self.clock, KEY, TENANT, approval_id, verdict, schemas
             )
         except CallerMistake:
@@ -345,7 +345,7 @@ class World:
             if approval_id in self.broker.answers:
                 self.census["approval: forged answer met by a door"] += 1
             return
-        await Op("tell client", lambda: self.ledger.tell(approval_id, stored.outcome))
+        await Op("tell client", lambda: self.ledger.tell(approval_id, decided.reply.outcome))
 
     def signal(self, request_id: str, signal: RunSignal) -> None:
         self.broker.publish("signals", f"signal:{request_id}", signal)

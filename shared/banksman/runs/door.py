@@ -88,6 +88,18 @@ class Verdict:
     remember: Remember | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of a verdict."""
+
+    reply: ApprovalReply
+    """The stored answer."""
+    won: bool
+    """Whether this very call stored it."""
+    agrees: bool
+    """Whether it says what the verdict says, whoever stored it."""
+
+
 async def decide(
     slots: ApprovalSlots,
     clock: Clock,
@@ -96,7 +108,7 @@ async def decide(
     approval_id: str,
     verdict: Verdict,
     schemas: Mapping[str, JsonObject],
-) -> tuple[ApprovalReply, bool]:
+) -> Decided:
     """The one function every door ends in: check, sign, store; the first stored answer wins.
 
     Args:
@@ -108,9 +120,6 @@ async def decide(
         verdict: the caller's answer.
         schemas: the input schema of each tool asked about, for edited arguments.
 
-    Returns:
-        The stored answer, and whether it was this one.
-
     Raises:
         NotReady: the question is not stored yet, or never was, or an answer that must not be honoured is
             still in its slot; the caller retries for 5 s.
@@ -119,7 +128,8 @@ async def decide(
     """
     request, stored = await slots.read(tenant, approval_id)
     if stored is not None:
-        return _honoured(stored, request, key), False
+        reply = _honoured(stored, request, key)
+        return Decided(reply, won=False, agrees=_agrees(reply, request, verdict, schemas))
     if request is None:
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
     now = clock.now()
@@ -141,13 +151,27 @@ async def decide(
     )
     mine = sign(reply, key)
     winner = _honoured(await slots.settle(mine), request, key)
-    return winner, winner == mine
+    return Decided(winner, won=winner == mine, agrees=_agrees(winner, request, verdict, schemas))
 
 
 def _honoured(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
     if problem(stored, request, key) is not None:
         raise NotReady(f"approval {stored.approval_id!r} is open again in a moment", retry_after_s=0.5)
     return stored
+
+
+def _agrees(
+    reply: ApprovalReply,
+    request: ApprovalRequest | None,
+    verdict: Verdict,
+    schemas: Mapping[str, JsonObject],
+) -> bool:
+    if request is None or reply.remember != verdict.remember:
+        return False
+    try:
+        return reply.decisions == tuple(_decision(item, verdict, schemas) for item in request.items)
+    except BadInput:
+        return False
 
 
 def _decision(item: ApprovalItem, verdict: Verdict, schemas: Mapping[str, JsonObject]) -> ItemDecision:

@@ -65,7 +65,7 @@ class CallDesk:
     active: set[str] = field(default_factory=set[str])
     """Attempts admitted and not ended, by tenant."""
     ended: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
-    """Likewise those that have ended, as many as are remembered."""
+    """Likewise those that this process never begins again, as many as are remembered."""
 
     def admit(self, request: CallRequest) -> tuple[CallAnswer, bool]:
         """Answer a request.
@@ -76,10 +76,10 @@ class CallDesk:
         if request.runner_epoch != self.runner_epoch:
             return CallAnswer(answer="wrong_epoch"), False
         attempt = attempt_key(request)
-        if attempt in self.ended:
-            return CallAnswer(answer="done"), False
         if attempt in self.active:
             return CallAnswer(answer="accepted"), False
+        if attempt in self.ended:
+            return CallAnswer(answer="done"), False
         if request.digest != request.call.digest:
             return CallAnswer(answer="refused", reason="The call is not the one that was approved."), False
         if not self.may_start() or len(self.active) >= self.capacity:
@@ -95,14 +95,20 @@ class CallDesk:
         An idempotent call starts without a record. Any other starts only when this process stored its start:
         a start that is void, another's, or of an earlier process means that it must not run here.
 
-        A call that could not be tried (no lease, no broker) is admitted again when it is asked for again.
+        A call that could not be tried (no lease, no broker) is admitted again when it is asked for again. One
+        that broke off behind its start is not: the start is stored, and storing it again may look like new.
         """
         try:
             if not self.may_start():
                 return
-            if self.may_repeat(request) or await self._start(request):
+            if self.may_repeat(request):
                 await self._finish(request, await execute(request))
+                self._remember(attempt_key(request))
+                return
+            started = await self._start(request)
             self._remember(attempt_key(request))
+            if started:
+                await self._finish(request, await execute(request))
         finally:
             self.release(request)
 

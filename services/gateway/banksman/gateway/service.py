@@ -28,7 +28,6 @@ from banksman.contracts.ids import conversation_of, digest, new_id, run_id_for
 from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import (
-    ApprovalReply,
     CancelRun,
     DeleteConversation,
     RenameConversation,
@@ -45,7 +44,7 @@ from banksman.gateway.stores import ApprovalStore, Intake, Requests
 from banksman.gateway.tools import Tools
 from banksman.gateway.views import Views
 from banksman.gateway.workflows import Workflows, start_of
-from banksman.runs.door import Verdict, decide, once
+from banksman.runs.door import Decided, Verdict, decide, once
 from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
 
@@ -226,21 +225,23 @@ class Service:
             by=caller.user, decisions=request.decisions, all=request.all, remember=request.remember
         )
         schemas = await self._schemas(caller, request)
-        reply, won = await self._settled(caller, request.approval_id, verdict, schemas)
-        # A repeated request lost against itself: it is told what it was told before.
-        repeated = ids["answer"] != mine and reply.by == caller.user
+        decided = await self._settled(caller, request.approval_id, verdict, schemas)
+        reply = decided.reply
+        # A repeated request lost against itself: it is told what it was told before. Another client of the
+        # same user may have decided otherwise meanwhile.
+        repeated = ids["answer"] != mine and reply.by == caller.user and decided.agrees
         return Ack(
             reply_to=request.id,
             conversation_id=reply.conversation_id,
             run_id=reply.run_id,
             resolved_by=reply.by,
-            already_resolved=not (won or repeated),
+            already_resolved=not (decided.won or repeated),
             outcome=reply.outcome,
         )
 
     async def _settled(
         self, caller: Caller, approval_id: str, verdict: Verdict, schemas: Mapping[str, JsonObject]
-    ) -> tuple[ApprovalReply, bool]:
+    ) -> Decided:
         deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
         while True:
             try:

@@ -1,0 +1,48 @@
+"""A runner's desk over a wire that loses acknowledgements: what began once never begins again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.slots import CallSlots
+from banksman.contracts.calls import CallRequest
+from banksman.contracts.tools import ToolResult
+from banksman.runs.runner import CallDesk, Execute
+from banksman.testing.lossy import lossy_wire
+from banksman.testing.nats import NatsServer
+from tests.bus.test_late_results import asked, desk
+
+
+async def test_a_call_that_broke_off_never_begins_again_though_its_second_start_looks_new(
+    nats_server: NatsServer, tenant: str
+) -> None:
+    """P2. A fault of the process ends the execution; asked again, the start's first acknowledgement is lost."""
+    executed: list[str] = []
+
+    async def breaks_off(request: CallRequest) -> ToolResult:
+        executed.append(request.attempt)
+        raise RuntimeError("a fault behind the effect")
+
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy") as bus:
+            runner, request = desk(bus), asked(tenant)
+            assert runner.admit(request)[1]
+            await _performed(runner, request, breaks_off)
+            wire.lose_next("_INBOX")
+            if runner.admit(request)[1]:
+                again = asyncio.create_task(_performed(runner, request, breaks_off))
+                while not wire.lost:
+                    await asyncio.sleep(0)
+                await wire.cut()
+                await again
+            facts = await CallSlots(bus).facts(tenant, request.attempt)
+    assert executed == [request.attempt]
+    assert facts.started is not None and facts.result is None
+
+
+async def _performed(runner: CallDesk, request: CallRequest, execute: Execute) -> None:
+    with contextlib.suppress(RuntimeError):
+        await runner.perform(request, execute)
