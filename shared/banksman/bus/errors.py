@@ -11,7 +11,8 @@ Refused
 Fault
 ├── PublishRefused        the server refused a durable publish for another reason
 ├── NewerVersion          a message of a version that this process does not read yet
-└── LogBroken             a stored commit is missing from a log
+├── LogBroken             a stored commit is missing from a log
+└── LogDamaged            a log is known to be damaged: no run goes on in it
 Signals of compare-and-set, for the caller to handle
 ├── SlotTaken             a write-once subject holds a message already
 └── WrongLastSequence     another message was stored on the subject first
@@ -88,6 +89,21 @@ class LogBroken(Fault):
         self.expected = expected
         self.found = found
         super().__init__(f"{subject}: the commit after {expected} names {found} as the one before it")
+
+
+class LogDamaged(Fault):
+    """A log is known to be damaged. Nothing is appended to it before an operator restored or accepted it."""
+
+    code = ErrorCode.CONFLICT
+
+    def __init__(self, tenant: str, conversation_id: str, problem: str) -> None:
+        self.tenant = tenant
+        self.conversation_id = conversation_id
+        self.problem = problem
+        super().__init__(
+            f"the log of {conversation_id} is damaged: {problem}. No run goes on in it until an operator "
+            "restores a backup or accepts the loss (`banksman check`)"
+        )
 
 
 class SlotTaken(Signal):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from banksman.bus import direct
 from banksman.bus.connection import Bus
@@ -35,16 +35,27 @@ class _Head:
 
 async def conversations(bus: Bus) -> AsyncIterator[tuple[str, str]]:
     """Tenant and id of every conversation that has a log."""
+    counts, _ = await commit_counts(bus)
+    for subject in counts:
+        yield parts(subject)
+
+
+async def commit_counts(bus: Bus) -> tuple[dict[str, int], dict[str, Any]]:
+    """Stored commits by subject of the log, and what the server says of the stream. It reads no commit.
+
+    Raises:
+        Unavailable: no answer.
+    """
+    counts: dict[str, int] = {}
     offset = 0
     while True:
         body = {"subjects_filter": subjects.all_of("conversation"), "offset": offset}
         info = await call(bus, api("STREAM.INFO", EVENTS), body)
         found = cast(dict[str, int], info["state"].get("subjects") or {})
-        for subject in found:
-            yield _parts(subject)
+        counts.update(found)
         offset += len(found)
         if not found or offset >= int(info.get("total", 0)):
-            return
+            return counts, info
 
 
 async def check_logs(bus: Bus) -> AsyncIterator[Damage]:
@@ -62,7 +73,7 @@ async def check_logs(bus: Bus) -> AsyncIterator[Damage]:
         if problem is not None:
             damaged.add(message.subject)
             heads.pop(message.subject, None)
-            yield Damage(*_parts(message.subject), problem)
+            yield Damage(*parts(message.subject), problem)
 
 
 def _next(heads: dict[str, _Head], message: StoredMessage) -> str | None:
@@ -93,10 +104,15 @@ def _beginning(stored: StoredCommit) -> str | None:
     """A log begins with event 1, or with the tombstone that is left of it."""
     if stored.prev == 0 and stored.commit.first_seq == 1:
         return None
-    bodies = [event.data for event in stored.commit.events]
-    if any(isinstance(body, ConversationUpdated) and body.status == "deleted" for body in bodies):
+    if is_tombstone(stored):
         return None
     return f"events 1 to {stored.commit.first_seq - 1} are missing"
+
+
+def is_tombstone(stored: StoredCommit) -> bool:
+    """Whether a commit says that its conversation was deleted; what came before it may be gone."""
+    bodies = [event.data for event in stored.commit.events]
+    return any(isinstance(body, ConversationUpdated) and body.status == "deleted" for body in bodies)
 
 
 def _joint(head: _Head, stored: StoredCommit) -> str | None:
@@ -113,6 +129,7 @@ def _joint(head: _Head, stored: StoredCommit) -> str | None:
     return None
 
 
-def _parts(subject: str) -> tuple[str, str]:
+def parts(subject: str) -> tuple[str, str]:
+    """Tenant and conversation of a log's subject."""
     _, tenant, conversation_id = subject.split(".")
     return tenant, conversation_id

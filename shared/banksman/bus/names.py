@@ -27,6 +27,8 @@ OWNERS: Final = "owners"
 RUNNERS: Final = "runners"
 IDEMPOTENCY: Final = "idempotency"
 USAGE: Final = "usage"
+HEADS: Final = "heads"
+DAMAGED: Final = "damaged"
 
 OUTPUTS: Final = "outputs"
 WORKSPACES: Final = "workspaces"

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from banksman.bus import dead
 from banksman.bus.connection import Bus
+from banksman.bus.errors import LogDamaged
 from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,10 @@ MOST_FAILURES = 10
 (no broker, storage full) is no failure; a message of a newer version is left to others for as long."""
 BURY_AGAIN_S = 30.0
 """Seconds until poison is tried again when the stream of dead letters did not take it."""
+
+DAMAGED_AGAIN_S = 10.0
+"""Seconds until a message about a damaged log is looked at again. It is kept: once an operator has accepted
+the loss or restored a backup it is handled as any other."""
 
 NAK = b"-NAK"
 IN_PROGRESS = b"+WPI"
@@ -74,6 +79,9 @@ async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) 
         return await handler(message)
     except (Fenced, Refused) as pause:
         logger.info("%s: left for later: %s", message.subject, pause)
+    except LogDamaged as damaged:
+        logger.warning("%s: kept: %s", message.subject, damaged)
+        return Later(DAMAGED_AGAIN_S)
     except Exception as error:
         if isinstance(error, Poison) and error.subject == message.subject:
             return await _bury(bus, stream, message, error.reason)

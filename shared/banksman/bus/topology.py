@@ -123,7 +123,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         Stream(
             name=names.EVENTS,
             subjects=(subjects.conversation(ANY, ANY),),
-            max_bytes=budget.share(380),
+            max_bytes=budget.share(370),
             direct=True,
             republish=(subjects.all_of("conversation"), subjects.all_of("live")),
             replicas=replicas,
@@ -131,7 +131,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         Stream(
             name=names.DEAD,
             subjects=(subjects.all_of("dead"),),
-            max_bytes=budget.share(30),
+            max_bytes=budget.share(25),
             max_msg_size=None,
             direct=True,
             replicas=replicas,
@@ -211,6 +211,8 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S[replicas], tells_end=True),
         bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
         bucket(names.USAGE, budget.share(2), replicas),
+        bucket(names.HEADS, budget.share(15), replicas),
+        bucket(names.DAMAGED, budget.share(1), replicas),
     )
 
 

@@ -35,6 +35,8 @@ _BUCKETS = (
     names.RUNNERS,
     names.IDEMPOTENCY,
     names.USAGE,
+    names.HEADS,
+    names.DAMAGED,
 )
 _STREAMS = (
     names.EVENTS,
@@ -127,7 +129,7 @@ def agent() -> User:
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
             subjects.files(ANY, ANY, ANY),
-            *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.USAGE),
+            *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.USAGE, names.HEADS, names.DAMAGED),
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.RUNS, names.AGENTS),
             *_pulls(names.RUNS, names.SIGNALS),
@@ -136,7 +138,7 @@ def agent() -> User:
             # Each agent follows all logs, to know what a tenant consumed at any of them.
             api("CONSUMER.CREATE", names.EVENTS, ANY),
             api("CONSUMER.MSG.NEXT", names.EVENTS, ANY),
-            *(api("STREAM.PURGE", stream) for stream in _STREAMS),
+            *(api("STREAM.PURGE", stream) for stream in (*_STREAMS, kv_stream(names.HEADS))),
             api("STREAM.MSG.DELETE", names.DEAD),
             api("STREAM.MSG.DELETE", names.APPROVALS),
             *_inspects(),
@@ -164,7 +166,7 @@ def workflows() -> User:
             subjects.workflow_run(ANY, ANY, ANY),
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
-            *_writes(names.CONVERSATIONS, names.OWNERS, names.WORKFLOW_DEFINITIONS),
+            *_writes(names.CONVERSATIONS, names.OWNERS, names.WORKFLOW_DEFINITIONS, names.DAMAGED),
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.WORKFLOWS, ANY),
             api("CONSUMER.DURABLE.CREATE", names.WORKFLOWS, ANY),

@@ -17,13 +17,13 @@ SHOWN_BYTES = 64 * 1024
 
 
 def ls(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
-    """Show the dead letters; a warning when there are any."""
+    """Show the dead letters; a warning when one of them is work that nobody did. Notes are for reading."""
 
-    async def read(bus: Bus) -> int:
-        count = 0
+    async def read(bus: Bus) -> list[str]:
+        origins: list[str] = []
         async for stored in dead.dead_letters(bus, stream=stream):
-            count += 1
             letter = stored.letter
+            origins.append(letter.stream)
             if as_json:
                 output.emit({"id": stored.stream_seq, **letter.model_dump(mode="json")})
             else:
@@ -32,12 +32,12 @@ def ls(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
                     f"{stored.stream_seq:>6}  {letter.ts:%Y-%m-%d %H:%M:%S}  {letter.subject}"
                     f"  {size} bytes  {letter.reason}"
                 )
-        return count
+        return origins
 
-    found = asyncio.run(Operator(data_dir).in_app(read))
-    if not found and not as_json:
-        output.say("no dead letters")
-    return Exit.WARNING if found else Exit.OK
+    origins = asyncio.run(Operator(data_dir).in_app(read))
+    if not origins and not as_json:
+        output.say("no dead letters" if stream is None else f"no dead letters of {stream}")
+    return Exit.WARNING if any(origin != dead.NOTES for origin in origins) else Exit.OK
 
 
 def show(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:

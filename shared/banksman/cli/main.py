@@ -310,11 +310,13 @@ def streams_check(data_dir: DataDir = None, json: Json = False) -> None:
 
 @dead.command("ls")
 def dead_ls(
-    stream: Annotated[str | None, typer.Option(help="Only of this stream.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Only of this stream: RUNS, APPROVALS …; API for the NATS door, NOTES.")
+    ] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Show the dead letters; 1 when there are any."""
+    """Show the dead letters; 1 when one of them waits for somebody, as notes do not."""
     from banksman.cli import dead_letters
 
     leave(dead_letters.ls(data_dir, stream=stream, as_json=json))

@@ -82,6 +82,10 @@ class FoldedLog:
             return self._folds[key]
         return Conversation(tenant, conversation_id)
 
+    def forget(self, tenant: str, conversation_id: str) -> None:
+        """Keep nothing of a conversation: its next reader folds it from the log."""
+        self._folds.pop((tenant, conversation_id), None)
+
     async def _append(self, state: Conversation, commit: Commit) -> Conversation | None:
         stored = await self._log.append(
             state.tenant, state.conversation_id, commit, after=state.stream_seq, snapshot=state.snapshot_seq

@@ -37,6 +37,8 @@ class Health:
 
     service: str
     checks: dict[str, Check] = field(default_factory=dict[str, Check])
+    warnings: dict[str, Check] = field(default_factory=dict[str, Check])
+    """What needs a look although the process is ready."""
     draining: bool = False
     started: bool = False
     since: float = field(default_factory=time.monotonic)
@@ -77,7 +79,14 @@ class Health:
 
     async def _readyz(self, _request: Request) -> Response:
         problems = await self.problems()
-        body = {"service": self.service, "ready": not problems, "problems": problems}
+        found = {name: await self._run(check) for name, check in tuple(self.warnings.items())}
+        warnings = {name: warning for name, warning in found.items() if warning is not None}
+        body = {
+            "service": self.service,
+            "ready": not problems,
+            "problems": problems,
+            "warnings": warnings,
+        }
         return JSONResponse(body, status_code=503 if problems else 200)
 
     async def _metrics(self, _request: Request) -> Response:

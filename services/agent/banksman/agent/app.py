@@ -17,9 +17,11 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.damage import DamagedLogs
 from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
+from banksman.bus.log_guard import LogGuard
 from banksman.bus.slots import ApprovalSlots, CallSlots
 from banksman.bus.users import AGENT, inbox_prefix
 from banksman.bus.work import work
@@ -30,8 +32,9 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceVerdict
 from banksman.runs.folded_log import FoldedLog
+from banksman.runs.guarded_log import GuardedLog
 from banksman.runs.placement import Placements
-from banksman.runs.ports import Clock, Ports
+from banksman.runs.ports import Clock, Log, Ports
 from banksman.runs.stores import StoredApprovals, StoredSlots, StoredWork, Watch
 from banksman.runs.workspace_reports import WorkspaceReports
 from banksman.runtime import service
@@ -63,6 +66,14 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
             life.health.checks["streams"] = durability.problem
             if not await durability.holds(life.stop):
                 return
+        log = FoldedLog(EventLog(bus))
+        damaged = await stack.enter_async_context(DamagedLogs(bus, on_found=log.forget))
+        guard = LogGuard(bus, damaged)
+        life.health.checks["logs"] = guard.problem
+        life.health.warnings["logs"] = damaged.warning
+        if not await guard.checked(life.stop):
+            return
+        await stack.enter_async_context(guard)
         hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
         clock = await stack.enter_async_context(BrokerClock(bus))
         placements = await stack.enter_async_context(
@@ -71,13 +82,12 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled)
         )
-        log = FoldedLog(EventLog(bus))
         watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
         usage = await stack.enter_async_context(UsageLedger(bus))
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = Worker(
-            ports=ports_of(bus, clock, log, placements, watch, key),
+            ports=ports_of(bus, clock, GuardedLog(log, EventLog(bus), damaged), placements, watch, key),
             log=EventLog(bus),
             watch=watch,
             thinker=Thinker(
@@ -107,7 +117,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
 
 
 def ports_of(
-    bus: Bus, clock: Clock, log: FoldedLog, placements: Placements, watch: Watch, signing_key: bytes
+    bus: Bus, clock: Clock, log: Log, placements: Placements, watch: Watch, signing_key: bytes
 ) -> Ports:
     """The ports of this process's procedures, over the bus."""
     return Ports(

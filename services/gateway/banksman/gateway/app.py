@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.damage import DamagedLogs
 from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
@@ -88,7 +89,8 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         )
         log = EventLog(bus)
         hub = await stack.enter_async_context(LiveHub(log))
-        views = Views(log)
+        damaged = await stack.enter_async_context(DamagedLogs(bus))
+        views = Views(log, damaged=damaged)
         service = Service(
             bus,
             views,
@@ -128,6 +130,8 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         Resources(service.assistant_desk, gateway.usage).serve_on(control)
         await stack.enter_async_context(control)
         _add_checks(health, settings, bus)
+        health.checks["logs"] = damaged.unready
+        health.warnings["logs"] = damaged.warning
         upstreams = await stack.enter_async_context(
             Upstreams(settings.upstreams, timeout_s=settings.gateway.upstream_timeout_s)
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from banksman.bus import jetstream
+from banksman.bus.damage import DamagedLogs
 from banksman.bus.errors import LogBroken
 from banksman.bus.log import EventLog, StoredCommit, stored_commit
 from banksman.bus.names import EVENTS
@@ -185,8 +186,9 @@ class _Kept:
 class Views:
     """Views of the conversations that were asked for last."""
 
-    def __init__(self, log: EventLog, *, kept: int = KEPT_VIEWS) -> None:
+    def __init__(self, log: EventLog, *, damaged: DamagedLogs | None = None, kept: int = KEPT_VIEWS) -> None:
         self.log = log
+        self._damaged = damaged
         self._most = kept
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
@@ -212,9 +214,12 @@ class Views:
         """Refuse a conversation whose log is not whole: what it says cannot be gone on from.
 
         Raises:
+            LogDamaged: it is known that events are missing.
             Conflict: events are missing, or cannot be read.
             Unavailable: no answer.
         """
+        if self._damaged is not None:
+            self._damaged.check(tenant, conversation_id)
         try:
             view = await self.read(tenant, conversation_id)
             problem = None if view.oldest_seq == 1 or view.deleted else f"it begins with {view.oldest_seq}"

@@ -9,6 +9,7 @@ from banksman.bus import names, users
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.damage import DamagedLogs
 from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
@@ -26,8 +27,9 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
+from banksman.runs.guarded_log import GuardedLog
 from banksman.runs.placement import Placements, WorkspaceSettings
-from banksman.runs.ports import Clock, Ports
+from banksman.runs.ports import Clock, Log, Ports
 from banksman.runs.stores import FoldedLog, StoredApprovals, StoredSlots, StoredWork, Watch
 from banksman.runtime import service
 from banksman.runtime.health import health_server
@@ -86,13 +88,14 @@ async def enter_worker(
 ) -> Worker:
     """The worker of this process; what it listens with ends with `stack`."""
     log = FoldedLog(EventLog(bus))
+    damaged = await stack.enter_async_context(DamagedLogs(bus, on_found=log.forget))
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
     clock = await stack.enter_async_context(BrokerClock(bus))
     placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s))
     tools = await stack.enter_async_context(Tools(bus))
     watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
     return Worker(
-        ports=ports_of(bus, clock, log, placements, watch),
+        ports=ports_of(bus, clock, GuardedLog(log, EventLog(bus), damaged), placements, watch),
         watch=watch,
         tools=tools,
         workflows={workflow.name: workflow for workflow in workflows},
@@ -100,7 +103,7 @@ async def enter_worker(
     )
 
 
-def ports_of(bus: Bus, clock: Clock, log: FoldedLog, placements: Placements, watch: Watch) -> Ports:
+def ports_of(bus: Bus, clock: Clock, log: Log, placements: Placements, watch: Watch) -> Ports:
     """The ports of this process's procedures, over the bus."""
     return Ports(
         agent=new_id("workflows-"),

@@ -1,0 +1,108 @@
+"""Keeps watch over all logs for an agent: checks them before it works, and keeps the account of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from banksman.bus.connection import Bus
+from banksman.bus.damage import DamagedLogs
+from banksman.bus.log_heads import KEEP_EVERY_S, HeadsKeeper, LogHeads
+from banksman.bus.log_survey import MOST_DAMAGED, survey
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.integrity import DamagedLog
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+
+
+class LogGuard:
+    """Checks all logs at the start of a process and after each reconnect, since a server may have restarted.
+
+    As a context manager it keeps the account of the logs, and checks again, in the background.
+    """
+
+    def __init__(self, bus: Bus, damaged: DamagedLogs, *, keep_every_s: float = KEEP_EVERY_S) -> None:
+        self._heads = LogHeads(bus)
+        self._damaged = damaged
+        self._keeper = HeadsKeeper(self._heads, keep_every_s=keep_every_s)
+        self._checked = False
+        self._reconnected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._remove = bus.on_reconnect(self._reconnected.set)
+
+    async def problem(self) -> str | None:
+        """What keeps the process from being ready."""
+        if not self._checked:
+            return "the logs are being checked"
+        return await self._damaged.unready()
+
+    async def checked(self, stop: asyncio.Event) -> bool:
+        """Check all logs, and wait while nothing may go on at all; False when `stop` came first."""
+        told: str | None = None
+        while not stop.is_set():
+            try:
+                if not self._checked:
+                    await self._check()
+                if self._damaged.of_all is None:
+                    return True
+                reason = self._damaged.of_all
+            except BanksmanError as error:
+                reason = str(error)
+            if reason != told:
+                logger.error("not ready: %s", reason)
+                told = reason
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S):
+                    await stop.wait()
+        return False
+
+    async def __aenter__(self) -> Self:
+        await self._keeper.__aenter__()
+        self._task = asyncio.create_task(self._check_for_ever(), name="logs checked")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._keeper.__aexit__(kind, error, trace)
+
+    async def _check_for_ever(self) -> None:
+        while True:
+            await self._reconnected.wait()
+            self._reconnected.clear()
+            try:
+                await self._check()
+            except BanksmanError as error:
+                logger.warning("the logs could not be checked: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self._reconnected.set()
+
+    async def _check(self) -> None:
+        """Look once, have every service know what was found, and count anew from what is left."""
+        found = await survey(self._heads)
+        if len(found.damaged) > MOST_DAMAGED:
+            first = found.damaged[0]
+            problem = (
+                f"stream EVENTS: {len(found.damaged)} logs lost commits that were stored, "
+                f"{first.tenant}/{first.conversation_id} among them. Restore a backup, or accept the loss of "
+                "all with `banksman accept --all`"
+            )
+            now = datetime.now(UTC)
+            await self._damaged.put(DamagedLog(tenant="", conversation_id="", problem=problem, found_at=now))
+        else:
+            for damaged in found.damaged:
+                await self._damaged.put(damaged)
+        if found.damaged or found.went_back:
+            logger.error("the logs are counted anew: %d of them lost commits", len(found.damaged))
+            await self._heads.begin(found.known.mark)
+        self._checked = True
