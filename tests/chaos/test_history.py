@@ -21,6 +21,7 @@ from banksman.testing.history.records import (
     Recording,
     Seen,
     Send,
+    Start,
     Violation,
     read,
 )
@@ -30,32 +31,34 @@ NOON = 1_800_000_000.0
 
 
 class Story:
-    """A recording made by hand: two runs of one conversation, seen by two readers."""
+    """A recording made by hand: three runs of one conversation and a workflow's, seen by two readers."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self.time = 0.0
-        self.seq = 0
+        self.seqs: dict[str, int] = {}
 
     def add(self, line: Line) -> None:
         self.time += 0.1
         self.lines.append(line.model_copy(update={"t": self.time}))
 
-    def event(self, type: str, run_id: str = "c1.r1", **data: Any) -> None:
-        self.seq += 1
+    def event(self, type: str, run_id: str | None = "c1.r1", **data: Any) -> None:
+        """One of conversation `c1` when it belongs to no run."""
+        conversation_id = (run_id or "c1").partition(".")[0]
+        seq = self.seqs[conversation_id] = self.seqs.get(conversation_id, 0) + 1
         for reader in ("ann", "bob"):
             self.add(
                 Seen(
                     reader=reader,
-                    subscription=1,
+                    subscription=1 if conversation_id == "c1" else 9,
                     after_seq=0,
-                    conversation_id="c1",
+                    conversation_id=conversation_id,
                     log_epoch="e1",
-                    seq=self.seq,
+                    seq=seq,
                     type=type,
                     run_id=run_id,
                     ts=NOON + self.time,
-                    digest=f"d{self.seq}",
+                    digest=f"{conversation_id} d{seq}",
                     data=data,
                 )
             )
@@ -65,15 +68,16 @@ class Story:
 
 
 def good() -> Story:
-    """A run whose question is approved with one call edited, and one that is rejected."""
+    """A run whose question is approved with one call edited, one that is rejected, and others: see below."""
     story = Story()
     for phase in ("invoke", "info", "invoke", "ok"):
-        run_id = "c1.r1" if phase == "ok" else None
-        story.add(Send(phase=phase, request_id="q1", conversation_id="c1", run_id=run_id))
-    story.event("run.started")
+        sent = Send(phase=phase, request_id="q1", conversation_id="c1")
+        answered = {"run_id": "c1.r1", "message_id": "m1"} if phase == "ok" else {}
+        story.add(sent.model_copy(update=answered))
+    story.event("run.started", message_id="m1")
     for number in (1, 2):
         arguments = {"command": f"echo mark-{number} >> ledger"}
-        story.event("tool_call.requested", tool_call_id=f"k{number}", arguments=arguments)
+        story.event("tool_call.requested", tool_call_id=f"k{number}", name="bash", arguments=arguments)
     items = [{"tool_call_id": "k1"}, {"tool_call_id": "k2"}]
     story.event("approval.requested", approval_id="a1", items=items)
     story.add(Decide(phase="invoke", request_id="q2", approval_id="a1"))
@@ -89,17 +93,69 @@ def good() -> Story:
     story.event("tool_call.completed", tool_call_id="k1", error_kind=None)
     story.event("tool_call.completed", tool_call_id="k2", error_kind=None)
     story.event("run.finished", status="completed")
-    story.add(Send(phase="ok", request_id="q4", conversation_id="c1", run_id="c1.r2"))
-    story.event("run.started", "c1.r2")
-    story.event("tool_call.requested", "c1.r2", tool_call_id="k3", arguments={"command": "echo mark-3"})
+    story.add(Send(phase="ok", request_id="q4", conversation_id="c1", run_id="c1.r2", message_id="m2"))
+    story.event("run.started", "c1.r2", message_id="m2")
+    arguments = {"command": "echo mark-3"}
+    story.event("tool_call.requested", "c1.r2", tool_call_id="k3", name="bash", arguments=arguments)
     story.event("approval.requested", "c1.r2", approval_id="a2", items=[{"tool_call_id": "k3"}])
     story.add(Decide(phase="ok", request_id="q5", approval_id="a2", outcome="rejected"))
     story.event("approval.resolved", "c1.r2", approval_id="a2", outcome="rejected", decisions=[])
     story.event("tool_call.completed", "c1.r2", tool_call_id="k3", error_kind="rejected")
     story.add(Cancel(phase="ok", request_id="q6", run_id="c1.r2"))
     story.event("run.finished", "c1.r2", status="rejected")
+    _remembered(story)
+    _workflow(story)
     story.add(Calm())
     return story
+
+
+def _remembered(story: Story) -> None:
+    """A run whose one answer holds for the conversation; it is steered, and cancelled in the end."""
+    story.add(Send(phase="ok", request_id="q20", conversation_id="c1", run_id="c1.r3", message_id="m3"))
+    story.event("run.started", "c1.r3", message_id="m3")
+    for number in (4, 5):
+        arguments = {"path": "notes.txt", "content": f"version {number}"}
+        story.event("iteration.started", "c1.r3")
+        story.event(
+            "tool_call.requested", "c1.r3", tool_call_id=f"k{number}", name="write_file", arguments=arguments
+        )
+        if number == 4:
+            story.event("approval.requested", "c1.r3", approval_id="a3", items=[{"tool_call_id": "k4"}])
+            decided = [{"tool_call_id": "k4", "decision": "approve"}]
+            story.event(
+                "approval.resolved",
+                "c1.r3",
+                approval_id="a3",
+                outcome="approved",
+                decisions=decided,
+                remember="conversation",
+            )
+        story.event("tool_call.completed", "c1.r3", tool_call_id=f"k{number}", error_kind=None)
+    steered = Send(phase="ok", request_id="q21", conversation_id="c1", run_id="c1.r3", message_id="m4")
+    story.add(steered.model_copy(update={"steers": True}))
+    story.event("message.completed", "c1.r3", message_id="m4", role="user")
+    story.add(Cancel(phase="ok", request_id="q22", run_id="c1.r3"))
+    story.event("run.cancel_requested", "c1.r3")
+    story.event("run.finished", "c1.r3", status="cancelled")
+
+
+def _workflow(story: Story) -> None:
+    """A workflow that is started in the conversation, and one whose form is filled in wrongly."""
+    for phase in ("invoke", "info", "invoke", "ok"):
+        asked = Start(phase=phase, request_id="q30", workflow="make", in_conversation="c1")
+        answered = {"run_id": "w1.r1", "conversation_id": "w1"} if phase == "ok" else {}
+        story.add(asked.model_copy(update=answered))
+    story.event("workflow.linked", None, workflow_run_id="w1.r1")
+    story.event("run.started", "w1.r1", message_id="m5")
+    for number, path in enumerate(("README.md", "main.py"), start=1):
+        story.event("workflow.progress", "w1.r1", step=number, total=2)
+        arguments = {"path": path, "content": ""}
+        story.event(
+            "tool_call.requested", "w1.r1", tool_call_id=f"w{number}", name="write_file", arguments=arguments
+        )
+        story.event("tool_call.completed", "w1.r1", tool_call_id=f"w{number}", error_kind=None)
+    story.event("run.finished", "w1.r1", status="completed")
+    story.add(Start(phase="fail", request_id="q31", workflow="make", fits=False, problem="no such template"))
 
 
 def seen(story: Story, type: str, number: int = 0) -> list[int]:
@@ -128,7 +184,7 @@ def accepted_and_unknown(story: Story) -> None:
 
 
 def is_open(story: Story) -> None:
-    story.event("run.started", "c1.r3")
+    story.event("run.started", "c1.r9", message_id="m9")
 
 
 def goes_on(story: Story) -> None:
@@ -218,6 +274,69 @@ def has_two_epochs(story: Story) -> None:
     change(story, seen(story, "run.finished", 1)[1:], log_epoch="e2")
 
 
+def loses_a_message(story: Story) -> None:
+    story.add(Send(phase="ok", request_id="q9", conversation_id="c1", run_id="c1.r1", message_id="m9"))
+
+
+def hears_a_message_twice(story: Story) -> None:
+    """What steered the open run opens one of its own too."""
+    story.event("run.started", "c1.r4", message_id="m4")
+
+
+def goes_on_though_cancelled(story: Story) -> None:
+    change(story, seen(story, "run.finished", 2), type="iteration.started", data={})
+
+
+def completes_though_cancelled(story: Story) -> None:
+    change(story, seen(story, "run.finished", 2), data={"status": "completed"})
+
+
+def asks_again(story: Story) -> None:
+    """In the next run of the conversation, for another content of the same file."""
+    arguments = {"path": "notes.txt", "content": "another"}
+    story.event("tool_call.requested", "c1.r5", tool_call_id="k9", name="write_file", arguments=arguments)
+    story.event("approval.requested", "c1.r5", approval_id="a9", items=[{"tool_call_id": "k9"}])
+
+
+def never_ends_its_workflow(story: Story) -> None:
+    for position in reversed(seen(story, "run.finished", 3)):
+        del story.lines[position]
+
+
+def starts_two_workflow_runs(story: Story) -> None:
+    story.add(Start(phase="ok", request_id="q30", workflow="make", run_id="w2.r1", conversation_id="w2"))
+
+
+def shares_a_workflow_run(story: Story) -> None:
+    story.add(Start(phase="ok", request_id="q39", workflow="make", run_id="w1.r1", conversation_id="w1"))
+
+
+def starts_a_misfit(story: Story) -> None:
+    wrong = Start(phase="ok", request_id="q31", workflow="make", fits=False, run_id="w1.r1")
+    story.add(wrong.model_copy(update={"conversation_id": "w1"}))
+
+
+def writes_a_file_again(story: Story) -> None:
+    arguments = {"path": "README.md", "content": ""}
+    story.event("tool_call.requested", "w1.r1", tool_call_id="w9", name="write_file", arguments=arguments)
+
+
+def goes_back_a_step(story: Story) -> None:
+    story.event("workflow.progress", "w1.r1", step=1, total=2)
+
+
+def leaves_a_step_out(story: Story) -> None:
+    change(story, seen(story, "workflow.progress", 1), data={"step": 1, "total": 2})
+
+
+def leaves_no_link(story: Story) -> None:
+    change(story, seen(story, "workflow.linked"), type="conversation.updated", data={})
+
+
+def leaves_two_links(story: Story) -> None:
+    story.event("workflow.linked", None, workflow_run_id="w1.r1")
+
+
 def is_told_otherwise(story: Story) -> None:
     story.add(
         Decide(phase="ok", request_id="q8", approval_id="a1", outcome="rejected", already_resolved=True)
@@ -257,7 +376,12 @@ def breaks_a_rule(story: Story) -> None:
 
 
 BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
-    "an_accepted_run_ends_exactly_once": (never_ends, ends_twice, accepted_and_unknown),
+    "an_accepted_run_ends_exactly_once": (
+        never_ends,
+        ends_twice,
+        accepted_and_unknown,
+        never_ends_its_workflow,
+    ),
     "nothing_is_left_open": (is_open,),
     "nothing_follows_the_end_of_a_run": (goes_on,),
     "no_effect_happens_twice": (acts_twice,),
@@ -278,7 +402,18 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
     "logs_are_numbered_from_one": (begins_late,),
     "readers_agree": (differs, has_two_epochs),
     "the_first_decision_wins": (is_told_otherwise, decides_twice, forgets_a_decision, resolves_twice),
-    "a_request_has_one_run": (starts_two_runs, shares_a_run),
+    "what_is_remembered_is_not_asked_again": (asks_again,),
+    "a_request_has_one_run": (
+        starts_two_runs,
+        shares_a_run,
+        starts_two_workflow_runs,
+        shares_a_workflow_run,
+    ),
+    "an_accepted_message_is_in_its_log_once": (loses_a_message, hears_a_message_twice),
+    "a_cancelled_run_begins_nothing_more": (goes_on_though_cancelled, completes_though_cancelled),
+    "a_form_that_does_not_fit_starts_nothing": (starts_a_misfit,),
+    "a_workflow_takes_each_step_once": (writes_a_file_again, goes_back_a_step, leaves_a_step_out),
+    "a_workflow_leaves_one_link": (leaves_no_link, leaves_two_links),
     "the_last_run_ends_in_time": (ends_late, never_calms),
     "models_were_asked_by_the_rules": (breaks_a_rule,),
 }

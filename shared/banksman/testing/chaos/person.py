@@ -225,8 +225,16 @@ def _facts(type: str, data: JsonObject) -> JsonObject:
     match type:
         case "run.finished":
             return {"status": data["status"], "error": data.get("error")}
+        case "run.started" | "run.queued":
+            return {"message_id": data["message_id"]}
+        case "message.completed":
+            return {name: data[name] for name in ("message_id", "role")}
+        case "workflow.progress":
+            return {name: data[name] for name in ("step", "total")}
+        case "workflow.linked":
+            return {"workflow_run_id": data["workflow_run_id"]}
         case "tool_call.requested":
-            return {name: data[name] for name in ("tool_call_id", "arguments")}
+            return {name: data[name] for name in ("tool_call_id", "name", "arguments")}
         case "tool_call.completed":
             started = data.get("started_at")
             moment = _seconds(started) if isinstance(started, str) else None
@@ -237,7 +245,7 @@ def _facts(type: str, data: JsonObject) -> JsonObject:
             kept_items: list[Any] = [{"tool_call_id": item["tool_call_id"]} for item in items]
             return {"approval_id": data["approval_id"], "items": kept_items}
         case "approval.resolved":
-            return {name: data.get(name) for name in ("approval_id", "outcome", "decisions")}
+            return {name: data.get(name) for name in ("approval_id", "outcome", "decisions", "remember")}
         case _:
             return {}
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
+from banksman.contracts.events import Remember
+from banksman.contracts.wire import JsonObject
 from banksman.model_server import Reply, ToolCall
 from banksman.testing.chaos.fleet import LEDGER_FILE
 
 AUTO, ASKING, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
-_TOOLS = {"enabled": True, "allowed_tools": ["bash", "enter"]}
+WORKFLOW = "create_project"
+_TOOLS = {"enabled": True, "allowed_tools": ["bash", "enter", "write_file"]}
 ASSISTANTS = {
     AUTO: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "auto"}]},
     ASKING: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "ask"}]},
@@ -25,7 +28,8 @@ ASSISTANTS = {
 Verdict = Literal["approve", "reject", "edit", "race", "ignore"]
 Kind = Literal[
     "text", "command", "commands", "json", "tool", "approve", "reject", "feedback", "edit", "race", "cancel",
-    "cancel-question", "steer", "queue",
+    "cancel-question", "steer", "queue", "remember", "workflow", "workflow-here", "workflow-cancel",
+    "workflow-misfit",
 ]  # fmt: skip
 
 WEIGHTS: dict[Kind, int] = {
@@ -43,7 +47,14 @@ WEIGHTS: dict[Kind, int] = {
     "cancel-question": 3,
     "steer": 4,
     "queue": 3,
+    "remember": 5,
+    "workflow": 4,
+    "workflow-here": 4,
+    "workflow-cancel": 3,
+    "workflow-misfit": 2,
 }
+WORKFLOW_KINDS: frozenset[Kind] = frozenset(kind for kind in WEIGHTS if kind.startswith("workflow"))
+"""What a user starts without a model."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,8 @@ class Plan:
     think_s: float = 0.0
     """Seconds until the person answers, cancels or steers."""
     json_text: bool = False
+    remember: Remember | None = None
+    """For how long the person's answer is to hold."""
 
 
 def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
@@ -87,8 +100,36 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
             return Plan(kind, marker, ASKING, (_native(_bash(marker, 0)), done), "ignore", think_s)
         case "approve" | "reject" | "edit" | "race":
             return Plan(kind, marker, ASKING, (_native(_bash(marker, seconds)), done), kind, think_s)
+        case "remember":
+            # The same file again: in the run where that is what was decided, in the next one else.
+            wrote = (_native(_write(marker, 1)), _native(_write(marker, 2)), done)
+            remember: Remember = chance.choice(("run", "conversation"))
+            verdict: Verdict = chance.choice(("approve", "approve", "reject"))
+            later = wrote if remember == "conversation" else ()
+            assistant = ASKING if verdict == "approve" else FEEDBACK
+            return Plan(kind, marker, assistant, (*wrote, *later), verdict, think_s, remember=remember)
+        case "workflow" | "workflow-here" | "workflow-cancel" | "workflow-misfit":
+            return Plan(kind, marker, AUTO, (done,), think_s=think_s)
         case "feedback":
             return Plan(kind, marker, FEEDBACK, (_native(_bash(marker, 0)), done), "reject", think_s)
+
+
+def filled_in(form: JsonObject, chance: random.Random, chosen: Plan) -> JsonObject:
+    """What a person enters into the form of the workflow: all that it requires, some of the rest.
+
+    Where the plan wants it to, one value is none that the form offers.
+    """
+    properties = cast(dict[str, dict[str, Any]], form["properties"])
+    offered = list(properties["template"]["enum"])
+    entered: JsonObject = {"name": f"p{chosen.marker.removeprefix('mark-').lower().replace('_', '-')}"[:40]}
+    if chance.random() < 0.7:
+        entered["template"] = chance.choice(offered)
+    if chance.random() < 0.5:
+        entered["description"] = chance.choice(("For a friend.", "Ünïcode, “quotes” and\nlines."))
+    if chosen.kind == "workflow-misfit":
+        wrong: JsonObject = {"template": "none of them"} if chance.random() < 0.5 else {"name": "No Folder"}
+        entered |= wrong
+    return entered
 
 
 def command(marker: str, seconds: float = 0.0) -> str:
@@ -99,6 +140,11 @@ def command(marker: str, seconds: float = 0.0) -> str:
 
 def _bash(marker: str, seconds: float) -> ToolCall:
     return ToolCall(name="bash", arguments={"command": command(marker, seconds)})
+
+
+def _write(marker: str, version: int) -> ToolCall:
+    name = marker.removeprefix("mark-")
+    return ToolCall(name="write_file", arguments={"path": f"{name}.txt", "content": f"version {version}"})
 
 
 def _native(*calls: ToolCall) -> Reply:

@@ -6,18 +6,30 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import httpx
+from pydantic import JsonValue
 
 from banksman.contracts.ids import new_id
+from banksman.contracts.wire import JsonObject
 from banksman.model_server import ModelServer
 from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.chaos.person import Frame, Person, RequestFailed, Subscription, Told, seen
-from banksman.testing.chaos.plans import ASSISTANTS, Kind, Plan, command, plan
-from banksman.testing.history.records import Calm, Cancel, Decide, Effect, Phase, Recording, Send, Violation
+from banksman.testing.chaos.person import Frame, Person, RequestFailed, Subscription, seen
+from banksman.testing.chaos.plans import (
+    ASSISTANTS,
+    WORKFLOW,
+    WORKFLOW_KINDS,
+    Kind,
+    Plan,
+    command,
+    filled_in,
+    plan,
+)
+from banksman.testing.chaos.requests import Requests
+from banksman.testing.history.records import Calm, Effect, Recording, Violation
 
 PEOPLE = 4
 MOST_OPEN = 60
@@ -67,9 +79,14 @@ class Traffic:
     """What should not have happened to a client: refusals, and requests that were never answered."""
     _open: dict[str, _Run] = field(default_factory=dict[str, _Run])
     """By conversation."""
+    _form: JsonObject = field(default_factory=dict[str, JsonValue])
+    """What the workflow's parameters must fit."""
     _group: asyncio.TaskGroup | None = None
     _known_effects: set[str] = field(default_factory=set[str])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def __post_init__(self) -> None:
+        self._requests = Requests(self.recording)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -127,6 +144,7 @@ class Traffic:
             for name, fields in ASSISTANTS.items():
                 answer = await http.post("/context/assistants", json={"id": name, **fields})
                 assert answer.status_code in (201, 409), answer.text
+            self._form = (await http.get(f"/workflows/{WORKFLOW}")).json()["parameters_schema"]
         for number in range(PEOPLE):
             chance = random.Random(self.chance.random())
             name = f"person-{number + 1}"
@@ -152,6 +170,53 @@ class Traffic:
             await asyncio.sleep(self.chance.expovariate(self.rate))
 
     async def _see_through(self, chosen: Plan, person: Person) -> None:
+        if chosen.kind in WORKFLOW_KINDS:
+            await self._see_workflow_through(chosen, person)
+        else:
+            await self._see_chat_through(chosen, person)
+
+    async def _see_chat_through(self, chosen: Plan, person: Person) -> None:
+        conversation_id = await self._create(chosen, person)
+        async with self._waiting_for(chosen, person, conversation_id) as run:
+            await self._meddle(run, await self._send(run, "go"))
+            await run.ended()
+
+    async def _see_workflow_through(self, chosen: Plan, person: Person) -> None:
+        async with AsyncExitStack() as stack:
+            where = None
+            if chosen.kind == "workflow-here":
+                where = await self._create(chosen, person)
+                await stack.enter_async_context(self._waiting_for(chosen, person, where))
+            parameters, fits = filled_in(self._form, self.chance, chosen), chosen.kind != "workflow-misfit"
+            try:
+                started = await self._requests.start_workflow(
+                    person, WORKFLOW, parameters, fits=fits, conversation_id=where
+                )
+            except RequestFailed as refused:
+                if fits or refused.code != "bad_request":
+                    raise
+                return
+            own = str(started["conversation_id"])
+            self.conversations.append(own)
+            run = await stack.enter_async_context(self._waiting_for(chosen, person, own))
+            run.run_ids.add(str(started["run_id"]))
+            if chosen.kind == "workflow-cancel":
+                await asyncio.sleep(chosen.think_s)
+                await self._requests.cancel(person, str(started["run_id"]))
+            await run.ended()
+
+    @asynccontextmanager
+    async def _waiting_for(self, chosen: Plan, person: Person, conversation_id: str) -> AsyncGenerator[_Run]:
+        """Follow a conversation from its first event on, while the block runs."""
+        run = self._open[conversation_id] = _Run(chosen, person, conversation_id)
+        try:
+            await person.follow(conversation_id)
+            yield run
+        finally:
+            self._open.pop(conversation_id, None)
+        await person.leave(conversation_id)
+
+    async def _create(self, chosen: Plan, person: Person) -> str:
         name = f"m{chosen.marker.removeprefix('mark-')}"
         self.model.play(name, chosen.replies, at_end="repeat")
         settings = {"tool_protocol": "json_text" if chosen.json_text else "native"}
@@ -166,39 +231,16 @@ class Traffic:
         )
         conversation_id = str(created["conversation_id"])
         self.conversations.append(conversation_id)
-        run = self._open[conversation_id] = _Run(chosen, person, conversation_id)
-        try:
-            await person.follow(conversation_id)
-            run_id = await self._send(run, "go")
-            await self._meddle(run, run_id)
-            await run.ended()
-        finally:
-            self._open.pop(conversation_id, None)
-        await person.leave(conversation_id)
+        return conversation_id
 
     async def _send(self, run: _Run, text: str, *, mode: str = "queue") -> str:
-        request_id, steers = new_id("q"), mode == "steer"
-
-        def told(phase: str, frame: Frame) -> None:
-            self.recording.add(
-                Send(
-                    phase=cast(Phase, phase),
-                    request_id=request_id,
-                    conversation_id=run.conversation_id,
-                    run_id=frame.get("run_id") if phase == "ok" else None,
-                    problem=frame.get("message") if phase in ("fail", "info") else None,
-                    steers=steers,
-                )
-            )
-
-        frame: Frame = {"type": "chat.send", "conversation_id": run.conversation_id, "id": request_id}
-        answer = await run.person.request({**frame, "content": text, "mode": mode}, told=told)
+        answer = await self._requests.send(run.person, run.conversation_id, text, mode=mode)
         run.run_ids.add(str(answer["run_id"]))
         return str(answer["run_id"])
 
     async def _meddle(self, run: _Run, run_id: str) -> None:
-        """Cancel, steer, or send another message."""
-        if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue"):
+        """Cancel, steer, or send another message; the same once more where an answer is to be remembered."""
+        if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue", "remember"):
             return
         await asyncio.sleep(run.plan.think_s)
         match run.plan.kind:
@@ -206,18 +248,11 @@ class Traffic:
                 await self._send(run, "and hurry", mode="steer")
             case "queue":
                 await self._send(run, "and another thing")
+            case "remember":
+                await run.ended()
+                await self._send(run, "once more")
             case _:
-                await self._cancel(run, run_id)
-
-    async def _cancel(self, run: _Run, run_id: str) -> None:
-        request_id = new_id("q")
-
-        def told(phase: str, frame: Frame) -> None:
-            problem = frame.get("message") if phase in ("fail", "info") else None
-            line = Cancel(phase=cast(Phase, phase), request_id=request_id, run_id=run_id, problem=problem)
-            self.recording.add(line)
-
-        await run.person.request({"type": "run.cancel", "run_id": run_id, "id": request_id}, told=told)
+                await self._requests.cancel(run.person, run_id)
 
     def _on_event(self, frame: Frame) -> None:
         run = self._open.get(frame["conversation_id"])
@@ -234,41 +269,22 @@ class Traffic:
             return
         run.acted.add(asked["approval_id"])
         await asyncio.sleep(run.plan.think_s)
+        decide, approval_id = self._requests.decide, asked["approval_id"]
         match run.plan.verdict:
             case "race":
                 other = self.chance.choice(self.people)
                 async with asyncio.TaskGroup() as racing:
-                    racing.create_task(self._decide(run.person, asked, {"all": "approve"}))
-                    racing.create_task(self._decide(other, asked, {"all": "reject"}))
+                    racing.create_task(decide(run.person, approval_id, {"all": "approve"}))
+                    racing.create_task(decide(other, approval_id, {"all": "reject"}))
             case "edit":
                 edited = {"command": command(f"{run.plan.marker}-edited")}
                 decisions = [
                     {"tool_call_id": item["tool_call_id"], "decision": "approve", "arguments": edited}
                     for item in asked["items"]
                 ]
-                await self._decide(run.person, asked, {"decisions": decisions})
+                await decide(run.person, approval_id, {"decisions": decisions})
             case verdict:
-                await self._decide(run.person, asked, {"all": verdict})
-
-    async def _decide(self, person: Person, asked: Frame, verdict: Frame) -> None:
-        approval_id, request_id = asked["approval_id"], new_id("q")
-        frame = {"type": "approval.reply", "approval_id": approval_id, "id": request_id, **verdict}
-        await person.request(frame, told=self._told_of(approval_id, request_id))
-
-    def _told_of(self, approval_id: str, request_id: str) -> Told:
-        def told(phase: str, frame: Frame) -> None:
-            self.recording.add(
-                Decide(
-                    phase=cast(Phase, phase),
-                    request_id=request_id,
-                    approval_id=approval_id,
-                    outcome=frame.get("outcome") if phase == "ok" else None,
-                    already_resolved=bool(frame.get("already_resolved")) and phase == "ok",
-                    problem=frame.get("message") if phase in ("fail", "info") else None,
-                )
-            )
-
-        return told
+                await decide(run.person, approval_id, {"all": verdict}, remember=run.plan.remember)
 
     async def _read_ledgers_for_ever(self) -> None:
         while True:

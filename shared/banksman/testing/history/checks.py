@@ -6,7 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from banksman.testing.history.folded import Call, Folded
-from banksman.testing.history.records import Calm, Seen, Send, Violation
+from banksman.testing.history.records import Calm, Seen, Send, Start, Violation
+from banksman.testing.history.wishes import (
+    a_cancelled_run_begins_nothing_more,
+    a_form_that_does_not_fit_starts_nothing,
+    a_workflow_leaves_one_link,
+    a_workflow_takes_each_step_once,
+    an_accepted_message_is_in_its_log_once,
+    what_is_remembered_is_not_asked_again,
+)
 
 Check = Callable[[Folded], Iterator[str]]
 
@@ -19,12 +27,15 @@ NEVER_STARTED = frozenset({"rejected", "not_executed", "denied", "invalid_argume
 
 
 def an_accepted_run_ends_exactly_once(history: Folded) -> Iterator[str]:
-    """An accepted run has exactly one terminal event."""
+    """An accepted run, of a model or of a workflow, has exactly one terminal event."""
     for run_id, sends in history.accepted.items():
         run = history.runs.get(run_id)
         if run is None or not run.ends:
             if not all(send.steers for send in sends):
                 yield f"run {run_id} was accepted and never ended"
+    for run_id in history.workflows:
+        if run_id not in history.runs or not history.runs[run_id].ends:
+            yield f"workflow run {run_id} was accepted and never ended"
     for run in history.runs.values():
         if len(run.ends) > 1:
             yield f"run {run.run_id} ended {len(run.ends)} times"
@@ -152,9 +163,9 @@ def the_first_decision_wins(history: Folded) -> Iterator[str]:
 def a_request_has_one_run(history: Folded) -> Iterator[str]:
     """The same request id gives the same run, another id another one."""
     runs: dict[str, set[str]] = defaultdict(set)
-    for send in history.of(Send):
-        if send.run_id is not None:
-            runs[send.request_id].add(send.run_id)
+    for line in (*history.of(Send), *history.of(Start)):
+        if line.run_id is not None:
+            runs[line.request_id].add(line.run_id)
     for request_id, found in runs.items():
         if len(found) > 1:
             yield f"request {request_id} got the runs {sorted(found)}"
@@ -162,6 +173,10 @@ def a_request_has_one_run(history: Folded) -> Iterator[str]:
         requests = {send.request_id for send in sends if not send.steers}
         if len(requests) > 1:
             yield f"run {run_id} was given to the requests {sorted(requests)}"
+    for run_id, starts in history.workflows.items():
+        requests = {start.request_id for start in starts}
+        if len(requests) > 1:
+            yield f"workflow run {run_id} was given to the requests {sorted(requests)}"
 
 
 def the_last_run_ends_in_time(history: Folded) -> Iterator[str]:
@@ -194,7 +209,13 @@ CHECKS: tuple[Check, ...] = (
     logs_are_numbered_from_one,
     readers_agree,
     the_first_decision_wins,
+    what_is_remembered_is_not_asked_again,
     a_request_has_one_run,
+    an_accepted_message_is_in_its_log_once,
+    a_cancelled_run_begins_nothing_more,
+    a_form_that_does_not_fit_starts_nothing,
+    a_workflow_takes_each_step_once,
+    a_workflow_leaves_one_link,
     the_last_run_ends_in_time,
     models_were_asked_by_the_rules,
 )

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
-from banksman.testing.history.records import Decide, Effect, Line, Seen, Send
+from banksman.testing.history.records import Decide, Effect, Line, Seen, Send, Start
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -29,11 +29,18 @@ class Call:
     requested: Seen
     markers: frozenset[str]
     """Of the arguments that it was to run with at last."""
+    arguments: JsonValue
+    """With which it was to run at last."""
     given_up: frozenset[str] = frozenset()
     """Markers of arguments that a person replaced."""
     results: list[Seen] = field(default_factory=list[Seen])
     refused_by: str | None = None
     """The outcome of the question that forbade it; None while nothing did."""
+
+    @property
+    def asked(self) -> str:
+        """Its tool and its arguments, the same for the same."""
+        return json.dumps([self.requested.data.get("name"), self.arguments], sort_keys=True)
 
     @property
     def error_kind(self) -> str | None:
@@ -50,6 +57,12 @@ class Run:
     ends: list[Seen] = field(default_factory=list[Seen])
     after_end: list[Seen] = field(default_factory=list[Seen])
     """Events of the run behind its terminal event."""
+    cancelled: Seen | None = None
+    """When its log says that somebody wanted it to end."""
+    after_cancel: list[Seen] = field(default_factory=list[Seen])
+    """Its events behind that."""
+    progress: list[Seen] = field(default_factory=list[Seen])
+    """What a workflow told of its steps."""
 
 
 @dataclass
@@ -59,6 +72,7 @@ class Question:
     approval_id: str
     calls: tuple[str, ...] = ()
     resolutions: list[Seen] = field(default_factory=list[Seen])
+    asked: Seen | None = None
 
 
 @dataclass
@@ -103,6 +117,15 @@ class Folded:
         return found
 
     @cached_property
+    def workflows(self) -> Mapping[str, list[Start]]:
+        """Acknowledged starts of workflows by run."""
+        found: dict[str, list[Start]] = defaultdict(list)
+        for start in self.of(Start):
+            if start.phase == "ok" and start.run_id is not None:
+                found[start.run_id].append(start)
+        return found
+
+    @cached_property
     def answers(self) -> Mapping[str, list[Decide]]:
         """What clients were told of each question."""
         found: dict[str, list[Decide]] = defaultdict(list)
@@ -118,13 +141,15 @@ class Folded:
         match event.type:
             case "tool_call.requested":
                 call_id = str(data["tool_call_id"])
-                self.calls[call_id] = Call(call_id, event.run_id, event, markers_in(data.get("arguments")))
+                arguments = data.get("arguments")
+                self.calls[call_id] = Call(call_id, event.run_id, event, markers_in(arguments), arguments)
             case "tool_call.completed":
                 call = self.calls.get(str(data["tool_call_id"]))
                 if call is not None:
                     call.results.append(event)
             case "approval.requested":
                 question = self._question(str(data["approval_id"]))
+                question.asked = event
                 items = cast(list[dict[str, Any]], data["items"])
                 question.calls = tuple(str(item["tool_call_id"]) for item in items)
             case "approval.resolved":
@@ -138,6 +163,12 @@ class Folded:
             run.ends.append(event)
         elif run.ends:
             run.after_end.append(event)
+        if run.cancelled is not None:
+            run.after_cancel.append(event)
+        elif event.type == "run.cancel_requested":
+            run.cancelled = event
+        elif event.type == "workflow.progress":
+            run.progress.append(event)
 
     def _question(self, approval_id: str) -> Question:
         return self.questions.setdefault(approval_id, Question(approval_id))
@@ -156,7 +187,8 @@ class Folded:
             if verdict is None or verdict["decision"] != "approve":
                 call.refused_by = outcome
             elif verdict.get("arguments") is not None:
-                edited = markers_in(verdict["arguments"])
+                call.arguments = verdict["arguments"]
+                edited = markers_in(call.arguments)
                 call.given_up, call.markers = call.markers - edited, edited
 
 

@@ -44,9 +44,30 @@ class Send(_Line):
     conversation_id: str
     run_id: str | None = None
     """With `ok`: the run that the answer names."""
+    message_id: str | None = None
+    """With `ok`: the message that the answer names."""
     problem: str | None = None
     steers: bool = False
     """True for a message that may have gone to an open run instead of starting one."""
+
+
+class Start(_Line):
+    """`workflow.start`."""
+
+    kind: Literal["start"] = "start"
+    phase: Phase
+    request_id: str
+    """The same for every repeat of one request."""
+    workflow: str
+    fits: bool = True
+    """Whether the parameters fit the workflow's form."""
+    in_conversation: str | None = None
+    """Where it was started; None for nowhere."""
+    conversation_id: str | None = None
+    """With `ok`: the conversation that the answer names, the log of this run."""
+    run_id: str | None = None
+    """With `ok`: the run that the answer names."""
+    problem: str | None = None
 
 
 class Decide(_Line):
@@ -129,7 +150,8 @@ class Calm(_Line):
 
 
 Line = Annotated[
-    Began | Send | Decide | Cancel | Seen | Effect | Violation | Fault | Calm, Field(discriminator="kind")
+    Began | Send | Start | Decide | Cancel | Seen | Effect | Violation | Fault | Calm,
+    Field(discriminator="kind"),
 ]
 LINE: TypeAdapter[Line] = TypeAdapter(Line)
 

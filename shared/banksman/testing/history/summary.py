@@ -20,6 +20,7 @@ def summary(history: Folded) -> str:
         "seed": next((line.seed for line in history.of(Began)), "none"),
         "requests": len({send.request_id for send in history.of(Send)}),
         "accepted runs": len(history.accepted),
+        "accepted workflow runs": len(history.workflows),
         "terminal events": len(ends),
         "outcomes": _counted(Counter(str(end.data.get("status")) for end in ends)),
         "calls": f"{len(history.calls)}, of them with unknown outcome {unknown}",
