@@ -29,8 +29,8 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
 
     An answer that must not be honoured goes to the dead letters, and the question is put again.
     """
+    state = await ports.log.read(reply.tenant, reply.conversation_id)
     while True:
-        state = await ports.log.read(reply.tenant, reply.conversation_id)
         question = open_question(state)
         if question is not None and question.approval_id != reply.approval_id:
             question = None
@@ -43,7 +43,8 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
         if run is None or question is None:
             await _resume_if_parked(ports, state, reply.approval_id)
             return
-        await append(ports, state, run.run_id, (resolution(reply),))
+        resolved = await append(ports, state, run.run_id, (resolution(reply),))
+        state = resolved or await ports.log.read(reply.tenant, reply.conversation_id)
 
 
 async def on_expiry(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> None:
