@@ -134,3 +134,54 @@ def test_a_broker_that_is_away_for_one_request_loses_nothing(label: str, done: b
     assert scene.outcomes() == ["completed"]
     assert scene.executed() == 1
     scene.end()
+
+
+def fail(scene: Scene, label: str, *, done: bool) -> None:
+    """The broker does not answer whoever comes to this await next; it may have done what was asked."""
+    scene.fail(scene.run_to(label, seconds=5), done=done)
+
+
+def test_a_broker_that_is_away_now_and_then_is_no_crash_loop() -> None:
+    """P1: the owner lives and holds on; its claim is not counted as if it had died."""
+    scene = Scene()
+    scene.start(Plan((calls(CallPlan("effect", lasts_s=60)),)))
+    scene.run_to("effect")
+    for _ in range(8):
+        fail(scene, "read log", done=False)
+    scene.run(seconds=120)
+    assert scene.outcomes() == ["completed"]
+    assert scene.state.owner_epoch == 1
+    scene.end()
+
+
+def test_a_call_is_ended_once_the_broker_takes_its_void_and_no_sooner() -> None:
+    """P1, P7: storage is full when a run is cancelled; it ends as cancelled, when there is room."""
+    scene = Scene()
+    scene.start(EFFECT)
+    scene.run_to("queued").process.paused = True
+    scene.cancel(scene.open_run.run_id)
+    for _ in range(8):
+        fail(scene, "void", done=False)
+    scene.run(seconds=60)
+    assert scene.outcomes() == ["cancelled"]
+    assert scene.state.owner_epoch == 1
+    scene.end()
+
+
+def test_a_question_that_was_not_stored_is_asked_before_the_message_is_acked() -> None:
+    """P3: the broker refuses the question again and again, behind a commit and behind a claim."""
+    scene = Scene()
+    scene.start(Plan((calls(asking(), CallPlan("effect", lasts_s=2)),)))
+    for _ in range(8):
+        fail(scene, "ask", done=False)
+        assert not scene.work().acked
+    scene.crash(scene.agent)
+    for _ in range(8):
+        fail(scene, "ask", done=False)
+    scene.run(seconds=60)
+    assert scene.question.approval_id in scene.broker.requests
+    assert scene.work().acked
+    assert scene.state.owner_epoch == 2
+    scene.decide("approve")
+    scene.end()
+    assert scene.outcomes() == ["completed"]

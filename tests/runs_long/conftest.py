@@ -123,9 +123,11 @@ async def server() -> AsyncGenerator[ModelServer]:
 @pytest.fixture
 def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Agents:
     """Starts agents that share a tenant and a conversation."""
+    shared = bus
 
     @asynccontextmanager
-    async def start(**settings: Any) -> AsyncGenerator[Agent]:
+    async def start(own_bus: Bus | None = None, **settings: Any) -> AsyncGenerator[Agent]:
+        bus = own_bus or shared
         chosen = AgentSettings(**{"compaction_model": SUMMARY_MODEL, "kept_iterations": 2, **settings})
         where = ProviderSettings(
             anthropic_base_url=server.url, openai_base_url=server.openai_url, max_attempts=1

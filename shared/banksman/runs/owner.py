@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 
-from banksman.contracts.errors import Fenced
+from banksman.contracts.errors import Fenced, Refused
 from banksman.contracts.events import ApprovalRequested, EventBody, Owner
 from banksman.contracts.work import ApprovalRequest, RunWork
 from banksman.runs.delivery import AskAgain, Claim, Enqueue, Nothing, meaning
 from banksman.runs.ports import Ports
 from banksman.runs.record import Draft
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
+
+HOLD_ON_S = 1.0
+"""Seconds after which an owner tries again what the broker refused or did not answer."""
 
 Build = Callable[[Conversation], Iterable[EventBody]]
 """Says what to record, given the state it will be appended to. May be asked again after a conflict."""
@@ -80,6 +84,31 @@ class Ownership:
         self.state = await self.ports.log.read(self.state.tenant, self.state.conversation_id)
         self._check_fence()
 
+    async def hold_on(self, pause: Refused) -> None:
+        """Wait until the log can be read again, and go by what it says.
+
+        The claim stays: giving the run to another would count as if this process had died with it, and the
+        other would meet the same broker.
+
+        Args:
+            pause: What the broker refused, or did not answer.
+
+        Raises:
+            Fenced: a higher claim owns the run.
+            Refused: `pause`, when nothing is left to drive; what it left out is done on redelivery.
+        """
+        tenant, conversation_id = self.state.tenant, self.state.conversation_id
+        while True:
+            until = self.ports.clock.now() + timedelta(seconds=HOLD_ON_S)
+            await self.ports.attention.wait(tenant, conversation_id, until)
+            try:
+                await self.refresh()
+            except Refused:
+                continue
+            if self.holds:
+                return
+            raise pause
+
     def _check_fence(self) -> None:
         if self.state.owner_epoch != self.owner.owner_epoch:
             raise Fenced(self.state.conversation_id, self.owner.owner_epoch, self.state.owner_epoch)
@@ -141,9 +170,10 @@ async def _claim(
     stored = await ports.log.append(state, commit)
     if stored is None:
         return None
-    if stored.run is not None and stored.run.waits:
+    owned = Ownership(ports, stored, owner, took_over=state.owner is not None, start_next=start_next)
+    if not owned.holds:
         await ask(ports, stored)
-    return Ownership(ports, stored, owner, took_over=state.owner is not None, start_next=start_next)
+    return owned
 
 
 async def append(

@@ -245,8 +245,12 @@ class Settlement:
     @classmethod
     def of(cls, owned: Ownership) -> Settlement:
         """For a run just claimed."""
-        calls = owned.run.open_calls if owned.took_over else ()
-        return cls(owned, inherited=frozenset(call.call.id for call in calls))
+        return cls.resumed(owned) if owned.took_over else cls(owned)
+
+    @classmethod
+    def resumed(cls, owned: Ownership) -> Settlement:
+        """For a run that was driven before, by another or until something failed."""
+        return cls(owned, inherited=frozenset(call.call.id for call in owned.run.open_calls))
 
     async def settle(self, step: Settle) -> None:
         """Bring the calls of `step` nearer to their results; commit those that have one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +31,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta, FileRead
-from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed
+from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed, Refused, Unavailable
 from banksman.contracts.events import EventBody
 from banksman.contracts.messages import text_of
 from banksman.contracts.registry import SystemPrompt
@@ -78,6 +79,7 @@ class Thinker:
 
         Raises:
             Fenced: a higher claim owns the run.
+            Refused: the broker did not answer; that is no reason to end the run.
         """
         ending = await self.tenants.used_up(owned)
         if ending is not None:
@@ -86,6 +88,8 @@ class Thinker:
             prepared = await self._prepared(owned.state, owned.run)
             room = await self.compactor.before(owned, prepared.request)
             return room or await self._outcome(owned, prepared)
+        except Refused:
+            raise
         except BanksmanError as error:
             logger.warning("the model could not be asked: %s", error, extra={"run_id": owned.run.run_id})
             return _failed(owned, error)
@@ -254,4 +258,6 @@ class _Deltas:
             return
         delta = self._next.model_copy(update={"kind": kind, "offset": self._offsets[kind], "text": text})
         self._offsets[kind] += len(text)
-        await self._bus.publish(self._subject, delta.model_dump_json().encode())
+        # Whoever misses a piece gets the whole message from the log.
+        with contextlib.suppress(Unavailable):
+            await self._bus.publish(self._subject, delta.model_dump_json().encode())

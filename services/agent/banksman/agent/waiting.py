@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from banksman.contracts.errors import Refused
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import deadline_of
 
@@ -24,7 +26,9 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
         while not task.done():
             await _done_or_news(owned, task)
             if not task.done():
-                await owned.refresh()
+                # Without an answer the model goes on: the commit of its reply finds out.
+                with contextlib.suppress(Refused):
+                    await owned.refresh()
                 if owned.state.run is None or owned.state.run.cancel is not None or owned.state.deleted:
                     return None
         return task.result()

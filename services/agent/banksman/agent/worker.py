@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -12,11 +13,11 @@ from banksman.agent.quarantine import Quarantine, is_suspect
 from banksman.agent.thinking import Thinker
 from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.log import EventLog
-from banksman.bus.outcomes import Done, Later, Outcome, WorkMessage
+from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.bus.slots import ApprovalSlots
 from banksman.bus.timers import fired_timer
 from banksman.contracts import subjects
-from banksman.contracts.errors import Poison
+from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (
     ApprovalReply,
     CancelRun,
@@ -28,7 +29,7 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.runs import handlers
-from banksman.runs.owner import accept, show_life
+from banksman.runs.owner import Ownership, accept, show_life
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runs.stores import (
@@ -39,6 +40,8 @@ from banksman.runs.stores import (
     Watch,
 )
 from banksman.runtime.failpoints import reach
+
+logger = logging.getLogger(__name__)
 
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 RUN_SIGNAL: TypeAdapter[RunSignal] = TypeAdapter(RunSignal)
@@ -86,14 +89,29 @@ class Worker:
             allowed = self.thinker.tenants.capped(work) if isinstance(work, StartRun) else work
             owned = await accept(self.ports, allowed, message.stream_seq, on_commit=free)
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
-            if owned is not None:
-                async with self.watch.driving(owned.state):
-                    await drive(owned, self.thinker.think)
+            if owned is not None and not await self._driven(owned):
+                return Leave()
         if claims >= CRASH_LOOP_CLAIMS:
             # It has its terminal event; the copy is for those who look into why.
             raise Poison(message.subject, f"crash_loop: run {work.run_id} was given up")
         await reach("agent.before_ack")
         return Done()
+
+    async def _driven(self, owned: Ownership) -> bool:
+        """Drive a run; False when that failed, and the run is still open.
+
+        Then its message must come again, however often: a run ends in its log, by its crash loop or its time
+        limit, and never by its message among the dead letters.
+        """
+        try:
+            async with self.watch.driving(owned.state):
+                await drive(owned, self.thinker.think)
+        except (Fenced, Refused):
+            raise
+        except Exception:
+            logger.exception("%s: driving its run failed", owned.state.conversation_id)
+            return False
+        return True
 
     async def _before(self, work: RunWork, message: WorkMessage) -> Conversation:
         """The log before the message is acted on, as far as it tells of earlier deliveries."""
