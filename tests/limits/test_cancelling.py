@@ -18,8 +18,12 @@ LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),
 Reach = Callable[[Client, str, str], Awaitable[None]]
 
 
-async def _streaming(client: Client, conversation: str, run_id: str) -> None:
+async def _asked(client: Client, conversation: str, run_id: str) -> None:
     await client.event("iteration.started", run_id=run_id)
+
+
+async def _streaming(client: Client, conversation: str, run_id: str) -> None:
+    await client.wait_for(lambda frame: frame["type"] == "message.delta" and frame["run_id"] == run_id)
 
 
 async def _asking(client: Client, conversation: str, run_id: str) -> None:
@@ -36,8 +40,10 @@ async def _between(client: Client, conversation: str, run_id: str) -> None:
 
 
 HELD = Reply(text="never said", gate=Gate(name="never"))
+CUT = Reply(text="never said to its end", gate=Gate(name="never", after_events=3))
 STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
-    "while the model writes": ((HELD,), _streaming),
+    "before the model writes": ((HELD,), _asked),
+    "while the model writes": ((CUT,), _streaming),
     "while a person is asked": ((bash("true"), HELD), _asking),
     "while a tool runs": ((bash("sleep 300"), HELD), _in_a_tool),
     "between two iterations": ((LOOK, HELD), _between),

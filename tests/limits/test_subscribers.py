@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.messages import Message
+from banksman.bus.names import api
+from banksman.bus.topology import StorageBudget, app_topology
+from banksman.contracts import subjects
+from banksman.contracts.subjects import ANY
+from banksman.model_server import Reply
+from banksman.testing.client import Client
+from banksman.testing.system import System
+from tests.scenarios.conftest import Play
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -103,3 +117,76 @@ def _of_stream(call: ast.Call) -> bool:
 def _policy(call: ast.Call) -> str | None:
     found = next((one.value for one in call.keywords if one.arg == "ack_policy"), None)
     return found.attr if isinstance(found, ast.Attribute) else None
+
+
+# -- what a running system really listens to ---------------------------------------------------------------
+
+SERVICES = ("gateway", "agent", "tool-runner", "workflows")
+WORK = ("RUNS", "APPROVALS", "WORKFLOWS", "TIMERS")
+"""Streams whose messages must each be handled."""
+
+
+async def test_no_service_of_a_running_system_hears_what_a_stream_keeps(
+    system: System, operator: Bus, client: Client, play: Play
+) -> None:
+    """A20: by what the broker says of every connection, whatever the source looks like."""
+    await client.run(await client.create(play(Reply(text="Hi."))), "hi")
+    await operator.subscribe(subjects.run_work(ANY, ANY), _ignore)
+    await operator.ready()
+
+    heard = await _subscriptions(system)
+
+    assert all(heard[service] for service in SERVICES)
+    assert [stream for service in SERVICES for stream in _kept(heard[service])] == []
+    assert _kept(heard["scenario-operator"]) == ["RUNS"], "whoever did would be found"
+
+
+async def test_every_consumer_of_work_is_acknowledged_by_hand_and_never_given_up(operator: Bus) -> None:
+    """A20: the server forgets nothing by itself, however often it has delivered it."""
+    told = [
+        consumer["config"]
+        for stream in WORK
+        for consumer in (await jetstream.call(operator, api("CONSUMER.LIST", stream)))["consumers"]
+    ]
+
+    assert {config["durable_name"] for config in told} >= {"agents", "signals", "approval-replies", "timers"}
+    assert {(config["ack_policy"], config["max_deliver"]) for config in told} == {("explicit", -1)}
+
+
+async def _ignore(message: Message) -> None:
+    return
+
+
+def _kept(heard: set[str]) -> list[str]:
+    """The streams that keep something of what is heard."""
+    topology = app_topology(StorageBudget(10 * 1024**3))
+    return [
+        stream.name
+        for stream in topology.streams
+        for pattern in stream.subjects
+        if any(_overlap(subject, pattern) for subject in heard)
+    ]
+
+
+async def _subscriptions(system: System) -> dict[str, set[str]]:
+    """By the names of connections, the subjects that they subscribed."""
+    state = json.loads((system.data_dir / "run.json").read_text())
+    async with httpx.AsyncClient(base_url=state["monitoring_url"], trust_env=False) as http:
+        told = (await http.get("/connz", params={"subs": 1, "limit": 1024})).json()
+    found: dict[str, set[str]] = {service: set() for service in SERVICES}
+    for connection in told["connections"]:
+        # A tool-runner adds its own name.
+        service = connection["name"].partition(" ")[0]
+        found.setdefault(service, set()).update(connection.get("subscriptions_list", ()))
+    return found
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether some subject matches both patterns."""
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if ">" in (mine, theirs):
+            return True
+        if mine != theirs and "*" not in (mine, theirs):
+            return False
+    return len(left) == len(right)

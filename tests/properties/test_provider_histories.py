@@ -97,6 +97,22 @@ def test_every_call_has_one_result_directly_behind_it(history: tuple[Message, ..
     assert asked == []
 
 
+@given(histories)
+def test_every_use_of_a_tool_has_one_result_in_the_message_behind_it(history: tuple[Message, ...]) -> None:
+    """A22: the same in the other vendor's form, which keeps all results of a reply together."""
+    request = ModelRequest("m", "", history, (BASH,))
+    sent: list[Any] = body_of(anthropic_request.body(request, "anthropic"))["messages"]
+
+    asked: list[str] = []
+    for message in sent:
+        blocks = message["content"] if isinstance(message["content"], list) else []
+        told = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        assert told == asked
+        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert len(set(asked)) == len(asked)
+    assert asked == []
+
+
 def body_of(arguments: dict[str, Any]) -> dict[str, Any]:
     """What the SDK would send."""
     return json.loads(json.dumps(arguments))

@@ -113,6 +113,7 @@ async def test_text_that_only_looks_like_a_call_is_the_answer(client: Client, pl
 @pytest.mark.parametrize(
     "fault",
     [
+        HttpError(status=500, message="Oh.", times=1),
         HttpError(status=503, message="Busy.", times=1),
         HttpError(status=429, message="Slow down.", retry_after_s=0.1, times=1),
         ConnectionCut(times=1),
@@ -172,13 +173,18 @@ async def test_an_answer_in_no_known_form_ends_the_run(client: Client, play: Pla
     assert outcome["error"]["message"] and outcome["tool_calls"] == []
 
 
-async def test_an_empty_answer_is_an_answer(client: Client, play: Play) -> None:
-    """R39: a model that says nothing ends its run."""
-    conversation = await client.create(play(Reply(text="")))
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_an_empty_answer_is_an_answer(client: Client, play: Play, vendor: str) -> None:
+    """R39, A27: a model that says nothing ends its run, and its vendor takes what follows."""
+    conversation = await client.create(
+        play(Reply(text=""), Reply(text="Something."), vendor=vendor, by="count")
+    )
 
     outcome = await client.run(conversation, "go")
+    after = await client.run(conversation, "again")
 
     assert (outcome["status"], outcome["content"]) == ("completed", "")
+    assert after["content"] == "Something."
 
 
 async def test_a_conversation_goes_on_after_a_run_that_failed(

@@ -1,0 +1,128 @@
+"""Models that write calls wrongly, and never learn: told why, given up after three attempts (A25)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.scenarios.conftest import Play, asked
+
+from banksman.model_server import Reply, ToolCall
+from banksman.testing.client import Client
+from banksman.testing.system import ScriptedModel
+
+TEXT = {"tool_protocol": "json_text"}
+READ = {"tool": "read_file", "parameters": {"path": "none"}, "terminate": False}
+VENDORS = ("anthropic", "openai")
+GIVEN_UP = ("failed", "malformed_calls")
+
+
+def written(**fields: object) -> str:
+    """A call with other fields than it should have."""
+    return json.dumps({**READ, **fields})
+
+
+WRONG = {
+    "arguments as text": written(parameters="path: none"),
+    "arguments encoded twice": written(parameters=json.dumps(READ["parameters"])),
+    "a flag as text": written(terminate="false"),
+    "a field is missing": '{"tool": "read_file", "parameters": {"path": "none"}}',
+    "two calls": f"{written()}\n{written()}",
+    "two calls in one fence": f"```json\n{written()}\n{written()}\n```",
+    "no number": written(parameters={"path": "none", "size": 1}).replace("1", "NaN"),
+    "a key twice": written().replace('"path":', '"path": "a", "path":'),
+    "no end": written()[:-12],
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+async def test_a_call_that_stays_wrong_ends_the_run_after_three_attempts_and_nothing_of_it_runs(
+    client: Client, play: Play, model: ScriptedModel, kind: str
+) -> None:
+    """R9, R10, R32, A25: three requests, each with the rule that was broken, and the conversation goes on."""
+    name = play(*[Reply(text=WRONG[kind])] * 3, Reply(text="Never mind."), by="count")
+    conversation = await client.create(name, settings=TEXT)
+
+    outcome = await client.run(conversation, "go")
+    after = await client.run(conversation, "again")
+
+    assert (outcome["status"], outcome["error"]["code"]) == GIVEN_UP
+    assert (outcome["tool_calls"], client.events(conversation, "tool_call.requested")) == ([], [])
+    rules = [event["data"]["error"] for event in client.events(conversation, "protocol.retry")]
+    requests = [body["messages"] for body in asked(model, name)]
+    assert (len(rules), len(requests), after["content"]) == (3, 4, "Never mind.")
+    told = zip(rules[:2], requests[1:3], strict=True)
+    assert all(rule in messages[-1]["content"] for rule, messages in told)
+
+
+NATIVE_WRONG = {
+    "text": "path: none",
+    "encoded twice": json.dumps(json.dumps({"path": "none"})),
+    "a list": '[{"path": "none"}]',
+    "no end": '{"path": "no',
+    "no number": '{"path": NaN}',
+    "a key twice": '{"path": "a", "path": "b"}',
+}
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.parametrize("kind", NATIVE_WRONG)
+async def test_arguments_that_stay_unreadable_end_the_run_after_three_attempts(
+    client: Client, play: Play, model: ScriptedModel, kind: str, vendor: str
+) -> None:
+    """R10, R105, A25: each call has its result, and both vendors take the history."""
+    wrong = Reply(tool_calls=(ToolCall(name="read_file", arguments=NATIVE_WRONG[kind]),))
+    name = play(wrong, wrong, wrong, Reply(text="Never mind."), vendor=vendor, by="count")
+    conversation = await client.create(name)
+
+    outcome = await client.run(conversation, "go")
+    after = await client.run(conversation, "again")
+
+    assert (outcome["status"], outcome["error"]["code"]) == GIVEN_UP
+    kinds = [event["data"]["error_kind"] for event in client.events(conversation, "tool_call.completed")]
+    assert kinds == ["invalid_arguments"] * 3
+    assert (len(asked(model, name)), after["content"]) == (4, "Never mind.")
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+async def test_a_tool_that_is_not_there_is_named_each_time_until_the_iterations_are_used_up(
+    client: Client, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """R7, R50, A25: it is no broken call, and no endless loop either."""
+    unknown = Reply(tool_calls=(ToolCall(name="search_code", arguments={}),))
+    name = play(unknown, at_end="repeat", vendor=vendor)
+    conversation = await client.create(name, settings={"max_iterations": 3})
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["status"], len(asked(model, name))) == ("max_iterations", 3)
+    kinds = [event["data"]["error_kind"] for event in client.events(conversation, "tool_call.completed")]
+    assert kinds == ["unknown_tool"] * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Let me look.\n\n{written()}\n\nOne moment.",
+        f"```json\n{written()}\n```",
+        f"[{written()}]",
+    ],
+    ids=["in prose", "in a fence", "in a list"],
+)
+async def test_one_whole_call_is_run_wherever_it_stands(client: Client, play: Play, text: str) -> None:
+    """R1, A25."""
+    conversation = await client.create(play(Reply(text=text), Reply(text="Done.")), settings=TEXT)
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["content"], [call["tool"] for call in outcome["tool_calls"]]) == ("Done.", ["read_file"])
+
+
+async def test_a_call_within_nested_fences_is_an_example_and_does_not_run(client: Client, play: Play) -> None:
+    """R11, A25."""
+    text = f"An example:\n````markdown\nWrite this:\n```json\n{written()}\n```\n````\nThat is all."
+    conversation = await client.create(play(Reply(text=text)), settings=TEXT)
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["content"], outcome["tool_calls"]) == (text, [])
