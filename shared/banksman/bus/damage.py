@@ -38,7 +38,7 @@ class DamagedLogs:
         """
         self._bucket = Bucket(bus, DAMAGED, DamagedLog)
         self._view = BucketView(self._bucket, on_change=self._changed)
-        self._on_found = on_found
+        self.on_found = on_found
 
     def problem(self, tenant: str, conversation_id: str) -> str | None:
         """What is wrong with a log; None when nothing is known to be."""
@@ -116,8 +116,8 @@ class DamagedLogs:
         await self._view.__aexit__(kind, error, trace)
 
     def _changed(self, key: str, entry: Entry[DamagedLog] | None) -> None:
-        if entry is not None and key != ALL and self._on_found is not None:
-            self._on_found(entry.value.tenant, entry.value.conversation_id)
+        if entry is not None and key != ALL and self.on_found is not None:
+            self.on_found(entry.value.tenant, entry.value.conversation_id)
 
 
 def key_of(tenant: str, conversation_id: str) -> str:

@@ -40,8 +40,10 @@ _BEFORE_THE_LOGS = (
     names.object_stream(names.SNAPSHOTS),
 )
 """Copied before the logs: what is taken from these is in a log first, so it is in one copy or the other."""
-_NOT_COPIED = (names.kv_stream(names.RUNNERS), names.ADVISORIES)
-"""Leases of three seconds, and what the server says of itself."""
+_OF_THESE_LOGS = (names.kv_stream(names.HEADS), names.kv_stream(names.DAMAGED))
+"""What is known of the logs that are there. After a restore others are, of which it is begun anew."""
+_NOT_COPIED = (names.kv_stream(names.RUNNERS), names.ADVISORIES, *_OF_THESE_LOGS)
+"""Leases of three seconds besides, and what the server says of itself."""
 _SERVICES = (users.GATEWAY, users.AGENT, users.WORKFLOWS, users.TOOL_RUNNER)
 
 
@@ -230,6 +232,9 @@ async def _check_empty(bus: Bus, topology: Topology, *, force: bool) -> tuple[st
 
 
 async def _bring_back(bus: Bus, topology: Topology, manifest: Manifest, directory: Path) -> tuple[str, ...]:
+    for stream in topology.streams:
+        if stream.name in _OF_THESE_LOGS and await stream_info(bus, stream.name) is not None:
+            await delete_stream(bus, stream.name)
     for saved in manifest.streams:
         if saved.account != topology.account:
             continue

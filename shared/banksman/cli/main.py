@@ -86,9 +86,26 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
 @app.command()
 def check(data_dir: DataDir = None, json: Json = False) -> None:
     """Read every conversation's log and name those that are not whole; 2 when there are any."""
-    from banksman.cli import operate
+    from banksman.cli import integrity
 
-    leave(operate.check_integrity(data_dir, as_json=json))
+    leave(integrity.check(data_dir, as_json=json))
+
+
+@app.command()
+def accept(
+    conversations: Annotated[
+        list[str] | None, typer.Argument(help="TENANT/CONVERSATION, as `check` names them.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every damaged log.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Go on in damaged logs with what is left of them; what was lost is lost for good."""
+    from banksman.cli import integrity
+
+    if everything == bool(conversations):
+        raise typer.BadParameter("either conversations or --all")
+    leave(integrity.accept(data_dir, conversations or [], as_json=json))
 
 
 @app.command()

@@ -1,9 +1,8 @@
-"""What an operator does with NATS: keys, streams, the integrity of logs."""
+"""What an operator does with NATS: keys and streams."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from banksman.bus import users
 from banksman.bus.accounts import user_names
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.keys import generate_keys, key_variable, seed_file
-from banksman.bus.log_check import Damage, check_logs
 from banksman.bus.streams import provision, verify
 from banksman.bus.topology import StorageBudget, Topology, app_topology, run_topology
 from banksman.bus.users import inbox_prefix
@@ -106,23 +104,6 @@ def check_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
     findings = asyncio.run(Operator(data_dir).in_each(verify))
     _print("finding", findings, as_json=as_json, nothing="streams are as promised")
     return Exit.CRITICAL if findings else Exit.OK
-
-
-def check_integrity(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Read every log and name those that are not whole."""
-
-    async def read(bus: Bus) -> list[Damage]:
-        return [damage async for damage in check_logs(bus)]
-
-    found = asyncio.run(Operator(data_dir).in_app(read))
-    for damage in found:
-        if as_json:
-            output.emit(dataclasses.asdict(damage))
-        else:
-            output.say(f"{damage.tenant}/{damage.conversation_id}: {damage.problem}")
-    if not found and not as_json:
-        output.say("every log is whole")
-    return Exit.CRITICAL if found else Exit.OK
 
 
 def make_keys(directory: Path, *, as_json: bool) -> Exit:

@@ -89,7 +89,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         )
         log = EventLog(bus)
         hub = await stack.enter_async_context(LiveHub(log))
-        damaged = await stack.enter_async_context(DamagedLogs(bus))
+        damaged = DamagedLogs(bus)
         views = Views(log, damaged=damaged)
         service = Service(
             bus,
@@ -104,6 +104,8 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             ),
         )
         keys, tickets, fanout = Keys(settings.gateway), Tickets(bus, clock), Fanout(bus, hub, views)
+        damaged.on_found = fanout.lost
+        await stack.enter_async_context(damaged)
         gateway = Gateway(
             settings=settings.gateway,
             keys=keys,

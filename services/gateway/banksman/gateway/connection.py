@@ -352,6 +352,8 @@ class Connection:
         self._feeds[feed.conversation_id] = feed
         if not quiet:
             self.send(feed.head.model_copy(update={"reply_to": reply_to}))
+        if damage := self._terms.service.views.damage(feed.tenant, feed.conversation_id):
+            self.send(error_frame(damage))
         self._spawn(self._follow(feed, quiet))
 
     async def _follow(self, feed: Feed, quiet: bool) -> None:

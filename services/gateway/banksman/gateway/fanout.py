@@ -28,6 +28,7 @@ from banksman.contracts.frames import (
     DETAILS,
     Detail,
     ReplayDone,
+    ResyncRequired,
     detail_of,
 )
 from banksman.gateway.event_frames import encoded_event, subscribed
@@ -135,6 +136,16 @@ class Feed:
         if not quiet:
             done = ReplayDone(conversation_id=self.conversation_id, seq=self._last)
             self._sink.put(done.model_dump_json())
+
+    def lose(self, reason: str) -> None:
+        """Tell the client that what it has is no longer what is stored, and send nothing more."""
+        if self._closed:
+            return
+        self._closed = True
+        lost = ResyncRequired(
+            conversation_id=self.conversation_id, oldest_seq=self.head.oldest_seq, reason=reason
+        )
+        self._sink.put(lost.model_dump_json())
 
     async def close(self) -> None:
         """Stop."""
@@ -248,6 +259,13 @@ class Fanout:
         self.views = views
         self._bus = bus
         self._channels: dict[tuple[str, str], LossyChannel] = {}
+        self._feeds: dict[tuple[str, str], set[Feed]] = {}
+
+    def lost(self, tenant: str, conversation_id: str) -> None:
+        """A log was found damaged: what this process keeps of it, and what its clients have, may be gone."""
+        self.views.forget(tenant, conversation_id)
+        for feed in tuple(self._feeds.get((tenant, conversation_id), ())):
+            feed.lose("the log is damaged: what was stored of it may be gone")
 
     async def feed(
         self,
@@ -281,12 +299,17 @@ class Fanout:
         key = (feed.tenant, feed.conversation_id)
         channel = self._channels.setdefault(key, LossyChannel(self._bus, *key))
         channel.feeds.add(feed)
+        self._feeds.setdefault(key, set()).add(feed)
         await channel.listen()
         return channel
 
     async def leave(self, channel: LossyChannel, feed: Feed) -> None:
         """Take a feed off; the last one ends the subscriptions."""
         channel.feeds.discard(feed)
+        feeds = self._feeds.get(channel.key, set())
+        feeds.discard(feed)
+        if not feeds:
+            self._feeds.pop(channel.key, None)
         if not channel.feeds and self._channels.get(channel.key) is channel:
             del self._channels[channel.key]
         await channel.listen()

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from banksman.bus import jetstream
 from banksman.bus.damage import DamagedLogs
-from banksman.bus.errors import LogBroken
+from banksman.bus.errors import LogBroken, LogDamaged
 from banksman.bus.log import EventLog, StoredCommit, stored_commit
 from banksman.bus.names import EVENTS
 from banksman.contracts import subjects
@@ -210,6 +210,11 @@ class Views:
                 kept.view.apply(stored)
             return kept.view
 
+    def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
+        """What is known to be wrong with a log; None when nothing is."""
+        problem = self._damaged and self._damaged.problem(tenant, conversation_id)
+        return LogDamaged(tenant, conversation_id, problem) if problem else None
+
     async def check_whole(self, tenant: str, conversation_id: str) -> None:
         """Refuse a conversation whose log is not whole: what it says cannot be gone on from.
 
@@ -218,8 +223,8 @@ class Views:
             Conflict: events are missing, or cannot be read.
             Unavailable: no answer.
         """
-        if self._damaged is not None:
-            self._damaged.check(tenant, conversation_id)
+        if damage := self.damage(tenant, conversation_id):
+            raise damage
         try:
             view = await self.read(tenant, conversation_id)
             problem = None if view.oldest_seq == 1 or view.deleted else f"it begins with {view.oldest_seq}"
