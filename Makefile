@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak failpoints power-cuts leader-kills parked cancels reconnects fuzz $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak promises failpoints power-cuts leader-kills parked cancels reconnects fuzz $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,12 @@ reconnects:  ## Cut 200 clients off 20 times each; every one must see 1..n (ARGS
 fuzz:  ## Send nonsense to every door for minutes (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
 	@BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/limits/test_fuzz.py
+
+PROMISES ?= P1 P2 P3 P4 P5 P7 P9 P10 P11 P12 P16
+promises:  ## Run what proves the promises of docs/reliability.md (SERVERS=3 PROMISES="P1 P3" ARGS="-x")
+	@tools/setup.sh dev
+	@tests=$$($(BIN)/python tools/promises.py $(PROMISES)) && \
+		BANKSMAN_TEST_SERVERS=$(or $(SERVERS),1) $(BIN)/python -m pytest $(ARGS) $$tests
 
 chaos:  ## Kill and freeze every process under traffic for ten minutes, then judge (SEED=7 DURATION=600 SERVERS=3)
 	@tools/setup.sh dev

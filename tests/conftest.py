@@ -1,8 +1,11 @@
-"""The report of what was left out.
+"""The report of what was left out, and on how many servers tests have their broker.
 
 A check that needs something of the machine calls `banksman.testing.privileged.require(need, ok, reason)`.
 Where it is missing the check is left out, and the test report ends with a list of all that were; with
 `BANKSMAN_TEST_PRIVILEGED=required` it fails instead.
+
+With `BANKSMAN_TEST_SERVERS=3` every broker is a cluster of three servers. Tests that are marked `one_server`
+are about what a single server does and are left out then; the report says which.
 """
 
 import json
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from banksman.testing.nats import SERVERS_VARIABLE, servers
 from banksman.testing.privileged import MARK
 
 pytest_plugins = ["banksman.testing.fixtures", "banksman.testing.docker_engine"]
@@ -20,8 +24,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List every check that a missing privilege left out, however quiet the run."""
+ABOUT_ONE_SERVER = pytest.StashKey[list[str]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With three servers, leave out what is about one."""
+    if servers() == 1:
+        return
+    out = [item for item in items if item.get_closest_marker("one_server")]
+    config.stash[ABOUT_ONE_SERVER] = sorted({item.nodeid.partition("[")[0] for item in out})
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in out]
+
+
+def pytest_report_header() -> str:
+    """Say what the tests run on."""
+    return f"nats-servers: {servers()} ({SERVERS_VARIABLE})"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List every check that a missing privilege or a second server left out, however quiet the run."""
+    if about_one := config.stash.get(ABOUT_ONE_SERVER, []):
+        terminalreporter.section("LEFT OUT, is about a single server:", sep="=", yellow=True)
+        for name in about_one:
+            terminalreporter.line(name)
     left_out = [line for report in terminalreporter.stats.get("skipped", ()) if (line := _left_out(report))]
     if not left_out:
         return

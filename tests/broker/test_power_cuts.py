@@ -26,6 +26,8 @@ from banksman.testing.nats import NatsServer, plain_config
 from banksman.testing.volumes import Volume, require_volumes
 from tests.gateway.conftest import Agent, Served, Socket, gateway_on
 
+pytestmark = pytest.mark.one_server
+
 PEOPLE = 4
 IMAGE_MB = 96
 WAIT_S = 60.0

@@ -20,7 +20,7 @@ from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.fixtures import provision_all
 from banksman.testing.nats import NatsServer, plain_config
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
 PATIENCE_S = 90.0
 SERVICES = {
     "gateway": "stream EVENTS is missing",

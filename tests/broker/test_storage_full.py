@@ -19,7 +19,7 @@ from banksman.testing.nats import NatsServer, plain_config
 from banksman.testing.volumes import Volume, require_volumes
 from tests.gateway.conftest import Agent, Served, Socket, gateway_on
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
 PATIENCE_S = 60.0
 ANSWER_STREAM_FULL_S, ANSWER_DISK_FULL_S = 1.0, 6.0
 """What is promised; here with the time that a busy machine needs on top."""

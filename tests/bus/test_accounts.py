@@ -214,6 +214,7 @@ async def test_outputs_are_written_by_the_runner_and_read_by_the_gateway(
 
 
 @pytest.mark.parametrize("user", [users.GATEWAY, users.AGENT, users.WORKFLOWS])
+@pytest.mark.one_server
 async def test_every_service_may_check_what_exists(connect: Connect, user: str) -> None:
     found = await verify(await connect(user), app_topology(BUDGET))
     # How a server syncs is no matter of rights, and the one of all tests does not.

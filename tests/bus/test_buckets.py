@@ -161,6 +161,7 @@ async def test_a_view_is_right_again_after_a_reconnect(
                 await view.wait_for(lambda it: it.get(f"{tenant}.a1") is not None)
 
 
+@pytest.mark.one_server
 async def test_a_lease_ends_three_seconds_after_its_last_renewal(bus: Bus, tenant: str) -> None:
     leases = Bucket(bus, "runners", RunnerLease)
     lease = RunnerLease(runner=tenant, runner_epoch=1)

@@ -137,6 +137,7 @@ async def test_a_follower_may_begin_anywhere(
     assert (early.seqs, late.seqs) == ([3, 4, 5], [5])
 
 
+@pytest.mark.one_server
 async def test_followers_of_a_conversation_share_one_subscription(
     nats_server: NatsServer, hub: LiveHub, bus: Bus, tenant: str, conversation: str
 ) -> None:

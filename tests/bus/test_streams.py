@@ -70,6 +70,7 @@ async def test_provisioning_twice_changes_nothing(bus: Bus, tenant: str) -> None
     assert await verify(bus, small(tenant)) == ()
 
 
+@pytest.mark.one_server
 async def test_everything_of_both_accounts_is_as_described(bus: Bus) -> None:
     """Also that the server took every setting: it leaves out silently what it does not know."""
     for topology in (app_topology(StorageBudget(10 * 1024**3)), run_topology(StorageBudget(10 * 1024**3))):
@@ -127,6 +128,7 @@ async def test_what_is_missing_is_named(bus: Bus, tenant: str) -> None:
 
 
 @pytest.mark.parametrize("sync_always", [True, False])
+@pytest.mark.one_server
 async def test_a_single_server_must_sync_every_write(sync_always: bool) -> None:
     """Without, a power cut loses messages that were acknowledged."""
     with NatsServer(plain_config(sync_always=sync_always)) as server:
@@ -138,6 +140,7 @@ async def test_a_single_server_must_sync_every_write(sync_always: bool) -> None:
     assert findings == (() if sync_always else (lost,))
 
 
+@pytest.mark.one_server
 async def test_a_single_server_that_nobody_can_look_at_is_found(bus: Bus) -> None:
     findings = await streams.verify(bus, app_topology(StorageBudget(10 * 1024**3)))
     assert [finding.partition(" is not set")[0] for finding in findings] == [
@@ -145,6 +148,7 @@ async def test_a_single_server_that_nobody_can_look_at_is_found(bus: Bus) -> Non
     ]
 
 
+@pytest.mark.one_server
 async def test_a_server_without_jetstream_is_found() -> None:
     with NatsServer(WITHOUT_JETSTREAM) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
@@ -153,6 +157,7 @@ async def test_a_server_without_jetstream_is_found() -> None:
     assert found == ("server: JetStream is off, expected on",)
 
 
+@pytest.mark.one_server
 async def test_an_account_without_jetstream_is_found() -> None:
     with NatsServer(ACCOUNT_WITHOUT_JETSTREAM) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
@@ -161,6 +166,7 @@ async def test_an_account_without_jetstream_is_found() -> None:
     assert found == ("account APP: JetStream is off, expected on",)
 
 
+@pytest.mark.one_server
 async def test_a_workflow_gets_a_durable_of_its_own(bus: Bus) -> None:
     consumer = workflow_consumer("nightly-report")
     assert await provision_consumer(bus, consumer) == ["consumer WORKFLOWS/workflow-nightly-report created"]

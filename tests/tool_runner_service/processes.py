@@ -143,7 +143,9 @@ class Runners:
         """A runner on a new volume, or on `root`, which another one made."""
         root = root or self.directory()
         seed = self.secured.seed_file(user)
-        runner = RunnerProcess(self.secured.server.url, seed, root, **settings)
+        server = self.secured.server
+        copies = {"BANKSMAN_NATS__REPLICAS": str(server.replicas)}
+        runner = RunnerProcess(server.url, seed, root, **copies, **settings)
         self._made.callback(runner.close)
         return runner
 

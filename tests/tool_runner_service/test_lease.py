@@ -125,6 +125,7 @@ async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: SecuredNats) -
             await lease.keep()
 
 
+@pytest.mark.one_server
 async def test_a_runner_without_its_broker_ends_itself_and_its_commands(own_runners: Runners) -> None:
     runner = own_runners.start()
     async with owning(own_runners.secured, runner) as owner:

@@ -9,37 +9,37 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.runtime.health import Health
 from banksman.runtime.service import Life
 from banksman.testing.fixtures import connect, provision_all
-from banksman.testing.nats import NatsServer
+from banksman.testing.nats import Broker, broker
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.workflows.playing import PlayedRunner
 
 
 @pytest.fixture(scope="module")
-def server() -> Generator[NatsServer]:
+def server() -> Generator[Broker]:
     """A server of this module: its runners and its registry are nobody else's."""
-    with NatsServer() as server:
+    with broker() as server:
         provision_all(server)
         yield server
 
 
 @pytest.fixture
-async def link(server: NatsServer) -> AsyncGenerator[Bus]:
+async def link(server: Broker) -> AsyncGenerator[Bus]:
     async with await connect(server) as bus:
         yield bus
 
 
 @pytest.fixture
-async def runner(server: NatsServer) -> AsyncGenerator[PlayedRunner]:
+async def runner(server: Broker) -> AsyncGenerator[PlayedRunner]:
     async with await connect(server, name="runner") as bus, PlayedRunner(bus).serving() as runner:
         yield runner
 
 
 @pytest.fixture
-async def service(server: NatsServer) -> AsyncGenerator[Life]:
+async def service(server: Broker) -> AsyncGenerator[Life]:
     """The workflows service, composed as in production, in this process."""
     settings = WorkflowServiceSettings(
-        nats=NatsSettings(url=server.url),
+        nats=NatsSettings(url=server.url, replicas=server.replicas),
         workflows=WorkflowSettings(drain_s=0.0),
         allow_weak_durability=True,  # the tests' servers do not sync each write
     )

@@ -256,15 +256,49 @@ class NatsCluster:
         """The node of that name, as stream and consumer leaders are named."""
         return next(node for node in self.nodes if node.name == name)
 
+    @property
+    def port(self) -> int:
+        """Where the first node listens."""
+        return self.nodes[0].port
+
     def log(self) -> str:
         """What all nodes wrote so far."""
         return "\n".join(node.log() for node in self.nodes)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start all nodes and wait until they accept clients."""
         for node in self.nodes:
             node.launch()
         for node in self.nodes:
             node.wait_ready()
+
+    def kill(self) -> None:
+        """End all nodes as `kill -9` does."""
+        for node in self.nodes:
+            node.kill()
+
+    def stop(self) -> None:
+        """End all nodes as an operator does."""
+        for node in self.nodes:
+            node.stop()
+
+    def pause(self) -> None:
+        """Freeze all nodes: connections stay open and nothing answers."""
+        for node in self.nodes:
+            node.pause()
+
+    def resume(self) -> None:
+        """Let them go on after `pause`."""
+        for node in self.nodes:
+            node.resume()
+
+    def restart(self) -> None:
+        """Kill all nodes and start them again on the same files and ports."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(
