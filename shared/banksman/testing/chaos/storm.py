@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from banksman.model_server import ModelServer
@@ -22,6 +22,7 @@ from banksman.testing.history.checks import breaches
 from banksman.testing.history.folded import Folded
 from banksman.testing.history.records import Fault, Recording, read
 from banksman.testing.history.summary import summary
+from banksman.testing.nats import servers as told_servers
 
 Strike = Callable[[Fleet, Recording], Awaitable[None]]
 """What happens to a fleet while people use it."""
@@ -41,7 +42,7 @@ class Chaos:
     """Share of the faults that freeze a process instead of killing it."""
     frozen_s: tuple[float, float] = (45.0, 90.0)
     """Seconds that one is frozen, at least and at most."""
-    servers: Servers = 1
+    servers: Servers = field(default_factory=told_servers)
     """nats-servers; of three at most one is away at a time."""
 
 
