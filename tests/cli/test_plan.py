@@ -88,3 +88,15 @@ def test_settings_of_a_service_reach_that_service(tmp_path: Path) -> None:
         "tool-runner"
     ]
     assert all("BANKSMAN_LOG__LEVEL" in spec.environment for name, spec in specs.items() if name != "nats")
+
+
+def test_the_server_keeps_little_garbage_unless_its_environment_says_otherwise(tmp_path: Path) -> None:
+    usual = planned(tmp_path)
+    told = planned(tmp_path, GOGC="200", GOMEMLIMIT="4GiB")
+
+    assert usual["nats"].environment["GOGC"] == "50"
+    assert {name: told["nats"].environment[name] for name in ("GOGC", "GOMEMLIMIT")} == {
+        "GOGC": "200",
+        "GOMEMLIMIT": "4GiB",
+    }
+    assert all("GOGC" not in spec.environment for name, spec in told.items() if name != "nats")

@@ -131,13 +131,13 @@ def serve_nats(config: Path, public_keys: Path) -> None:
         BadInput: the file of keys is missing.
         Unavailable: nats-server is not installed.
     """
-    from banksman.cli.up.nats import executable
+    from banksman.cli.up.nats import SERVER_ENVIRONMENT, executable
 
     if not public_keys.is_file():
         raise BadInput("--public-keys", str(public_keys), "the file that `banksman keys` wrote")
     keys = dict(line.split("=", 1) for line in public_keys.read_text(encoding="ascii").splitlines() if line)
     program = executable()
-    os.execve(program, [program, "--config", str(config)], {**os.environ, **keys})
+    os.execve(program, [program, "--config", str(config)], {**SERVER_ENVIRONMENT, **os.environ, **keys})
 
 
 def _service_of(user: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,13 @@ from banksman.bus.users import inbox_prefix
 from banksman.cli.up.state import DataDir
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.subjects import ANY
+
+SERVER_ENVIRONMENT: Mapping[str, str] = {"GOGC": "50"}
+"""What nats-server is told unless its environment says otherwise. By default its runtime lets garbage grow to
+the size of what is in use; half of that saves up to a quarter of its memory, for a twentieth more of its CPU
+(https://go.dev/doc/gc-guide)."""
+SERVER_VARIABLES = ("GOGC", "GOMEMLIMIT")
+"""What an operator may tell it."""
 
 LOCAL = Tenant("local", tool_servers=(ANY,))
 """Whom people are where the gateway asks for no key; services on this machine may serve its tools."""

@@ -10,7 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from banksman.bus import users
-from banksman.cli.up.nats import LocalNats
+from banksman.cli.up.nats import SERVER_ENVIRONMENT, SERVER_VARIABLES, LocalNats
 from banksman.cli.up.ports import free_port
 from banksman.cli.up.settings import UpSettings
 
@@ -84,7 +84,7 @@ class Plan:
             "nats",
             Stage.NATS,
             self.nats.command,
-            self._pick(_EVERYBODY),
+            {**SERVER_ENVIRONMENT, **self._pick((*_EVERYBODY, *SERVER_VARIABLES))},
             f"{self.nats.monitoring_url}/healthz",
         )
 
