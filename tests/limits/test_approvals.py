@@ -28,6 +28,7 @@ from banksman.contracts.events import (
     EventBody,
     IterationStarted,
     MessageCompleted,
+    Owner,
     Preview,
     RunStarted,
     ToolCallRequested,
@@ -201,10 +202,23 @@ async def _park_by_hand(
         ApprovalRequested(approval_id=approval_id, expires_at=expires_at, items=(item,)),
     )
     events = tuple(Event(seq=n, ts=now, run_id=run_id, data=body) for n, body in enumerate(bodies, 1))
-    commit = Commit(
-        ts=now, id=new_id("e"), log_epoch=new_id("l"), first_seq=1, owner=None, owner_epoch=1, events=events
+    owner = Owner(agent=new_id("agent-"), owner_epoch=1, work_seq=0)
+    claim = Commit(
+        ts=now,
+        id=new_id("e"),
+        log_epoch=new_id("l"),
+        first_seq=1,
+        owner=owner,
+        owner_epoch=1,
+        claim=True,
+        events=events[:1],
     )
-    await EventLog(bus).append("local", conversation, commit, after=0)
+    parked = claim.model_copy(
+        update={"id": new_id("e"), "first_seq": 2, "owner": None, "claim": False, "events": events[1:]}
+    )
+    last = await EventLog(bus).append("local", conversation, claim, after=0)
+    assert isinstance(last, int)
+    await EventLog(bus).append("local", conversation, parked, after=last)
     request = ApprovalRequest(
         tenant="local",
         conversation_id=conversation,
@@ -312,7 +326,6 @@ async def test_decisions_outlive_everything_and_three_days(model: ScriptedModel,
             ended = [await _ended(http, run) for run in (*runs, answer.json()["run_id"])]
 
     *ended, aged = ended
-    print(aged["tool_calls"])  # noqa: T201
     assert (aged["status"], aged["tool_calls"][0]["result"]["stdout"]) == ("completed", "ran\n")
     assert [run["status"] for run in ended] == ["completed", "rejected", "completed", "rejected"]
     ran = [call["result"].get("stdout") for run in ended for call in run["tool_calls"]]
