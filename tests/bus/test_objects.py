@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import AsyncIterator
 
 import pytest
+from nats.js.api import DiscardPolicy
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.jetstream import call, delete_message
-from banksman.bus.names import api
+from banksman.bus.names import api, object_chunks, object_meta, object_stream
 from banksman.bus.objects import CHUNK_BYTES, MAX_OBJECT_BYTES, ObjectBroken, Objects
-from banksman.contracts.errors import NotFound
+from banksman.bus.publish import durable
+from banksman.contracts.errors import NotFound, Overloaded
+from banksman.contracts.ids import new_id
 
 
 @pytest.fixture
@@ -58,6 +62,42 @@ async def test_objects_are_listed_by_prefix(outputs: Objects, tenant: str) -> No
     assert [(info.name, info.size) for info in found] == [(f"{tenant}/a", 2), (f"{tenant}/b", 2)]
 
 
+async def test_what_does_not_fit_leaves_nothing_behind(bus: Bus, tenant: str) -> None:
+    """A store that is nearly full stays as full as it was, however often somebody tries."""
+    store = f"small-{tenant}"
+    await bus.js.add_stream(
+        name=object_stream(store),
+        subjects=[object_chunks(store, ">"), object_meta(store, ">")],
+        max_bytes=CHUNK_BYTES * 3,
+        discard=DiscardPolicy.NEW,
+        allow_direct=True,
+        allow_rollup_hdrs=True,
+    )
+    objects = Objects(bus, store)
+    for _ in range(3):
+        with pytest.raises(Overloaded):
+            await objects.put("too large", b"x" * (CHUNK_BYTES * 4))
+        await objects.put("fits", b"y" * (CHUNK_BYTES + 1))
+        assert await objects.get("fits") == b"y" * (CHUNK_BYTES + 1)
+    assert await messages(bus, store) == 3
+    await bus.js.delete_stream(object_stream(store))
+
+
+@pytest.mark.parametrize("written", ["yesterday", "2026-01-01T00:00:00"])
+async def test_a_description_that_others_wrote_badly_hides_no_other_object(
+    outputs: Objects, bus: Bus, tenant: str, written: str
+) -> None:
+    """Every runner may write to the stores, also one that was taken over."""
+    await outputs.put(f"{tenant}/good", b"12")
+    for name, meta in (("dated", {"name": f"{tenant}/dated", "mtime": written}), ("broken", {})):
+        common = {"bucket": "outputs", "nuid": new_id("o"), "size": 0, "chunks": 0}
+        subject = object_meta("outputs", f"{tenant}{name}")
+        await durable(bus, subject, json.dumps({**common, **meta}).encode(), msg_id=new_id("x"))
+    found = {info.name: info async for info in outputs.list(f"{tenant}/")}
+    assert set(found) == {f"{tenant}/good", f"{tenant}/dated"}
+    assert found[f"{tenant}/dated"].modified_at < found[f"{tenant}/good"].modified_at
+
+
 async def test_an_object_above_16_mb_is_refused(outputs: Objects, tenant: str) -> None:
     with pytest.raises(MessageTooLarge):
         await outputs.put(tenant, b"x" * (MAX_OBJECT_BYTES + 1))
@@ -94,5 +134,5 @@ async def test_other_clients_read_our_objects_and_we_read_theirs(
     assert await outputs.get(f"{tenant}-theirs") == b"t" * 700_000
 
 
-async def messages(bus: Bus) -> int:
-    return (await call(bus, api("STREAM.INFO", "OBJ_outputs")))["state"]["messages"]
+async def messages(bus: Bus, store: str = "outputs") -> int:
+    return (await call(bus, api("STREAM.INFO", object_stream(store))))["state"]["messages"]

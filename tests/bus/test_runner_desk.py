@@ -16,9 +16,9 @@ from tests.bus.test_late_results import asked, desk
 
 
 async def test_a_call_that_broke_off_never_begins_again_though_its_second_start_looks_new(
-    nats_server: NatsServer, tenant: str
+    nats_server: NatsServer, bus: Bus, tenant: str
 ) -> None:
-    """P2. A fault of the process ends the execution; asked again, the start's first acknowledgement is lost."""
+    """P2. A fault ends the execution; asked again, the first acknowledgement of its start is lost."""
     executed: list[str] = []
 
     async def breaks_off(request: CallRequest) -> ToolResult:
@@ -27,15 +27,15 @@ async def test_a_call_that_broke_off_never_begins_again_though_its_second_start_
 
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
-        async with await Bus.connect(settings, name="lossy") as bus:
-            runner, request = desk(bus), asked(tenant)
+        async with await Bus.connect(settings, name="lossy") as lossy:
+            runner, request = desk(lossy), asked(tenant)
             assert runner.admit(request)[1]
             await _performed(runner, request, breaks_off)
             wire.lose_next("_INBOX")
             if runner.admit(request)[1]:
                 again = asyncio.create_task(_performed(runner, request, breaks_off))
                 while not wire.lost:
-                    await asyncio.sleep(0)
+                    await bus.ready()
                 await wire.cut()
                 await again
             facts = await CallSlots(bus).facts(tenant, request.attempt)

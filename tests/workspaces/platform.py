@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,6 +37,7 @@ from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
+from banksman.runs.settle import ASK_AGAIN_S
 from banksman.runs.workspace_reports import WorkspaceReports
 from banksman.testing.fixtures import SecuredNats
 from tests.tool_runner_service.processes import RunnerProcess, Runners
@@ -129,6 +131,10 @@ class Platform:
         idempotent = tool == "read_file"
         placement = await self.placed(conversation)
         request = self.request(placement, conversation, tool, idempotent=idempotent, **arguments)
+        return await self._taken(placement, request)
+
+    async def _taken(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
+        conversation = request.conversation_id
         async with asyncio.timeout(WAIT_S):
             while True:
                 answer = await self.send(placement, request)
@@ -144,8 +150,20 @@ class Platform:
             return await asyncio.shield(self._finished[request.attempt])
 
     async def call(self, conversation: str, tool: str, **arguments: Any) -> tuple[Placement, ToolResult]:
+        """Have a call executed; asked for again every now and then, as the owner of a run does."""
         placement, request = await self.begin(conversation, tool, **arguments)
-        return placement, await self.result(request)
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ASK_AGAIN_S):
+                        return placement, await asyncio.shield(self._finished[request.attempt])
+                placement, request = await self._asked_again(placement, request)
+
+    async def _asked_again(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
+        answer = await self.send(placement, request)
+        if answer is not None and answer.answer in ("accepted", "done"):
+            return placement, request
+        return await self._taken(placement, request)
 
     async def bash(self, conversation: str, command: str) -> str:
         """What a command writes."""

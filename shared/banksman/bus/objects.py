@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,13 +24,17 @@ from banksman.bus.errors import MessageTooLarge
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import ROLLUP, object_chunks, object_meta, object_stream
 from banksman.bus.publish import durable
-from banksman.contracts.errors import Fault, NotFound, Unavailable
+from banksman.contracts.errors import BanksmanError, Fault, NotFound, Refused, Unavailable
 from banksman.contracts.ids import new_id
+
+logger = logging.getLogger(__name__)
 
 MAX_OBJECT_BYTES = 16 * 1024 * 1024
 CHUNK_BYTES = 512 * 1024
 DEADLINE_S = 60.0
 """Seconds that writing or reading one object may take."""
+ABANDON_S = 5.0
+"""Seconds more for removing what was stored of an object that could not be stored whole."""
 
 
 class ObjectBroken(Fault):
@@ -95,14 +101,18 @@ class Objects:
             digest=_digest(data),
             mtime=datetime.now(UTC).isoformat().replace("+00:00", "Z"),
         )
-        async with _deadline(f"writing {self._store}/{name}", deadline_s):
-            old = await self._meta(name)
-            subject = object_chunks(self._store, upload)
-            for number, piece in enumerate(pieces):
-                await durable(self._bus, subject, piece, msg_id=f"{upload}:{number}", budget_s=deadline_s)
-            await self._put_meta(meta, deadline_s)
-            if old is not None:
-                await jetstream.purge_subject(self._bus, self._stream, object_chunks(self._store, old.nuid))
+        try:
+            async with _deadline(f"writing {self._store}/{name}", deadline_s):
+                old = await self._meta(name)
+                subject = object_chunks(self._store, upload)
+                for number, piece in enumerate(pieces):
+                    await durable(self._bus, subject, piece, msg_id=f"{upload}:{number}", budget_s=deadline_s)
+                await self._put_meta(meta, deadline_s)
+                if old is not None:
+                    await self._purge_chunks(old.nuid)
+        except Refused:
+            await self._abandon(name, upload)
+            raise
         return _info(meta)
 
     async def get(
@@ -184,15 +194,30 @@ class Objects:
         if meta is None:
             return False
         await jetstream.purge_subject(self._bus, self._stream, self._meta_subject(name))
-        await jetstream.purge_subject(self._bus, self._stream, object_chunks(self._store, meta.nuid))
+        await self._purge_chunks(meta.nuid)
         return True
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        """The objects whose name begins with `prefix`."""
+        """The objects whose name begins with `prefix`; one whose description cannot be read is left out."""
         async for message in direct.read(self._bus, self._stream, object_meta(self._store, ">")):
-            meta = self._decoded(message)
+            try:
+                meta = self._decoded(message)
+            except ObjectBroken as broken:
+                logger.warning("%s", broken)
+                continue
             if not meta.deleted and meta.name.startswith(prefix):
                 yield _info(meta)
+
+    async def _abandon(self, name: str, upload: str) -> None:
+        """Remove the chunks of an object that was not stored; they stay while that is not known."""
+        with contextlib.suppress(BanksmanError, TimeoutError):
+            async with asyncio.timeout(ABANDON_S):
+                stored = await self._meta(name)
+                if stored is None or stored.nuid != upload:
+                    await self._purge_chunks(upload)
+
+    async def _purge_chunks(self, nuid: str) -> None:
+        await jetstream.purge_subject(self._bus, self._stream, object_chunks(self._store, nuid))
 
     async def _chunks(self, subject: str, max_bytes: int) -> bytes:
         """What is stored on a subject, up to the message that goes beyond `max_bytes`."""
@@ -239,8 +264,16 @@ def _digest(data: bytes) -> str:
 
 
 def _info(meta: _Meta) -> ObjectInfo:
-    modified = datetime.fromisoformat(meta.mtime) if meta.mtime else datetime.fromtimestamp(0, UTC)
-    return ObjectInfo(meta.name, meta.size, modified)
+    return ObjectInfo(meta.name, meta.size, _moment(meta.mtime))
+
+
+def _moment(written: str) -> datetime:
+    """When an object was written; long ago when its writer gave no moment that can be read."""
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        return datetime.fromtimestamp(0, UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 @asynccontextmanager

@@ -115,6 +115,8 @@ class WorkspaceReport(Stored):
     """Why the copy could not be restored, so that the workspace began empty."""
     starts: bool = False
     """Whether the workspace is about to be made: asks for the files that it starts with."""
+    missing: bool = False
+    """Whether the runner has no files of this term: what it changed in it was on a volume that is gone."""
 
 
 class WorkspaceVerdict(Stored):

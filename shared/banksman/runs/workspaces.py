@@ -61,7 +61,7 @@ def wanted(
     if holder is not None and holder.serving:
         return _served(record, holder)
     if not record.dirty:
-        return chosen and _served(_moved(record, chosen), chosen)
+        return chosen and _served(_moved(record, chosen.runner), chosen)
     if holder is not None:
         # It ends, or its sandbox does not hold: either way it stores a copy soon.
         return None
@@ -69,7 +69,7 @@ def wanted(
         return Wanted(record.model_copy(update={"gone_since": now}), serves=False)
     if chosen is None or now < record.gone_since + timedelta(seconds=wait_s):
         return None
-    return _served(_moved(record, chosen), chosen)
+    return _served(_moved(record, chosen.runner), chosen)
 
 
 def reported(
@@ -91,6 +91,8 @@ def reported(
     mine = not record.deleted and (record.runner, record.term) == (runner, report.term)
     if not mine or report.runner_epoch < record.runner_epoch:
         return None, _verdict(record, mine=mine)
+    if report.missing and record.dirty:
+        return _moved(record, runner), _verdict(record, mine=False)
     told = record.model_copy(update=_told(record, report) | _started_with(assistant))
     verdict = _verdict(told, mine=True)
     if assistant is not None:
@@ -142,12 +144,13 @@ def _served(record: WorkspaceOwner, by: RunnerLease) -> Wanted:
     return Wanted(record.model_copy(update=served), serves=True)
 
 
-def _moved(record: WorkspaceOwner, chosen: RunnerLease) -> WorkspaceOwner:
+def _moved(record: WorkspaceOwner, to: str) -> WorkspaceOwner:
+    """The record of a workspace that begins a term with its last copy, at another runner or the same."""
     term = record.term + 1
     loss = record.loss
     if record.dirty:
         loss = WorkspaceLoss(term=term, snapshot_ts=record.snapshot and record.snapshot.created_at)
-    moved = {"runner": chosen.runner, "term": term, "dirty": False, "loss": loss}
+    moved = {"runner": to, "term": term, "dirty": False, "loss": loss}
     return record.model_copy(update=moved)
 
 
@@ -170,10 +173,12 @@ class WorkspaceDesk:
     """Requests that were admitted and have not ended."""
     edits: int = 0
     """Requests that may change files, begun by this process: between two equal counts nothing changed."""
+    past: int = 0
+    """The newest term that is known to be over here."""
 
     def admits(self, place: WorkspacePlace) -> bool:
         """Whether a request may be let in: not when it is from before a move."""
-        return place.term >= self.term
+        return place.term >= self.term and place.term > self.past
 
     def takes(self, place: WorkspacePlace) -> None:
         """Note that the files of a term are there, as they are in the copy."""

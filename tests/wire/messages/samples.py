@@ -300,7 +300,14 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
     yield (
         "workspace.report",
         workspaces.WorkspaceReport(
-            runner_epoch=4, term=2, generation=7, snapshot=copy, complete=True, lost="broken", starts=True
+            runner_epoch=4,
+            term=2,
+            generation=7,
+            snapshot=copy,
+            complete=True,
+            lost="broken",
+            starts=True,
+            missing=True,
         ),
     )
     first = AssistantFile(path="bin/run", encoding="base64", executable=True, content="/w==")

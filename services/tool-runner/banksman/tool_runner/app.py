@@ -21,7 +21,15 @@ from banksman.bus.objects import Objects
 from banksman.bus.slots import CallSlots
 from banksman.bus.users import TOOL_RUNNER, tool_runner
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, FileAnswer, FileRequest, RunnerLease
+from banksman.contracts.calls import (
+    DRAINING,
+    CallAnswer,
+    CallRequest,
+    CancelCall,
+    FileAnswer,
+    FileRequest,
+    RunnerLease,
+)
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.subjects import ANY
 from banksman.runs.lease import Lease
@@ -136,7 +144,7 @@ async def _serve(
     _tell_health(life, worker)
     life.ready()
     await life.stop.wait()
-    worker.lease.withdraw("draining")
+    worker.lease.withdraw(DRAINING)
     await worker.drain(own.drain_s)
     await _ended(keeping)
     await keeper.copy_all()

@@ -26,7 +26,7 @@ from banksman.contracts.wire import parse_as
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.tool_runner import files
 from banksman.tool_runner.files import PathRefused, relative
-from banksman.tool_runner.holdings import CopyLost, Holdings
+from banksman.tool_runner.holdings import CopyLost, Holdings, Moved
 from banksman.tool_runner.keeper import Keeper
 from banksman.tool_runner.uploads import Uploads
 from banksman.tool_runner.workspace import Workspace, WorkspaceStore
@@ -69,6 +69,8 @@ class FilesApi:
                 answer = FileAnswer()
             else:
                 answer = await self._placed(tenant, conversation_id, request)
+        except Moved:
+            answer = FileAnswer(moved=True)
         except (BanksmanError, PathRefused, CopyLost) as error:
             answer = FileAnswer(error=str(error))
         except OSError as error:

@@ -42,6 +42,13 @@ class _Record(BaseModel):
     """Why the copy could not be restored; None when it was, or this has been told."""
 
 
+class Moved(Unavailable):
+    """The workspace has moved on since a request was placed: whoever sent it must place it anew."""
+
+    def __init__(self) -> None:
+        super().__init__("the workspace has moved since it was placed")
+
+
 class CopyLost(Exception):
     """The copy of a workspace cannot be restored, so it is empty now; the message is for the model."""
 
@@ -126,7 +133,14 @@ class Holdings:
 
     def admits(self, tenant: str, conversation: str, place: WorkspacePlace) -> bool:
         """Whether a request may be let in; if not, whoever sent it must place the workspace anew."""
-        return self.of(tenant, conversation).desk.admits(place)
+        holding = self.of(tenant, conversation)
+        return holding.desk.admits(place) and not self._names_an_older_copy(holding, place)
+
+    def _names_an_older_copy(self, holding: Holding, place: WorkspacePlace) -> bool:
+        """Whether files that are in their copy only would be restored from one that is replaced by now."""
+        if place.term != holding.desk.term or holding.snapshot == (place.snapshot and place.snapshot.id):
+            return False
+        return not self.workspaces.exists(*holding.key)
 
     def is_empty(self, tenant: str, conversation: str, place: WorkspacePlace) -> bool:
         """Whether a workspace was never used, so that looking into it needs no files."""
@@ -151,12 +165,13 @@ class Holdings:
 
         Raises:
             CopyLost: they cannot be restored; the next request finds an empty workspace.
-            Unavailable: not now: nobody answers, or the workspace has moved on.
+            Moved: the workspace is of another term by now.
+            Unavailable: not now: nobody answers.
             OSError: the files cannot be written.
         """
         async with holding.lock:
-            if place.term < holding.desk.term:
-                raise Unavailable("the workspace has moved since it was placed")
+            if not holding.desk.admits(place):
+                raise Moved
             exists = self.workspaces.exists(*holding.key)
             if place.term > holding.desk.term or not exists:
                 await self._take(holding, place)
@@ -186,8 +201,11 @@ class Holdings:
             verdict = await self.ask(holding, report)
             if not verdict.known:
                 desk.changed = True
-            if not (verdict.mine and desk.changed):
-                raise Unavailable("the workspace has moved since it was placed")
+            if not verdict.mine:
+                desk.past = desk.term
+                raise Moved
+            if not desk.changed:
+                raise Unavailable("the workspace is at a later change by now")
         desk.edits += 1
 
     async def remember(self, holding: Holding) -> None:
@@ -221,7 +239,7 @@ class Holdings:
 
         A process that dies meanwhile leaves a record that says so: then all of it is done again.
         """
-        first = await self._first_files(holding, place)
+        first = await self._asked_before_taking(holding, place)
         await self._mark_unfinished(holding)
         await self.workspaces.delete(*holding.key)
         lost = None
@@ -237,14 +255,20 @@ class Holdings:
         if lost is not None:
             raise CopyLost(lost)
 
-    async def _first_files(self, holding: Holding, place: WorkspacePlace) -> tuple[AssistantFile, ...]:
-        """What a workspace starts with: none but one that never changed anywhere does."""
-        if place.generation > 0 or place.snapshot is not None:
-            return ()
-        report = WorkspaceReport(runner_epoch=self.runner_epoch, term=place.term, starts=True)
+    async def _asked_before_taking(
+        self, holding: Holding, place: WorkspacePlace
+    ) -> tuple[AssistantFile, ...]:
+        """The files that a workspace starts with: none but one that never changed anywhere has some.
+
+        Files of the same term may have been here, on a volume that is gone. Then the record begins another
+        term, with the loss.
+        """
+        starts = place.generation == 0 and place.snapshot is None
+        report = WorkspaceReport(runner_epoch=self.runner_epoch, term=place.term, starts=starts, missing=True)
         verdict = await self._reports.ask(*holding.key, report)
         if not verdict.mine:
-            raise Unavailable("the workspace has moved since it was placed")
+            holding.desk.past = place.term
+            raise Moved
         return verdict.files
 
     def _make(self, holding: Holding, first: tuple[AssistantFile, ...]) -> None:

@@ -110,6 +110,8 @@ class Worker:
                     await self.holdings.ready(holding, request.place, changes=changes)
                 except CopyLost as error:
                     lost = str(error)
+                except OSError as error:
+                    lost = f"The workspace cannot be used: {error.strerror}"
                 except BaseException:
                     self.desk.release(request)
                     raise
