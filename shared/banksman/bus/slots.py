@@ -6,6 +6,7 @@ there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -28,6 +29,11 @@ from banksman.contracts.work import ApprovalReply, ApprovalRequest
 T = TypeVar("T", bound=BaseModel)
 
 FactKind = Literal["started", "result"]
+
+SETTLES_S = 10.0
+"""Seconds within which it is decided whether a message that others are refused for is stored: electing a
+stream's leader takes up to 8."""
+_LOOK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,25 +282,34 @@ async def _bury(bus: Bus, stream: str, message: StoredMessage | WorkMessage, rea
 async def _put(
     bus: Bus, stream: str, subject: str, value: T, writer: str, *, may_read: bool = True
 ) -> Placed[T]:
-    taken = False
-    try:
-        ack = await durable(bus, subject, value.model_dump_json(by_alias=True).encode(), msg_id=writer)
-    except SlotTaken:
-        taken = True
-    else:
-        # A duplicate at the first try is what an earlier call stored; after more tries, what one of them
-        # stored whose acknowledgement was lost.
-        if not ack.duplicate or ack.tries > 1:
-            return Placed(value, fresh=True)
-    stored = await _read(bus, stream, subject, type(value)) if may_read else None
-    return Placed(stored, fresh=False, taken=taken)
+    payload = value.model_dump_json(by_alias=True).encode()
+    deadline = asyncio.get_running_loop().time() + SETTLES_S
+    while True:
+        taken = False
+        try:
+            ack = await durable(bus, subject, payload, msg_id=writer)
+        except SlotTaken:
+            taken = True
+        else:
+            # A duplicate at the first try is what an earlier call stored; after more tries, what one of them
+            # stored whose acknowledgement was lost.
+            if not ack.duplicate or ack.tries > 1:
+                return Placed(value, fresh=True)
+        if not may_read:
+            return Placed(None, fresh=False, taken=taken)
+        stored = await _read(bus, stream, subject, type(value))
+        if stored is not None:
+            return Placed(stored, fresh=False, taken=taken)
+        # The leader of three servers refuses from the moment another message is on its way. It may also never
+        # be stored, when its leader dies: then whoever writes next has decided.
+        if not taken or asyncio.get_running_loop().time() > deadline:
+            raise NotReady(f"{subject}: its slot was freed meanwhile")
+        await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-async def _read(bus: Bus, stream: str, subject: str, model: type[T]) -> T:
+async def _read(bus: Bus, stream: str, subject: str, model: type[T]) -> T | None:
     message = await jetstream.last_message(bus, stream, subject)
-    if message is None:
-        raise NotReady(f"{subject}: its slot was freed meanwhile")
-    return _decode(model, subject, message.data)
+    return None if message is None else _decode(model, subject, message.data)
 
 
 def _decode(model: type[T], subject: str, data: bytes) -> T:
