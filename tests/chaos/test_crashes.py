@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
 """Seconds: processes are started again, which takes its time on a busy machine."""
 
 AGENTS = ("agent-1", "agent-2")
+FROZEN_S = 10.0
+"""Seconds: as long as clients take to notice that a server does not answer."""
 
 
 def terminals(client: Client, conversation: str) -> list[Frame]:
@@ -114,6 +116,37 @@ async def test_an_owner_that_was_frozen_meets_the_higher_claim_and_stops(stage: 
     assert len(terminals(client, conversation)) == 2
     assert len(client.events(conversation, "tool_call.requested")) == 1
     assert stage.executions(marker) == 1
+
+
+async def test_runs_go_on_after_the_broker_stood_still_for_ten_seconds(stage: Stage, marker: str) -> None:
+    """P1, P2, P3: one works, one is thought about, one waits for a person; nothing of them happens twice."""
+    working, thought, asked = (f"{marker}-{name}" for name in ("working", "thought", "asked"))
+    broker = stage.fleet.servers[0]
+    async with stage.connected() as client:
+        held = bash(thought).model_copy(update={"gate": Gate(name=marker)})
+        runs = [await stage.run(client, bash(working, 2.0), Reply(text="done"))]
+        runs.append(await stage.run(client, bash(asked), Reply(text="done"), assistant=ASKING))
+        runs.append(await stage.run(client, held, Reply(text="done")))
+        await client.question(runs[1][1])
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
+        await until(lambda: stage.executions(working) == 1)
+        broker.freeze()
+        try:
+            stage.model.open_gate(marker)
+            await asyncio.sleep(FROZEN_S)
+        finally:
+            broker.thaw()
+        answer = await client.approve(runs[1][1])
+        while answer["type"] == "error" and answer["retryable"]:
+            answer = await client.approve(runs[1][1])
+        outcomes = [await client.finished(run_id) for _, run_id in runs]
+        await stage.fleet.ready()
+        after = [await client.run(conversation, "once more") for conversation, _ in runs]
+
+    assert answer["type"] == "ack", answer
+    assert [outcome["status"] for outcome in (*outcomes, *after)] == ["completed"] * 6
+    assert [len(terminals(client, conversation)) for conversation, _ in runs] == [2, 2, 2]
+    assert [stage.executions(name) for name in (working, thought, asked)] == [1, 1, 1]
 
 
 async def test_what_is_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, marker: str) -> None:

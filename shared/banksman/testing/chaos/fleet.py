@@ -18,13 +18,15 @@ from typing import Self
 import httpx
 
 from banksman.bus.connection import Bus
-from banksman.bus.users import OPERATOR
+from banksman.bus.users import OPERATOR, OPERATOR_FILES
 from banksman.cli.up.child_process import problem_of
 from banksman.cli.up.nats import LOCAL
 from banksman.cli.up.plan import Plan, ProcessSpec, Stage, launched
 from banksman.cli.up.settings import LocalSettings, UpSettings
 from banksman.cli.up.state import DataDir
+from banksman.model_server import ModelServer
 from banksman.testing.chaos.broker import Broker, Servers
+from banksman.testing.chaos.canaries import Canaries, Search, found_in_files
 from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.nats import servers as told_servers
 from banksman.tool_runner.identity import sandbox_identity
@@ -228,9 +230,11 @@ class Fleet:
         self.nats = self.broker.nats
         if host != "127.0.0.1":
             self.broker.listen_everywhere()
+        self.canaries = Canaries()
+        """What must never be found outside of keys and environments."""
         inherited = {
             **{name: value for name in _KEPT if (value := os.environ.get(name)) is not None},
-            "BANKSMAN_MODELS__OPENAI_API_KEY": "sk-test-canary-openai-0123456789",
+            **self.canaries.environment(model_url, host),
             "BANKSMAN_MODELS__OPENAI_BASE_URL": f"{model_url}/v1",
             **(settings or {}),
         }
@@ -301,6 +305,20 @@ class Fleet:
         """The operator's connection, which may read everything."""
         async with await self.broker.connect(OPERATOR) as bus:
             yield bus
+
+    async def leaks(self, model: ModelServer) -> list[str]:
+        """Where one of the canaries is that should not be; a sentence each.
+
+        Searched are the logs, what the servers keep on disk, every stream of both accounts, the workspaces,
+        and what the model was asked; not the directory of the keys, nor the environments.
+        """
+        search = Search(self.canaries.with_files(self._data.keys))
+        places = (self._data.logs, self._data.nats, self.ledger, *self.roots)
+        found = [*await found_in_files(search, *places), *search.requests(model)]
+        for user in (OPERATOR, OPERATOR_FILES):
+            async with await self.broker.connect(user) as bus:
+                found += [sentence async for sentence in search.streams(bus)]
+        return found
 
     def ledgers(self) -> list[Path]:
         """The ledgers of all workspaces; some of them may be removed meanwhile."""

@@ -57,6 +57,8 @@ class Person:
     recording: Recording
     chance: random.Random
     on_event: Callable[[Frame], None]
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """By which the gateway knows who it is."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     _socket: ClientConnection | None = None
     _waiting: dict[str, asyncio.Future[Frame | None]] = field(
@@ -73,7 +75,14 @@ class Person:
             with contextlib.suppress(OSError, WebSocketException, TimeoutError):
                 async with (
                     asyncio.timeout(CONNECT_S) as opening,
-                    connect(url, max_size=None, compression=None, ping_interval=5, ping_timeout=10) as socket,
+                    connect(
+                        url,
+                        additional_headers=self.headers,
+                        max_size=None,
+                        compression=None,
+                        ping_interval=5,
+                        ping_timeout=10,
+                    ) as socket,
                 ):
                     await self._hello(socket)
                     opening.reschedule(None)

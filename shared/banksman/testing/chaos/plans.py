@@ -28,7 +28,7 @@ ASSISTANTS = {
 Verdict = Literal["approve", "reject", "edit", "race", "ignore"]
 Kind = Literal[
     "text", "command", "commands", "json", "tool", "approve", "reject", "feedback", "edit", "race", "cancel",
-    "cancel-question", "steer", "queue", "remember", "workflow", "workflow-here", "workflow-cancel",
+    "cancel-question", "steer", "queue", "remember", "pry", "workflow", "workflow-here", "workflow-cancel",
     "workflow-misfit",
 ]  # fmt: skip
 
@@ -48,6 +48,7 @@ WEIGHTS: dict[Kind, int] = {
     "steer": 4,
     "queue": 3,
     "remember": 5,
+    "pry": 4,
     "workflow": 4,
     "workflow-here": 4,
     "workflow-cancel": 3,
@@ -55,6 +56,13 @@ WEIGHTS: dict[Kind, int] = {
 }
 WORKFLOW_KINDS: frozenset[Kind] = frozenset(kind for kind in WEIGHTS if kind.startswith("workflow"))
 """What a user starts without a model."""
+
+_PRY = (
+    "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n';"
+    " cat /run/secrets/* /etc/banksman/* ~/.banksman/keys/* /proc/1/root/*/keys/*; find / -name '*.nk'"
+    " -not -path '/proc/*' -exec cat {} +; true"
+)
+"""What a command tries that looks for secrets; whatever it finds comes out as its result."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,9 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
             return Plan(kind, marker, AUTO, (done,))
         case "command" | "steer" | "queue":
             return Plan(kind, marker, AUTO, (_native(_bash(marker, seconds)), done), think_s=think_s)
+        case "pry":
+            looks = ToolCall(name="bash", arguments={"command": f"{command(marker)}; {_PRY}"})
+            return Plan(kind, marker, AUTO, (_native(looks), done))
         case "commands":
             two = (_bash(f"{marker}-1", seconds), _bash(f"{marker}-2", 0.0))
             return Plan(kind, marker, AUTO, (_native(*two), _native(_bash(f"{marker}-3", 0.0)), done))
@@ -96,10 +107,24 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
             # Long enough that the cancel meets it in the middle, or before it began.
             slow = _bash(marker, chance.choice((0.5, 3.0)))
             return Plan(kind, marker, AUTO, (_native(slow), done), think_s=think_s)
+        case "cancel-question" | "approve" | "reject" | "edit" | "race" | "remember" | "feedback":
+            return _asking(chance, kind, marker, think_s, _bash(marker, seconds), done)
+        case "workflow" | "workflow-here" | "workflow-cancel" | "workflow-misfit":
+            return Plan(kind, marker, AUTO, (done,), think_s=think_s)
+
+
+Asking = Literal["cancel-question", "approve", "reject", "edit", "race", "remember", "feedback"]
+"""What a person is asked about."""
+
+
+def _asking(
+    chance: random.Random, kind: Asking, marker: str, think_s: float, call: ToolCall, done: Reply
+) -> Plan:
+    match kind:
         case "cancel-question":
-            return Plan(kind, marker, ASKING, (_native(_bash(marker, 0)), done), "ignore", think_s)
+            return Plan(kind, marker, ASKING, (_native(call), done), "ignore", think_s)
         case "approve" | "reject" | "edit" | "race":
-            return Plan(kind, marker, ASKING, (_native(_bash(marker, seconds)), done), kind, think_s)
+            return Plan(kind, marker, ASKING, (_native(call), done), kind, think_s)
         case "remember":
             # The same file again: in the run where that is what was decided, in the next one else.
             wrote = (_native(_write(marker, 1)), _native(_write(marker, 2)), done)
@@ -108,10 +133,8 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
             later = wrote if remember == "conversation" else ()
             assistant = ASKING if verdict == "approve" else FEEDBACK
             return Plan(kind, marker, assistant, (*wrote, *later), verdict, think_s, remember=remember)
-        case "workflow" | "workflow-here" | "workflow-cancel" | "workflow-misfit":
-            return Plan(kind, marker, AUTO, (done,), think_s=think_s)
         case "feedback":
-            return Plan(kind, marker, FEEDBACK, (_native(_bash(marker, 0)), done), "reject", think_s)
+            return Plan(kind, marker, FEEDBACK, (_native(call), done), "reject", think_s)
 
 
 def filled_in(form: JsonObject, chance: random.Random, chosen: Plan) -> JsonObject:

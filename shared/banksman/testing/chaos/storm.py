@@ -56,6 +56,8 @@ class Verdict:
     log: str
     """The end of every process's log."""
     breaches: dict[str, list[str]]
+    leaks: list[str]
+    """Where a secret was found."""
 
     @property
     def kills(self) -> int:
@@ -65,12 +67,13 @@ class Verdict:
     @property
     def good(self) -> bool:
         """Whether every promise was kept."""
-        return not self.breaches and not self.problems
+        return not (self.breaches or self.problems or self.leaks)
 
     def __str__(self) -> str:
         broken = [f"BROKEN {name}: {len(found)}: {found[:8]}" for name, found in self.breaches.items()]
         problems = [f"PROBLEM {problem}" for problem in self.problems[:20]]
-        return "\n".join([summary(self.history), *problems, *broken])
+        leaks = [f"LEAK {leak}" for leak in self.leaks[:20]]
+        return "\n".join([summary(self.history), *problems, *broken, *leaks])
 
 
 async def chaos(asked: Chaos, directory: Path) -> Verdict:
@@ -109,4 +112,5 @@ async def under_traffic(
         async with traffic.running():
             await strike(fleet, recording)
     history = Folded(read(file))
-    return Verdict(history, traffic.problems, fleet.log(), breaches(history))
+    leaks = await fleet.leaks(model)
+    return Verdict(history, traffic.problems, fleet.log(), breaches(history), leaks)

@@ -140,7 +140,7 @@ class Traffic:
     async def _prepare(self) -> None:
         # What was executed before is none of this recording's.
         self._known_effects.update(self._ledger_lines())
-        async with httpx.AsyncClient(base_url=self.fleet.urls[0], trust_env=False, timeout=20) as http:
+        async with self._http(self.fleet.urls[0]) as http:
             for name, fields in ASSISTANTS.items():
                 answer = await http.post("/context/assistants", json={"id": name, **fields})
                 assert answer.status_code in (201, 409), answer.text
@@ -148,7 +148,14 @@ class Traffic:
         for number in range(PEOPLE):
             chance = random.Random(self.chance.random())
             name = f"person-{number + 1}"
-            self.people.append(Person(name, self.fleet.urls, self.recording, chance, self._on_event))
+            headers = self.fleet.canaries.headers
+            self.people.append(
+                Person(name, self.fleet.urls, self.recording, chance, self._on_event, headers=headers)
+            )
+
+    def _http(self, url: str) -> httpx.AsyncClient:
+        headers = self.fleet.canaries.headers
+        return httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=20)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         assert self._group is not None
@@ -303,7 +310,7 @@ class Traffic:
     async def _read_again(self) -> None:
         """Read every conversation once more, over HTTP and by another gateway, as a reader of its own."""
         await self.fleet.ready()
-        async with httpx.AsyncClient(base_url=self.fleet.urls[-1], trust_env=False, timeout=20) as http:
+        async with self._http(self.fleet.urls[-1]) as http:
             for conversation_id in self.conversations:
                 await self._read_log(http, conversation_id)
 
