@@ -123,8 +123,10 @@ class ApprovalReply(Stored):
     digests: tuple[str, ...] = ()
     """Digests of the calls as they were shown, in the order of the request."""
     decided_at: Timestamp
+    answer_id: str = ""
+    """Of the request that gave it: a repeat of the request knows its answer by this. It decides nothing."""
     signature: str = ""
-    """Hex HMAC-SHA256 of the gateway over everything else; empty for what agents settle themselves."""
+    """Hex HMAC-SHA256 of the gateway over all but `answer_id`; empty for what agents settle themselves."""
 
 
 class DeadLetter(Stored):

@@ -19,7 +19,7 @@ ANSWERS = frozenset({"approved", "rejected", "mixed"})
 
 
 def sign(reply: ApprovalReply, key: bytes) -> ApprovalReply:
-    """The reply with the gateway's signature over all its other fields."""
+    """The reply with the gateway's signature over what it decides."""
     return reply.model_copy(update={"signature": _mac(reply, key)})
 
 
@@ -29,7 +29,7 @@ def is_signed(reply: ApprovalReply, key: bytes) -> bool:
 
 
 def _mac(reply: ApprovalReply, key: bytes) -> str:
-    text = reply.model_copy(update={"signature": ""}).model_dump_json()
+    text = reply.model_copy(update={"signature": ""}).model_dump_json(exclude={"answer_id"})
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 

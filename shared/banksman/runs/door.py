@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from banksman.contracts.errors import BadInput, Conflict, NotReady
 from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
-from banksman.contracts.ids import digest
+from banksman.contracts.ids import digest, new_id
 from banksman.contracts.tools import call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, RunSignal, StartRun
@@ -86,6 +86,8 @@ class Verdict:
     all: str | None = None
     """`approve` or `reject`, for every item alike."""
     remember: Remember | None = None
+    answer_id: str = field(default_factory=lambda: new_id("answer-"))
+    """The same for every repeat of a request, and for no other request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,7 @@ class Decided:
     reply: ApprovalReply
     """The stored answer."""
     won: bool
-    """Whether this very call stored it."""
-    agrees: bool
-    """Whether it says what the verdict says, whoever stored it."""
+    """Whether it is this verdict, stored now or by an earlier try of its request."""
 
 
 async def decide(
@@ -128,8 +128,7 @@ async def decide(
     """
     request, stored = await slots.read(tenant, approval_id)
     if stored is not None:
-        reply = _honoured(stored, request, key)
-        return Decided(reply, won=False, agrees=_agrees(reply, request, verdict, schemas))
+        return _decided(_honoured(stored, request, key), verdict)
     if request is None:
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
     now = clock.now()
@@ -148,30 +147,20 @@ async def decide(
         remember=verdict.remember,
         digests=tuple(item.digest for item in request.items),
         decided_at=now,
+        answer_id=verdict.answer_id,
     )
-    mine = sign(reply, key)
-    winner = _honoured(await slots.settle(mine), request, key)
-    return Decided(winner, won=winner == mine, agrees=_agrees(winner, request, verdict, schemas))
+    winner = await slots.settle(sign(reply, key))
+    return _decided(_honoured(winner, request, key), verdict)
+
+
+def _decided(reply: ApprovalReply, verdict: Verdict) -> Decided:
+    return Decided(reply, won=reply.answer_id == verdict.answer_id)
 
 
 def _honoured(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
     if problem(stored, request, key) is not None:
         raise NotReady(f"approval {stored.approval_id!r} is open again in a moment", retry_after_s=0.5)
     return stored
-
-
-def _agrees(
-    reply: ApprovalReply,
-    request: ApprovalRequest | None,
-    verdict: Verdict,
-    schemas: Mapping[str, JsonObject],
-) -> bool:
-    if request is None or reply.remember != verdict.remember:
-        return False
-    try:
-        return reply.decisions == tuple(_decision(item, verdict, schemas) for item in request.items)
-    except BadInput:
-        return False
 
 
 def _decision(item: ApprovalItem, verdict: Verdict, schemas: Mapping[str, JsonObject]) -> ItemDecision:

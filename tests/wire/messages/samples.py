@@ -210,6 +210,7 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
         remember="conversation",
         digests=(CALL.digest,),
         decided_at=TS,
+        answer_id="answer-1",
         signature="00ff",
     )
     yield "approval.reply", reply

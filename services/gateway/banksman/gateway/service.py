@@ -219,23 +219,17 @@ class Service:
             raise Forbidden("this key may not decide approvals")
         if (request.all is None) == (not request.decisions):
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
-        mine = new_id("answer-")
-        ids = await self._once(caller, request, {"answer": mine})
-        verdict = Verdict(
-            by=caller.user, decisions=request.decisions, all=request.all, remember=request.remember
-        )
+        ids = await self._once(caller, request, {"answer": new_id("answer-")})
+        verdict = Verdict(caller.user, request.decisions, request.all, request.remember, ids["answer"])
         schemas = await self._schemas(caller, request)
         decided = await self._settled(caller, request.approval_id, verdict, schemas)
         reply = decided.reply
-        # A repeated request lost against itself: it is told what it was told before. Another client of the
-        # same user may have decided otherwise meanwhile.
-        repeated = ids["answer"] != mine and reply.by == caller.user and decided.agrees
         return Ack(
             reply_to=request.id,
             conversation_id=reply.conversation_id,
             run_id=reply.run_id,
             resolved_by=reply.by,
-            already_resolved=not (decided.won or repeated),
+            already_resolved=not decided.won,
             outcome=reply.outcome,
         )
 
