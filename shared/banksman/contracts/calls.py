@@ -125,6 +125,10 @@ class CallProgress(Stored):
     text: str = ""
 
 
+DRAINING = "draining"
+"""`RunnerLease.problem` of a process that ends in order: another one of it is expected."""
+
+
 class RunnerLease(Stored):
     """KV `runners.{r}`: alive for as long as the key is there."""
 
@@ -135,8 +139,14 @@ class RunnerLease(Stored):
     workspaces: bool = True
     """False for a tool server: it serves its own tools and keeps no workspaces."""
     serving: bool = True
-    """False when its sandbox does not hold; `problem` says why."""
+    """False when it takes no more calls; `problem` says why."""
     problem: str | None = None
+    """`DRAINING`, or what keeps its sandbox from holding."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no more calls because it ends in order."""
+        return not self.serving and self.problem == DRAINING
 
 
 class _OnFiles(Stored):

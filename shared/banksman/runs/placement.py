@@ -7,6 +7,7 @@ goes elsewhere is decided by `banksman.runs.workspaces`.
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Self
 
@@ -70,10 +71,14 @@ class Placements:
         self._wait_s = wait_s
         self._spread = Spread()
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
-        self._leases = BucketView(Bucket(bus, RUNNERS, RunnerLease))
+        self._leases = BucketView(Bucket(bus, RUNNERS, RunnerLease), on_change=self._changed)
+        self._began_at = float("-inf")
+        self._ended_at: dict[str, float] = {}
+        """When a process of a tool server was last seen to end, by the head of its key."""
 
     async def __aenter__(self) -> Self:
         await self._leases.__aenter__()
+        self._began_at = asyncio.get_running_loop().time()
         return self
 
     async def __aexit__(
@@ -88,6 +93,20 @@ class Placements:
     def instances(self, server: str, tenant: str | None) -> list[Instance]:
         """The live processes of a tool server that is `tenant`'s, or everybody's."""
         return [one for one in self._instances(server) if one.tenant == tenant]
+
+    def gone_s(self, server: str, tenant: str | None) -> float:
+        """Seconds since `tenant`'s, or everybody's, tool server had a live process; 0.0 while it has one.
+
+        Of what was before this process began to watch nothing is known: it counts as seen until then.
+        """
+        if self.instances(server, tenant):
+            return 0.0
+        head = server if tenant is None else f"{server}.{tenant}"
+        return asyncio.get_running_loop().time() - max(self._ended_at.get(head, 0.0), self._began_at)
+
+    async def wait_for_runner(self) -> None:
+        """Wait until a runner is alive; the caller sets the deadline."""
+        await self._leases.wait_for(lambda _: any(lease.workspaces for lease in self.leases()))
 
     async def alive(self, placement: Placement) -> bool:
         """Whether that process of the runner, or of the tool server, still holds its lease."""
@@ -202,6 +221,10 @@ class Placements:
         if over is None:
             return await self._owners.create(key, record) is not None
         return await self._owners.update(key, record, over.revision) is not None
+
+    def _changed(self, key: str, entry: Entry[RunnerLease] | None) -> None:
+        if entry is None:
+            self._ended_at[key.rpartition(".")[0]] = asyncio.get_running_loop().time()
 
     def _instances(self, server: str) -> list[Instance]:
         found = (Instance.of(entry) for entry in self._leases.entries(f"{server}."))

@@ -22,7 +22,7 @@ from banksman.bus.control import ControlPlane
 from banksman.bus.leases import instance_key
 from banksman.bus.slots import CallSlots
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall, RunnerLease
+from banksman.contracts.calls import DRAINING, CallAnswer, CallRequest, CancelCall, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
@@ -194,7 +194,7 @@ class ToolServer:
                 renewing = tasks.create_task(self._keep_registered(), name="registration")
                 await self._stop.wait()
                 renewing.cancel()
-                lease.withdraw("draining")
+                lease.withdraw(DRAINING)
                 await calls.drain(self._drain_s)
 
     def _calls(self, bus: Bus, epoch: int, lease: Lease, tasks: asyncio.TaskGroup) -> Calls:

@@ -80,7 +80,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
             Placements(bus, clock, wait_s=settings.workspaces.wait_s)
         )
         catalog = await stack.enter_async_context(
-            ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled)
+            ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
         )
         watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
         usage = await stack.enter_async_context(UsageLedger(bus))
@@ -100,7 +100,9 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
                 Tenants(settings.tenants, usage),
             ),
         )
-        registry = await stack.enter_async_context(ToolRegistry(bus, clock, catalog.registered, placements))
+        registry = await stack.enter_async_context(
+            ToolRegistry(bus, clock, catalog.registered, placements, away_s=settings.agent.away_s)
+        )
         await stack.enter_async_context(control_plane(bus, worker, registry))
         life.ready()
         if settings.agent.default_model is not None:

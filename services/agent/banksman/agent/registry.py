@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from banksman.agent.catalog import WORKSPACE_NAMES
+from banksman.agent.catalog import DEFAULT_AWAY_S, WORKSPACE_NAMES
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.messages import Message
@@ -51,9 +51,25 @@ class ToolRegistry:
     """
 
     def __init__(
-        self, bus: Bus, clock: Clock, registered: BucketView[ToolRegistration], placements: Placements
+        self,
+        bus: Bus,
+        clock: Clock,
+        registered: BucketView[ToolRegistration],
+        placements: Placements,
+        *,
+        away_s: float = DEFAULT_AWAY_S,
     ) -> None:
+        """Describe it.
+
+        Args:
+            bus: The connection.
+            clock: By which registrations are dated, the same for all agents.
+            registered: The registry as it changes.
+            placements: Who is there to call.
+            away_s: Seconds without any process after which a server's tools are withdrawn.
+        """
         self._clock = clock
+        self._away_s = away_s
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
         self._registered = registered
         self._placements = placements
@@ -139,7 +155,7 @@ class ToolRegistry:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             for entry in self._registered.entries():
-                if self._abandoned(entry):
+                if self._abandoned(entry) and self._gone(entry):
                     await self._remove(entry)
 
     async def _remove(self, entry: Entry[ToolRegistration]) -> None:
@@ -155,6 +171,12 @@ class ToolRegistry:
             return False
         server = one.definition.server
         return server is None or not self._placements.instances(server, one.tenant)
+
+    def _gone(self, entry: Entry[ToolRegistration]) -> bool:
+        """Whether its server is not just restarting."""
+        one = entry.value
+        server = one.definition.server
+        return server is None or self._placements.gone_s(server, one.tenant) >= self._away_s
 
     def _check(self, tenant: str | None, definition: ToolDefinition) -> None:
         _check_definition(definition)

@@ -50,7 +50,7 @@ class Reply:
     provider: str
     provider_state: JsonObject | None
     tools: Mapping[str, ToolDefinition]
-    """The tools that were offered."""
+    """The tools that may be called."""
     old_contents: Mapping[str, str]
     """By path: what files that the calls would write hold now."""
 

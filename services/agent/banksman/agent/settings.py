@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from banksman.agent.catalog import DEFAULT_AWAY_S
 from banksman.agent.pricing import Price
 from banksman.agent.providers.base import ProviderSettings
 from banksman.bus.connection import NatsSettings
@@ -22,6 +23,9 @@ class AgentSettings(HealthSettings):
     """Runs that a process drives at once; parked runs take none."""
     tools_enabled: bool = True
     """False turns tools off for the whole system; chat goes on as plain text."""
+    away_s: float = Field(default=DEFAULT_AWAY_S, ge=0)
+    """Seconds that whoever serves a tool may take to restart. So long a call of it is accepted though nobody
+    serves it now, and waits; after that its server counts as gone, and its tools are withdrawn."""
     approval_expiry_s: float = Field(default=7 * 86_400, gt=0)
     """Seconds a question to a person stays open."""
     prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)

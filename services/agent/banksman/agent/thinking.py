@@ -60,6 +60,8 @@ class _Prepared:
     request: ModelRequest
     tools: tuple[ToolDefinition, ...]
     """Those offered, also where the protocol tells of them in the prompt."""
+    dropped: frozenset[str]
+    """Names of those that were left out to keep to the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ class Thinker:
         ending = await self.tenants.used_up(owned)
         if ending is not None:
             return lambda state: ended(state, ending)
+        tools = owned.run.settings.tools
+        if not self.catalog.settled(tools) and not await unless_cancelled(owned, self.catalog.settle()):
+            return _nothing
         try:
             prepared = await self._prepared(owned.state, owned.run)
             room = await self.compactor.before(owned, prepared.request)
@@ -143,9 +148,15 @@ class Thinker:
             model=answered.model,
             provider=answered.provider,
             provider_state=written.provider_state,
-            tools={tool.name: tool for tool in prepared.tools},
+            tools=self._tools(owned.state, run, prepared),
             old_contents=await self._old_contents(owned.state, reading),
         )
+
+    def _tools(self, state: Conversation, run: Run, prepared: _Prepared) -> dict[str, ToolDefinition]:
+        """What the model may call, by name: also what was not offered because its server restarts."""
+        returning = self.catalog.returning(state.tenant, run.settings.tools)
+        kept = (tool for tool in returning if tool.name not in prepared.dropped)
+        return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
     async def _prepared(self, state: Conversation, run: Run) -> _Prepared:
         """The request, before it is sent.
@@ -181,7 +192,7 @@ class Thinker:
             state.conversation_id,
         )
         protocol = protocol_for(settings.tool_protocol)
-        return _Prepared(protocol, protocol.prepare(request), prompt.tools)
+        return _Prepared(protocol, protocol.prepare(request), prompt.tools, frozenset(prompt.dropped))
 
     async def _base_prompt(self, tenant: str, run: Run) -> str:
         prompt_id = run.settings.system_prompt_id
