@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
-from banksman.bus.keys import seed_file
-from banksman.bus.users import OPERATOR, OPERATOR_FILES
 from banksman.model_server import Gate, Reply, ToolCall
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.client import Client
 from banksman.testing.system import ScriptedModel, scripted_model
+from tests.broker.commands import banksman
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
@@ -140,32 +135,3 @@ async def only_nats(fleet: Fleet) -> AsyncGenerator[None]:
 def bash(command: str) -> Reply:
     """A reply that asks for one command."""
     return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a command said."""
-
-    code: int
-    out: str
-    err: str
-
-
-async def banksman(fleet: Fleet, *arguments: str) -> Ended:
-    """Run a command as the operator of this system."""
-    keys = fleet.nats.data.keys
-    told = {
-        "BANKSMAN_NATS__URL": fleet.nats.url,
-        "BANKSMAN_NATS__MONITORING_URL": fleet.nats.monitoring_url,
-        "BANKSMAN_NATS__NKEY_SEED_FILE": str(seed_file(keys, OPERATOR)),
-        "BANKSMAN_OPERATOR__RUN_NKEY_SEED_FILE": str(seed_file(keys, OPERATOR_FILES)),
-    }
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "banksman.cli", *arguments),
-        env={**kept, **told},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    return Ended(process.returncode or 0, out.decode(), err.decode())

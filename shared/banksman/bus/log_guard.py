@@ -103,6 +103,6 @@ class LogGuard:
             for damaged in found.damaged:
                 await self._damaged.put(damaged)
         if found.damaged or found.went_back:
-            logger.error("the logs are counted anew: %d of them lost commits", len(found.damaged))
+            logger.warning("the logs are counted anew: %d of them lost commits", len(found.damaged))
             await self._heads.begin(found.known.mark)
         self._checked = True

@@ -167,7 +167,7 @@ class HeadsKeeper:
             await asyncio.wait([self._task])
 
     async def _keep_for_ever(self) -> None:
-        seen: int | None = None
+        first, seen = True, 0
         while not self._ending.is_set():
             try:
                 mark = await self._heads.mark()
@@ -176,16 +176,20 @@ class HeadsKeeper:
                     continue
                 generation = mark.value.generation
                 newest = await self._heads.newest(generation)
-                # Somebody else writes whenever there is something new.
-                idle = newest is None or seen in (None, newest.revision)
-                upto = newest.value.upto if newest else 0
-                if idle and await last_sequence(self._heads.bus, EVENTS) > upto:
+                # Whoever keeps the account writes whenever there is something new.
+                if first or await self._is_left(newest, seen):
+                    first = False
                     await self._keep(generation, newest)
                     newest = await self._heads.newest(generation)
-                seen = newest.revision if newest else None
+                seen = newest.revision if newest else 0
             except BanksmanError as error:
                 logger.warning("the heads of the logs are not kept now: %s", error)
             await self._pause(self._standby_s)
+
+    async def _is_left(self, newest: Entry[HeadsSegment] | None, seen: int) -> bool:
+        """Whether nobody wrote since the last look although there is something to write."""
+        revision, upto = (newest.revision, newest.value.upto) if newest else (0, 0)
+        return revision == seen and await last_sequence(self._heads.bus, EVENTS) > upto
 
     async def _keep(self, generation: str, newest: Entry[HeadsSegment] | None) -> None:
         """Follow and write, until another process writes or this one ends."""
