@@ -86,6 +86,29 @@ async def test_subscriptions_and_requests_go_on_after_the_server_was_killed(
     assert own_bus.stats.reconnects == 1
 
 
+async def test_a_request_that_was_given_up_is_not_sent_later(own_nats: NatsServer, own_bus: Bus) -> None:
+    """The client library keeps what is published while it is disconnected, and sends it when it is back."""
+    served: list[bytes] = []
+
+    async def serve(message: Message) -> None:
+        served.append(message.data)
+        await own_bus.publish(message.reply, b"done")
+
+    await own_bus.subscribe("files.delete", serve)
+    await own_bus.ready()
+    own_nats.kill()
+    async with asyncio.timeout(20):
+        while own_bus.connected:  # noqa: ASYNC110  # the connection tells nobody when it is lost
+            await asyncio.sleep(0.01)
+    with pytest.raises(Unavailable):
+        await own_bus.request("files.delete", b"given up", 0.1)
+    waiting = asyncio.create_task(own_bus.request("files.delete", b"still wanted", 30))
+    own_nats.start()
+    assert await waiting == b"done"
+    await own_bus.ready(20)
+    assert served == [b"still wanted"]
+
+
 async def test_readiness_is_a_round_trip(own_nats: NatsServer, own_bus: Bus) -> None:
     await own_bus.ready()
     own_nats.pause()

@@ -20,7 +20,7 @@ from nats.js import JetStreamContext
 
 from banksman.bus.client import jetstream
 from banksman.bus.client import subscribe as nats_subscribe
-from banksman.bus.errors import ConnectionLost
+from banksman.bus.errors import ConnectionLost, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
 from banksman.bus.settings import BusStats, NatsSettings
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 PUBLISHES_IN_FLIGHT = 16
 """Durable publishes a process has under way. A server that syncs each write has no group commit: more only
 wait longer."""
+
+SETTLES_S = 0.01
 
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
@@ -177,15 +179,29 @@ class Bus:
     async def request(
         self, subject: str, payload: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Ask whoever serves `subject`.
+        """Ask whoever serves `subject`. A request that was given up while disconnected is never sent.
 
         Raises:
             Unavailable: no answer came in time, or nobody serves it: then `no_responders` is True, and
                 nothing was done.
             Forbidden: this user may not publish there.
         """
-        answer = await self.replies.ask(subject, payload, headers=headers, timeout_s=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                await self._wait_to_send()
+        except TimeoutError as error:
+            raise TimedOut(subject, timeout_s) from error
+        left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
+        answer = await self.replies.ask(subject, payload, headers=headers, timeout_s=left_s)
         return answer.data
+
+    async def _wait_to_send(self) -> None:
+        """Wait until what is published is sent at once: until then nats-py keeps it, and sends it later."""
+        await self.wait_connected()
+        while not self.nc.is_connected:
+            # It says that the connection is lost a moment after it knows.
+            await asyncio.sleep(SETTLES_S)
+            await self.wait_connected()
 
     async def subscribe(
         self,
