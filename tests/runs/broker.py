@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from banksman.bus.declarations import MAX_MESSAGE_BYTES
+from banksman.bus.errors import MessageTooLarge
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
@@ -17,6 +19,8 @@ from banksman.runs.state import Conversation, apply_commit
 from tests.runs.processes import Message
 
 TENANT = "acme"
+MAX_COMMIT_BYTES = MAX_MESSAGE_BYTES - 1024
+"""What the headers leave of a message."""
 
 
 @dataclass
@@ -57,7 +61,10 @@ class Broker:
         before = self.fold(expected.conversation_id)
         if before.stream_seq != expected.stream_seq:
             return None
-        commit = Commit.model_validate_json(commit.model_dump_json())
+        stored = commit.model_dump_json()
+        if len(stored.encode()) > MAX_COMMIT_BYTES:
+            raise MessageTooLarge(before.conversation_id, len(stored.encode()), MAX_COMMIT_BYTES)
+        commit = Commit.model_validate_json(stored)
         seq = next(self.seqs)
         self.logs.setdefault(before.conversation_id, []).append((seq, commit))
         after = self.folds[before.conversation_id] = apply_commit(before, seq, commit)

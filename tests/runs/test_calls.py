@@ -7,6 +7,9 @@ import pytest
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.events import ProtocolRetry, RunFinished
 from banksman.contracts.messages import ToolMessage
+from banksman.contracts.tools import ToolResult
+from banksman.contracts.wire import MAX_DEPTH, JsonObject
+from banksman.runs.settle import fitting
 from tests.runs.plans import CallPlan, Plan, Reply, calls
 from tests.runs.processes import Process, Task
 from tests.runs.scene import Scene
@@ -377,3 +380,48 @@ def test_a_request_that_arrives_late_is_answered_done() -> None:
     answer = late()
     assert answer.answer == "done"
     assert scene.executed() == 1
+
+
+# -- results of many bytes -----------------------------------------------------------------------------------
+
+WIDE = "水"
+"""Three bytes in the log."""
+LONG = WIDE * 87_000
+"""As much as is kept of a result."""
+RESULTS = {
+    "five results": ((CallPlan(),) * 5, LONG),
+    "a result that is the answer": ((*(CallPlan(),) * 4, CallPlan(terminate=True)), LONG),
+    "an answer that is written twice as long": ((CallPlan(), CallPlan(terminate=True)), '"\\' * 65_400),
+}
+
+
+@pytest.mark.parametrize(("planned", "output"), RESULTS.values(), ids=RESULTS)
+@pytest.mark.parametrize("queued", [False, True], ids=["alone", "with a long message behind it"])
+def test_results_of_many_bytes_end_their_run_in_as_many_commits_as_they_need(
+    planned: tuple[CallPlan, ...], output: str, queued: bool
+) -> None:
+    """P1: what fits no message by itself would be tried for ever."""
+    scene = Scene()
+    scene.output = output
+    for runner in scene.runners.values():
+        assert runner.desk is not None
+        runner.desk.capacity = len(planned)
+    scene.start(Plan((Reply(planned),)))
+    if queued:
+        scene.client_starts("c", "long", Plan(), LONG)
+    scene.run_until(lambda: len([task for task in scene.ready if task.name == "perform"]) == len(planned))
+    scene.agent.paused = True
+    scene.run(seconds=1)
+    scene.agent.paused = False
+    scene.run(seconds=30)
+    assert scene.outcomes() == ["completed"] * (1 + queued)
+    assert scene.kinds() == ["ok"] * len(planned)
+    scene.end()
+
+
+def test_a_result_that_is_nested_too_deep_is_replaced() -> None:
+    content: JsonObject = {}
+    for _ in range(MAX_DEPTH):
+        content = {"a": content}
+    told = fitting(ToolResult(tool_call_id="k", content=content, runner="r1"))
+    assert (told.error_kind, told.runner) == ("output_limit", "r1")

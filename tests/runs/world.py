@@ -88,6 +88,8 @@ class World:
         self.homes: dict[str, str] = {}
         self.unfit: set[str] = set()
         """Runners whose sandbox does not hold."""
+        self.output = ""
+        """What each call writes."""
         self.asked: dict[str, set[str]] = {}
         """Runners that were asked for a call."""
         for runner in self.runners.values():
@@ -258,6 +260,8 @@ class World:
                 owned = await accept(ports, body, message.seq)
                 if owned is not None:
                     await drive(owned, self._think)
+                if owned is None or (owned.state.run is None and owned.state.queue):
+                    await handlers.wake_queue(ports, self.broker.fold(body.conversation_id))
             case "replies", ApprovalReply():
                 await handlers.on_decision(ports, body)
             case "timers", ApprovalRequest():
@@ -326,7 +330,8 @@ class World:
         if ids["run_id"] != fresh["run_id"]:
             self.census["client: request repeated"] += 1
         plan = self.plans.setdefault(ids["run_id"], plan)
-        await SimulatedIntake(self).start(start_of(conversation_id, ids["run_id"], ids["message_id"], plan))
+        start = start_of(conversation_id, ids["run_id"], ids["message_id"], plan, body)
+        await SimulatedIntake(self).start(start)
         await Op("ack client", lambda: self.ledger.answer_request(request_id, ids["run_id"]))
 
     def client_decides(self, approval_id: str, verdict: Verdict) -> None:
@@ -456,7 +461,8 @@ class World:
             return failed(call.id, "cancelled", "ended").model_copy(update={"runner": runner.name})
         if hangs:
             return failed(call.id, "tool_error", "hung").model_copy(update={"runner": runner.name})
-        return ToolResult(tool_call_id=call.id, content={"success": True}, runner=runner.name)
+        content: JsonObject = {"success": True, "stdout": self.output} if self.output else {"success": True}
+        return ToolResult(tool_call_id=call.id, content=content, runner=runner.name)
 
     def start_attempt(self, runner: Process, started: CallStarted) -> bool:
         """A runner stores the start of an attempt; True when it did, just now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from banksman.agent.worker import Worker
 from banksman.bus.connection import Bus
@@ -75,7 +76,7 @@ async def test_a_run_whose_driver_fails_again_and_again_is_not_buried_while_it_i
     message = agent.start("go", "openai:scripted/once")
     bus = agent.log.bus
     faulty = with_faults(agent, lambda commit: not commit.claim)
-    named = {"tenant": agent.tenant, "conversation_id": agent.conversation}
+    named: dict[str, Any] = {"tenant": agent.tenant, "conversation_id": agent.conversation}
     outcomes: list[Outcome] = []
     for number in range(1, DELIVERIES + 1):
         outcomes.append(await handle(bus, RUNS, faulty.on_work, replace(message, num_delivered=number)))

@@ -20,8 +20,9 @@ from banksman.contracts.errors import BadInput
 WIRE_VERSION = 1
 """Version of the stored and transmitted forms. Readers accept it and refuse a higher one by name."""
 
-MAX_DEPTH = 200
-"""Levels of nesting accepted in JSON; pydantic's own parser stops at the same depth."""
+MAX_DEPTH = 128
+"""Levels of nesting accepted in JSON. The log wraps it a few levels deeper, and pydantic's parser, by which
+it is read, stops at 200."""
 
 JsonObject = dict[str, JsonValue]
 """A JSON object; what tool arguments and tool results are."""
@@ -70,7 +71,7 @@ def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
         raise BadInput(what, None, f"JSON nested at most {MAX_DEPTH} deep") from error
     except ValueError as error:
         raise BadInput(what, None, f"valid JSON ({error})") from error
-    if _depth(value) > MAX_DEPTH:
+    if depth_of(value) > MAX_DEPTH:
         raise BadInput(what, None, f"JSON nested at most {MAX_DEPTH} deep")
     return value
 
@@ -122,7 +123,8 @@ def _no_constant(name: str) -> JsonValue:
     raise ValueError(f"{name} is not JSON")
 
 
-def _depth(value: JsonValue) -> int:
+def depth_of(value: JsonValue) -> int:
+    """Levels of nesting; 1 for a plain value."""
     deepest, stack = 0, [(value, 1)]
     while stack:
         node, level = stack.pop()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from banksman.contracts.errors import Fenced, Refused
+from banksman.contracts.errors import CallerMistake, Fenced, Refused
 from banksman.contracts.events import ApprovalRequested, EventBody, Owner
 from banksman.contracts.work import ApprovalRequest, RunWork
 from banksman.runs.delivery import AskAgain, Claim, Enqueue, Nothing, meaning
@@ -16,6 +16,9 @@ from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
 
 HOLD_ON_S = 1.0
 """Seconds after which an owner tries again what the broker refused or did not answer."""
+
+ALONE, WITH_END, WITH_NEXT_RUN = range(3)
+"""What a commit holds beside what was to be recorded: nothing; what follows for its run; and the next run."""
 
 Build = Callable[[Conversation], Iterable[EventBody]]
 """Says what to record, given the state it will be appended to. May be asked again after a conflict."""
@@ -50,22 +53,32 @@ class Ownership:
         return self.state.run is not None and self.state.owner == self.owner
 
     async def commit(self, build: Build) -> None:
-        """Record what `build` says and all that follows from it.
+        """Record what `build` says and all that follows from it, as far as that fits one message.
 
         Raises:
             Fenced: a higher claim owns the run.
+            CallerMistake: what is to be recorded does not fit one message by itself.
         """
+        extent = WITH_NEXT_RUN if self.start_next else WITH_END
         while True:
             self._check_fence()
             draft = Draft(self.state, self.ports.clock.now())
             run_id = self.run.run_id
-            draft.add(run_id, build(self.state))
-            draft.follow(start_next=self.start_next)
+            bodies = tuple(build(self.state))
+            draft.add(run_id, bodies)
+            if extent != ALONE:
+                draft.follow(start_next=extent == WITH_NEXT_RUN)
             owner = None if draft.rests else self.owner
             if not draft.events and owner == self.state.owner:
                 return
             commit = draft.commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
-            stored = await self.ports.log.append(self.state, commit)
+            try:
+                stored = await self.ports.log.append(self.state, commit)
+            except CallerMistake:
+                if extent == ALONE or (extent == WITH_END and not bodies):
+                    raise
+                extent -= 1
+                continue
             if stored is not None:
                 self.state = stored
                 break

@@ -41,6 +41,9 @@ class Log(Protocol):
 
         Returns:
             The state with the commit applied, or None when another commit came first.
+
+        Raises:
+            CallerMistake: it does not fit one message.
         """
         ...
 

@@ -14,6 +14,7 @@ from banksman.contracts.errors import Poison
 from banksman.contracts.events import ApprovalItem, EventBody, ToolCallCompleted, WorkspaceChanged
 from banksman.contracts.ids import attempt_id
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
+from banksman.contracts.wire import MAX_DEPTH, depth_of
 from banksman.runs.losses import losses
 from banksman.runs.owner import Ownership
 from banksman.runs.ports import Facts, Placement
@@ -41,9 +42,9 @@ NOBODY = "No runner could take this call."
 MOST_LOST_RUNNERS = 3
 """Runners that may go away with a call that can be repeated; after that many it is what ended them."""
 
-COMMIT_CHARS = 512 * 1024
+COMMIT_BYTES = 512 * 1024
 """Of the results that go into one commit, in JSON; what is left goes into the next."""
-RESULT_CHARS = 256 * 1024
+RESULT_BYTES = 256 * 1024
 """Of one result in JSON; a longer one is replaced by one that says so."""
 
 
@@ -424,14 +425,19 @@ class Settlement:
 
 
 def fitting(result: ToolResult) -> ToolResult:
-    """The result, or in its place one that says that it was too long."""
-    size = len(result.model_dump_json())
-    if size <= RESULT_CHARS:
-        return result
-    text = f"The result had {size} characters; at most {RESULT_CHARS} are kept. The call was executed."
-    return failed(result.tool_call_id, "output_limit", text).model_copy(
-        update={"runner": result.runner, "started_at": result.started_at, "duration_ms": result.duration_ms}
-    )
+    """The result, or in its place one that says why the log does not take it."""
+    size = _bytes_of(result)
+    if size > RESULT_BYTES:
+        return _replaced(result, f"The result had {size} bytes; at most {RESULT_BYTES} are kept.")
+    if depth_of(result.content) > MAX_DEPTH:
+        return _replaced(result, f"The result was nested more than {MAX_DEPTH} levels deep; it is not kept.")
+    return result
+
+
+def _replaced(result: ToolResult, why: str) -> ToolResult:
+    told = failed(result.tool_call_id, "output_limit", f"{why} The call was executed.")
+    kept = {"runner": result.runner, "started_at": result.started_at, "duration_ms": result.duration_ms}
+    return told.model_copy(update=kept)
 
 
 def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
@@ -439,14 +445,18 @@ def batches(results: Iterable[ToolResult]) -> Iterator[tuple[ToolResult, ...]]:
     batch: list[ToolResult] = []
     size = 0
     for result in results:
-        more = len(result.model_dump_json())
-        if batch and size + more > COMMIT_CHARS:
+        more = _bytes_of(result) + sum(len(change.model_dump_json().encode()) for change in result.changed)
+        if batch and size + more > COMMIT_BYTES:
             yield tuple(batch)
             batch, size = [], 0
         batch.append(result)
         size += more
     if batch:
         yield tuple(batch)
+
+
+def _bytes_of(result: ToolResult) -> int:
+    return len(result.model_dump_json().encode())
 
 
 def completions(state: Conversation, results: Iterable[ToolResult]) -> list[EventBody]:

@@ -27,7 +27,7 @@ from banksman.contracts.events import (
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.runs.rendering import answer_text
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
-from banksman.runs.tracked import fitting
+from banksman.runs.tracked import fitting, fitting_text
 
 MAX_MALFORMED = 3
 """Unreadable replies in a row that end a run."""
@@ -247,7 +247,7 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
     """The terminal event of a run."""
     return RunFinished(
         status=status,
-        content=content,
+        content=fitting_text(content),
         service=run.settings.service,
         model=run.answered_by or run.settings.model,
         iterations=run.iteration,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from banksman.contracts.events import TrackedCall
 from banksman.contracts.wire import JsonObject, JsonValue
+
+MAX_CONTENT_BYTES = 512 * 1024
+"""Of an outcome's text in JSON; the log has the whole before it."""
+_CUT = "… (cut here: it is too long for the outcome)"
 
 MAX_TRACKED_BYTES = 192 * 1024
 """Of all calls of an outcome together; a commit is one message of at most 1 MiB, and has more to hold."""
@@ -32,8 +37,16 @@ def fitting(calls: tuple[TrackedCall, ...]) -> tuple[TrackedCall, ...]:
     return kept[first:]
 
 
+def fitting_text(text: str) -> str:
+    """The text of an outcome, cut where it is too long."""
+    kept = text
+    while (size := len(json.dumps(kept, ensure_ascii=False).encode())) > MAX_CONTENT_BYTES:
+        kept = kept[: len(kept) * MAX_CONTENT_BYTES // size - 1]
+    return kept if kept is text else kept + _CUT
+
+
 def _sizes(calls: Iterable[TrackedCall]) -> list[int]:
-    return [len(call.model_dump_json()) + 1 for call in calls]
+    return [len(call.model_dump_json().encode()) + 1 for call in calls]
 
 
 def _shortened(call: TrackedCall, chars: int) -> TrackedCall:

@@ -91,6 +91,9 @@ class Worker:
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
             if owned is not None and not await self._driven(owned):
                 return Leave()
+        if owned is None or (owned.state.run is None and owned.state.queue):
+            # Whoever ended the run before could not take the next one along in the same commit.
+            await handlers.wake_queue(self.ports, before if owned is None else owned.state)
         if claims >= CRASH_LOOP_CLAIMS:
             # It has its terminal event; the copy is for those who look into why.
             raise Poison(message.subject, f"crash_loop: run {work.run_id} was given up")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import structlog
@@ -81,9 +82,8 @@ def _arguments(written: str | JsonObject) -> JsonObject:
     Raises:
         BadInput: when they are not one JSON object.
     """
-    if not isinstance(written, str):
-        return written
-    value = strict_json(written, what="arguments") if written.strip() else {}
+    text = written if isinstance(written, str) else json.dumps(written)
+    value = strict_json(text, what="arguments") if text.strip() else {}
     if not isinstance(value, dict):
-        raise BadInput("arguments", written[:120], "one JSON object")
+        raise BadInput("arguments", text[:120], "one JSON object")
     return value
