@@ -270,3 +270,24 @@ async def test_only_what_the_stream_accepted_is_followed(
     await durable(bus, subjects.tool_started(tenant, "k-1"), b"{}", msg_id=tenant)
     await bus.ready()
     assert follower.seqs == [1]
+
+
+async def test_who_stops_following_need_not_wait_for_a_broker_that_is_gone(
+    own_nats: NatsServer, own_bus: Bus, tenant: str, conversation: str
+) -> None:
+    """P16. Somebody else compares the log at that moment, and waits for the broker to come back."""
+    follower = Follower()
+    async with LiveHub(EventLog(own_bus)) as hub:
+        following = await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=follower)
+        own_nats.kill()
+        async with asyncio.timeout(20):
+            while own_bus.connected:  # noqa: ASYNC110  # the connection tells nobody when it is lost
+                await asyncio.sleep(0.01)
+        comparing = asyncio.create_task(following.channel.check())
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await following.close()
+        assert not comparing.done()
+        assert hub.open_conversations == 0
+        comparing.cancel()
+        await asyncio.wait([comparing])

@@ -46,9 +46,11 @@ class Following:
     position: int
     """Stream sequence of the last commit that it was given."""
     channel: _Channel = field(repr=False)
+    closed: bool = False
 
     async def close(self) -> None:
-        """Stop; the last follower of a conversation ends its subscription."""
+        """Stop, also while the broker is away; the last follower of a conversation ends its subscription."""
+        self.closed = True
         await self.channel.leave(self)
 
 
@@ -202,13 +204,18 @@ class _Channel:
                     self._subscription = await self._hub.log.bus.subscribe(self.subject, self._received)
                 await self._catch_up(following)
             except BaseException:
-                await self._remove(following)
+                await self.leave(following)
                 raise
         return following
 
     async def leave(self, following: Following) -> None:
-        async with self._turn:
-            await self._remove(following)
+        # Without its turn, which may be with somebody who waits for the broker.
+        if following in self._followings:
+            self._followings.remove(following)
+        if not self._followings and (subscription := self._subscription) is not None:
+            self._subscription = None
+            self._hub.forget(self)
+            await subscription.unsubscribe()
 
     async def close(self) -> None:
         if self._subscription:
@@ -263,17 +270,11 @@ class _Channel:
             self._give(following, stored)
 
     def _give(self, following: Following, stored: StoredCommit) -> None:
+        if following.closed:
+            return
         following.position = stored.stream_seq
         self._owned = stored.commit.owner is not None
         try:
             following.on_commit(stored)
         except Exception:
             logger.exception("%s: a follower failed", self.subject)
-
-    async def _remove(self, following: Following) -> None:
-        if following in self._followings:
-            self._followings.remove(following)
-        if not self._followings and self._subscription:
-            self._hub.forget(self)
-            await self._subscription.unsubscribe()
-            self._subscription = None

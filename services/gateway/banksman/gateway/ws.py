@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 
 from starlette.responses import JSONResponse
@@ -12,6 +13,9 @@ from banksman.contracts.errors import ErrorCode, Unauthorized
 from banksman.contracts.frames import SUBPROTOCOL, Draining
 from banksman.gateway.auth import Caller, Tickets, bearer
 from banksman.gateway.connection import RESTART, UNSUPPORTED_PROTOCOL, Connection, Terms
+
+DRAIN_S = 5.0
+"""Seconds that websockets may take to close; each gives its client two, and two more for its last frames."""
 
 
 @dataclass
@@ -58,13 +62,15 @@ class Sockets:
         return None if token is None else self.terms.keys.caller(token)
 
     async def drain(self, reconnect_after_s: float) -> None:
-        """Tell every client to reconnect elsewhere, and close."""
+        """Tell every client to reconnect elsewhere, and close; who does not end is left to the server."""
         for number, connection in enumerate(tuple(self.open)):
             # Spread over as long again, so that not all come at once.
             spread = reconnect_after_s * (1 + number / max(1, len(self.open)))
             connection.send(Draining(reconnect_after_s=round(spread, 2)))
             connection.end(RESTART, "the server is restarting")
-        await self._idle.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await self._idle.wait()
 
 
 async def _deny(websocket: WebSocket, message: str) -> None:

@@ -49,7 +49,7 @@ class CopySettings(Section):
 
     idle_s: float = Field(default=30.0, ge=0.05)
     """Seconds without a call or an upload after which a workspace that changed is copied."""
-    drain_s: float = Field(default=10.0, ge=0)
+    drain_s: float = Field(default=8.0, ge=0)
     """Seconds for copies at the end of the process, after its calls have ended."""
     evict_after_s: float | None = Field(default=None, gt=0)
     """Seconds without a call after which the files of a workspace are removed here and are only in its copy,
@@ -78,8 +78,9 @@ class ToolRunnerSettings(HealthSettings):
     """Calls running and waiting; above it the answer is `busy`."""
     concurrent_fetches: int = Field(default=32, ge=1, le=1000)
     """`web_fetch` calls at a time; more wait. Commands have `limits.sandbox.max_concurrent_calls`."""
-    drain_s: float = Field(default=20.0, ge=0)
-    """Seconds that running calls get at the end of the process before they are killed."""
+    drain_s: float = Field(default=15.0, ge=0)
+    """Seconds that running calls get at the end of the process before they are killed. With five for their
+    results, those for copies and two for the lease, the process has ended within 30."""
     docker: DockerSettings = DockerSettings()
     copies: CopySettings = CopySettings()
     limits: RunnerLimits = RunnerLimits()
