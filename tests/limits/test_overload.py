@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,42 +17,29 @@ from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.gateway.settings import GatewaySettings
 from banksman.model_server import Gate, Reply
-from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.nats import NatsServer
-from banksman.testing.system import ScriptedModel
+from tests.chaos.conftest import Stage
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
+from tests.limits.conftest import MAY_WAIT
 from tests.scenarios.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(180)
 
-MAY_WAIT, ASKED_FOR = 20, 60
+ASKED_FOR = 3 * MAY_WAIT
 
 
-async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost(
-    model: ScriptedModel, tmp_path: Path
-) -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost(stage: Stage) -> None:
     """P13, A34: 202 means done in the end, 429 names the seconds to wait, and nothing is in between."""
-    name = model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
-    bounds = {"BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAY_WAIT), "BANKSMAN_AGENT__SLOTS": "4"}
-    async with (
-        Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1, settings=bounds) as fleet,
-        httpx.AsyncClient(base_url=fleet.urls[0], timeout=PATIENCE_S * 6) as http,
-    ):
-
-        async def start(_: int) -> httpx.Response:
-            made = await http.post("/context/conversations", json={"model": name})
-            url = f"/context/conversations/{made.json()['conversation_id']}/runs"
-            return await http.post(url, json={"content": "go"})
-
+    name = stage.model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
+    async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=PATIENCE_S * 6) as http:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(start(number)) for number in range(ASKED_FOR)]
+            tasks = [group.create_task(_run_of_its_own(http, f"openai:{name}")) for _ in range(ASKED_FOR)]
         answers = [task.result() for task in tasks]
-        model.open_gate("flood")
+        stage.model.open_gate("flood")
         accepted = [answer.json()["run_id"] for answer in answers if answer.status_code == 202]
-        ended = [
-            (await http.get(f"/context/runs/{run_id}", params={"wait_s": 60})).json() for run_id in accepted
-        ]
-        again = await start(0)
+        ended = await _ended(http, accepted)
+        again = await _run_of_its_own(http, f"openai:{name}")
 
     refused = [answer for answer in answers if answer.status_code != 202]
     assert {answer.status_code for answer in refused} == {429}
@@ -62,6 +49,10 @@ async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost
     assert MAY_WAIT <= len(accepted) <= 2 * MAY_WAIT + 4
     assert Counter(run["status"] for run in ended) == {"completed": len(accepted)}
     assert again.status_code == 202
+
+
+async def _ended(http: httpx.AsyncClient, run_ids: list[str]) -> list[dict[str, Any]]:
+    return [(await http.get(f"/context/runs/{run_id}", params={"wait_s": 60})).json() for run_id in run_ids]
 
 
 async def test_a_full_queue_is_answered_and_taken_up_again_once_there_is_room(
@@ -138,3 +129,56 @@ async def test_every_frame_of_a_flood_gets_its_own_answer(start_gateway: Gateway
     refused = [frame for frame in answers.values() if frame["type"] == "error"]
     assert {(frame["code"], frame["retryable"]) for frame in refused} == {("rate_limited", True)}
     assert all(frame["retry_after_s"] > 0 for frame in refused)
+
+
+# -- nobody takes up what waits ----------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_while_no_agent_is_there_runs_wait_to_a_bound_and_all_are_done_afterwards(stage: Stage) -> None:
+    """P13: the queue's depth can be read, what goes beyond it is told when to come back, nothing is lost."""
+    name = stage.model.play("nobody", [Reply(text="At last.")], at_end="repeat")
+    agent, url = stage.fleet["agent-1"], stage.fleet.urls[0]
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S * 6, trust_env=False) as http:
+        await _until_waiting(stage, 0)
+        await agent.stop()
+        answers = [await _run_of_its_own(http, f"openai:{name}") for _ in range(MAY_WAIT + 5)]
+        accepted = [answer.json()["run_id"] for answer in answers if answer.status_code == 202]
+        refused = [answer for answer in answers if answer.status_code != 202]
+        await _until_waiting(stage, len(accepted))
+        async with stage.connected() as client:
+            conversation = await client.create(f"openai:{name}")
+            frame = await client.request("chat.send", conversation_id=conversation, content="go")
+        agent.start()
+        await stage.fleet.ready()
+        ended = await _ended(http, accepted)
+        again = await _run_of_its_own(http, f"openai:{name}")
+
+    assert len(accepted) == MAY_WAIT
+    assert {(one.status_code, one.json()["error"]["code"]) for one in refused} == {(429, "rate_limited")}
+    assert all(int(one.headers["retry-after"]) >= 1 for one in refused)
+    assert (frame["type"], frame["code"], frame["retryable"]) == ("error", "rate_limited", True)
+    assert frame["retry_after_s"] > 0
+    assert Counter(run["status"] for run in ended) == {"completed": len(accepted)}
+    assert again.status_code == 202
+
+
+async def _run_of_its_own(http: httpx.AsyncClient, model: str) -> httpx.Response:
+    made = await http.post("/context/conversations", json={"model": model})
+    url = f"/context/conversations/{made.json()['conversation_id']}/runs"
+    return await http.post(url, json={"content": "go"})
+
+
+async def _until_waiting(stage: Stage, number: int) -> None:
+    """Wait until the gateway tells that so many runs wait."""
+    async with asyncio.timeout(PATIENCE_S * 6):
+        while await _waiting_runs(stage) != number:
+            continue
+
+
+async def _waiting_runs(stage: Stage) -> float:
+    """What the gateway tells to whoever watches it."""
+    url = stage.fleet["gateway-1"].spec.ready_url.replace("/readyz", "/metrics")
+    found = re.search(r"^banksman_waiting_runs (\S+)$", (await stage.fleet.http.get(url)).text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])

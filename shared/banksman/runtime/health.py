@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 Check = Callable[[], Awaitable[str | None]]
 """Says what is wrong, or None when all is well."""
 
+Measure = Callable[[], Awaitable[None]]
+"""Brings metrics up to date that nothing else does."""
+
 CHECK_TIMEOUT_S = 2.0
 
 
@@ -39,6 +42,8 @@ class Health:
     checks: dict[str, Check] = field(default_factory=dict[str, Check])
     warnings: dict[str, Check] = field(default_factory=dict[str, Check])
     """What needs a look although the process is ready."""
+    measures: dict[str, Measure] = field(default_factory=dict[str, Measure])
+    """Brought up to date before the metrics are told."""
     draining: bool = False
     started: bool = False
     since: float = field(default_factory=time.monotonic)
@@ -90,6 +95,12 @@ class Health:
         return JSONResponse(body, status_code=503 if problems else 200)
 
     async def _metrics(self, _request: Request) -> Response:
+        for name, measure in tuple(self.measures.items()):
+            try:
+                async with asyncio.timeout(CHECK_TIMEOUT_S):
+                    await measure()
+            except Exception as error:
+                logger.info("%s: not measured: %s", name, error or type(error).__name__)
         return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

@@ -91,17 +91,18 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         hub = await stack.enter_async_context(LiveHub(log))
         damaged = DamagedLogs(bus)
         views = Views(log, damaged=damaged)
+        backlog = Backlog(
+            bus,
+            most=settings.gateway.max_waiting_runs,
+            most_of_tenant=settings.gateway.max_waiting_runs_per_tenant,
+        )
         service = Service(
             bus,
             views,
             clock,
             signing_key=settings.approvals.key(),
             default_model=settings.default_model,
-            backlog=Backlog(
-                bus,
-                most=settings.gateway.max_waiting_runs,
-                most_of_tenant=settings.gateway.max_waiting_runs_per_tenant,
-            ),
+            backlog=backlog,
         )
         keys, tickets, fanout = Keys(settings.gateway), Tickets(bus, clock), Fanout(bus, hub, views)
         damaged.on_found = fanout.lost
@@ -134,6 +135,7 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
         health.warnings["logs"] = damaged.warning
+        health.measures["runs"] = backlog.measure
         upstreams = await stack.enter_async_context(
             Upstreams(settings.upstreams, timeout_s=settings.gateway.upstream_timeout_s)
         )

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import cast
 
+from prometheus_client import Gauge
+
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.names import AGENTS, RUNS, api
@@ -20,6 +22,8 @@ LONGEST_WAIT_S = 60.0
 RUNS_PER_S = 20.0
 """Runs that agents take up in a second, for the time that clients are told to wait: the least that two cores
 do."""
+
+_WAITING = Gauge("banksman_waiting_runs", "Runs that no agent has ended or parked.")
 
 
 class TooManyWaiting(Overloaded):
@@ -68,12 +72,22 @@ class Backlog:
             if tenant in self._of:
                 self._of[tenant] += 1
 
+    async def measure(self) -> None:
+        """Tell how many wait, as of the last half second.
+
+        Raises:
+            Unavailable: the broker does not answer; what was told last stays.
+        """
+        async with self._turn:
+            await self._look()
+
     async def _look(self) -> None:
         now = time.monotonic()
         if now < self._until:
             return
         info = await jetstream.call(self.bus, api("CONSUMER.INFO", RUNS, AGENTS))
         self._all = int(info["num_pending"]) + int(info["num_ack_pending"])
+        _WAITING.set(self._all)
         self._of.clear()
         self._until = time.monotonic() + LOOK_AGAIN_S
 
