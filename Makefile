@@ -95,9 +95,9 @@ power-cuts:  ## Cut the power of the broker twenty times under traffic (root; lo
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest -m soak tests/broker/test_power_cuts.py
 
-leader-kills:  ## Kill the leader of a three-server broker ten times under traffic
+leader-kills:  ## Kill and freeze the leader of a three-server broker ten times each under traffic
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest -s -m soak tests/broker/test_leader_kills.py
+	@$(BIN)/python -m pytest -s -m soak tests/broker/test_leader_kills.py tests/broker/test_frozen_leader.py
 
 soak:  ## Hours of traffic; memory and open files must not grow (DURATION=28800)
 	@tools/setup.sh dev
