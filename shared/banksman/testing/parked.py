@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -41,6 +42,8 @@ TENANT = "local"
 _STREAMS = (EVENTS, APPROVALS, TIMERS)
 IN_FLIGHT = 512
 """Copies that are published between two looks at what is stored."""
+PARKED_EACH = timedelta(seconds=0.05)
+"""Between two copies, as far as their timers tell."""
 ASKS = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
 
 
@@ -95,16 +98,14 @@ async def park_by_agents(fleet: Fleet, model_name: str, number: int) -> list[Par
 
 async def park_copies(bus: Bus, original: Parked, number: int) -> list[Parked]:
     """Store what an agent stored for `original`, with ids of their own: log, question and timer."""
-    log = await EventLog(bus).read(TENANT, original.conversation_id)
-    request = await _question(bus, original)
-    commits = [stored.commit for stored in log]
+    pattern = await _pattern(bus, original)
     before = await _stored(bus)
     made: list[Parked] = []
     for _ in range(number):
         conversation = new_id("c")
         copy = Parked(conversation, run_id_for(conversation), new_id("a"))
-        for subject, payload, headers in _messages(copy, original, commits, request):
-            await bus.nc.publish(subject, payload, headers=headers)
+        for message in pattern:
+            await message.publish(bus, original, copy, later=len(made) * PARKED_EACH)
         made.append(copy)
         if len(made) % IN_FLIGHT == 0:
             await _settled(bus, before, len(made))
@@ -112,24 +113,43 @@ async def park_copies(bus: Bus, original: Parked, number: int) -> list[Parked]:
     return made
 
 
-def _messages(
-    copy: Parked, original: Parked, commits: list[Commit], request: ApprovalRequest
-) -> Iterator[tuple[str, bytes, dict[str, str]]]:
-    def renamed(data: str) -> bytes:
-        for old, new in (
-            (original.run_id, copy.run_id),
-            (original.conversation_id, copy.conversation_id),
-            (original.approval_id, copy.approval_id),
-        ):
-            data = data.replace(old, new)
-        return data.encode()
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message that an agent stored for a run."""
 
-    subject = subjects.conversation(TENANT, copy.conversation_id)
+    subject: str
+    payload: str
+    headers: Mapping[str, str]
+    due: datetime | None = None
+    """When a timer fires."""
+
+    async def publish(self, bus: Bus, original: Parked, copy: Parked, *, later: timedelta) -> None:
+        """Store it with the ids of `copy`, which was parked that much later."""
+
+        def renamed(text: str) -> str:
+            # A run's id begins with its conversation's.
+            text = text.replace(original.run_id, copy.run_id)
+            text = text.replace(original.conversation_id, copy.conversation_id)
+            return text.replace(original.approval_id, copy.approval_id)
+
+        headers = {name: renamed(value) for name, value in self.headers.items()}
+        if self.due is not None:
+            moment = (self.due + later).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            headers[SCHEDULE] = f"@at {moment}"
+        await bus.nc.publish(renamed(self.subject), renamed(self.payload).encode(), headers=headers)
+
+
+async def _pattern(bus: Bus, original: Parked) -> tuple[_Message, ...]:
+    """The messages of a parked run, without message ids.
+
+    The server remembers those for ten minutes: the copies have waited for longer.
+    """
+    log = await EventLog(bus).read(TENANT, original.conversation_id)
+    request = await _question(bus, original)
+    first, last = log[0].commit, log[-1].commit
+    events = tuple(event for stored in log for event in stored.commit.events)
     # The whole log as one commit: what comes after must know its predecessor's sequence.
-    first, last = commits[0], commits[-1]
-    events = tuple(event for commit in commits for event in commit.events)
-    whole = last.model_copy(update={"first_seq": first.first_seq, "events": events, "id": new_id("e")})
-    # Without message ids, which the server remembers for ten minutes: these have waited for longer.
+    whole = last.model_copy(update={"first_seq": first.first_seq, "events": events})
     headers = {
         FIRST_SEQ: str(whole.first_seq),
         LAST_SEQ: str(whole.last_seq),
@@ -137,15 +157,26 @@ def _messages(
         LOG_EPOCH: whole.log_epoch,
         SNAPSHOT: "0",
     }
-    yield subject, renamed(whole.model_dump_json(by_alias=True)), headers
-    asked = subjects.approval_request(TENANT, copy.approval_id)
-    yield asked, renamed(request.model_dump_json(by_alias=True)), {}
-    timer = subjects.timer_set("approval", TENANT, copy.approval_id)
-    fires = subjects.timer_fired("approval", TENANT, copy.approval_id)
-    moment = request.expires_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     ids = request.model_dump_json(include={"tenant", "conversation_id", "approval_id"})
-    scheduled = {SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: fires}
-    yield timer, renamed(ids), scheduled
+    fires = subjects.timer_fired("approval", TENANT, original.approval_id)
+    return (
+        _Message(
+            subjects.conversation(TENANT, original.conversation_id),
+            whole.model_dump_json(by_alias=True),
+            headers,
+        ),
+        _Message(
+            subjects.approval_request(TENANT, original.approval_id),
+            request.model_dump_json(by_alias=True),
+            {},
+        ),
+        _Message(
+            subjects.timer_set("approval", TENANT, original.approval_id),
+            ids,
+            {SCHEDULE_TARGET: fires},
+            request.expires_at,
+        ),
+    )
 
 
 async def _question(bus: Bus, parked: Parked) -> ApprovalRequest:
