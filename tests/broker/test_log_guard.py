@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,18 +14,28 @@ from banksman.bus.damage import DamagedLogs
 from banksman.bus.jetstream import call
 from banksman.bus.log import Conflict, EventLog
 from banksman.bus.log_check import check_logs
-from banksman.bus.log_guard import LogGuard
+from banksman.bus.log_guard import SCRUB_AFTER_S, LogGuard
 from banksman.bus.log_heads import SEGMENT_COMMITS, HeadsKeeper, LogHeads
 from banksman.bus.log_survey import survey
 from banksman.bus.names import EVENTS, api
+from banksman.bus.publish import durable
 from banksman.bus.tail import last_sequence
 from banksman.bus.topology import app_topology
+from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Commit, ConversationUpdated, Event
 from banksman.contracts.ids import new_id
 from banksman.testing.fixtures import BUDGET, connect, provision_all
 from banksman.testing.nats import NatsServer
-from tests.broker.stores import Damage, cut_the_tail, flip_a_bit, lose_everything, lose_meta_inf, stream_of
+from tests.broker.stores import (
+    Damage,
+    blocks,
+    cut_the_tail,
+    flip_a_bit,
+    lose_everything,
+    lose_meta_inf,
+    stream_of,
+)
 from tests.bus.making import PATIENCE_S, commit, now
 
 pytestmark = pytest.mark.timeout(120)
@@ -172,10 +182,12 @@ async def test_many_processes_keep_one_account_over_many_segments(own_nats: Nats
 
 
 @asynccontextmanager
-async def _guarded(server: NatsServer) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
+async def _guarded(
+    server: NatsServer, *, scrub_after_s: float = SCRUB_AFTER_S
+) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
     """What an agent does before it works, and beside its work."""
     async with await connect(server) as bus, DamagedLogs(bus) as damaged:
-        guard = LogGuard(bus, damaged, keep_every_s=KEEP_S)
+        guard = LogGuard(bus, damaged, keep_every_s=KEEP_S, scrub_after_s=scrub_after_s)
         async with asyncio.timeout(PATIENCE_S):
             assert await guard.checked(asyncio.Event())
         async with guard:
@@ -199,12 +211,12 @@ async def _altered(server: NatsServer, damage: Damage) -> None:
     await asyncio.to_thread(provision_all, server)
 
 
-async def _write(bus: Bus, tenant: str, conversation: str, commits: int) -> None:
+async def _write(bus: Bus, tenant: str, conversation: str, commits: int, *, title: str | None = None) -> None:
     log = EventLog(bus)
     stored = await log.read(tenant, conversation, leader=True)
     after, seq = (stored[-1].stream_seq, stored[-1].commit.last_seq) if stored else (0, 0)
     for number in range(seq + 1, seq + 1 + commits):
-        appended = await log.append(tenant, conversation, commit(number), after=after)
+        appended = await log.append(tenant, conversation, commit(number, title=title), after=after)
         assert not isinstance(appended, Conflict)
         after = appended
 
@@ -227,6 +239,54 @@ async def _counted(bus: Bus) -> int:
     return last
 
 
+async def _until(bus: Bus, holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await bus.ready()
+
+
 def tombstone(seq: int) -> Commit:
     event = Event(seq=seq, ts=now(), data=ConversationUpdated(status="deleted"))
     return Commit(ts=now(), id=new_id("k"), log_epoch="e1", first_seq=seq, owner=None, events=(event,))
+
+
+async def test_what_became_unreadable_in_an_old_file_is_found_by_its_headers(
+    own_nats: NatsServer, tenant: str
+) -> None:
+    """The server counts such a commit as stored, and leaves it out when it is read."""
+    async with _guarded(own_nats) as (bus, _):
+        for conversation in (EARLY, MIDDLE, LATE):
+            await _write(bus, tenant, conversation, COMMITS, title="x" * 500_000)
+        await _counted(bus)
+    own_nats.stop()  # in order, so that it trusts its index afterwards and does not look into its files
+    first, *others = blocks(stream_of(own_nats.directory / "store"))
+    assert others and first.name == "1.blk"
+    flip_a_bit(stream_of(own_nats.directory / "store"))
+    own_nats.start()
+    async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
+        assert damaged.logs == []
+        await _until(bus, lambda: damaged.problem(tenant, EARLY) is not None)
+        assert "are missing" in (damaged.problem(tenant, EARLY) or "")
+        assert damaged.problem(tenant, LATE) is None
+
+
+async def test_what_is_not_of_a_log_is_found_by_its_headers(own_nats: NatsServer, tenant: str) -> None:
+    """No header of ours, another numbering, another epoch: whoever wrote it, no run goes on behind it."""
+    async with _guarded(own_nats) as (bus, _):
+        for conversation in (EARLY, MIDDLE, LATE, "c-whole"):
+            await _write(bus, tenant, conversation, 3)
+        subject = subjects.conversation(tenant, EARLY)
+        await durable(bus, subject, b"{}", msg_id=new_id("x"))
+        log = EventLog(bus)
+        end = (await log.last(tenant, MIDDLE)) or pytest.fail("empty")
+        await log.append(tenant, MIDDLE, commit(2), after=end.stream_seq)
+        end = (await log.last(tenant, LATE)) or pytest.fail("empty")
+        foreign = commit(4).model_copy(update={"log_epoch": "another"})
+        await log.append(tenant, LATE, foreign, after=end.stream_seq)
+        await _counted(bus)
+    async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
+        await _until(bus, lambda: len(damaged.logs) == 3)
+        found = {log.conversation_id: log.problem for log in damaged.logs}
+        assert "is no commit" in found[EARLY]
+        assert "stored twice" in found[MIDDLE]
+        assert "is of another log" in found[LATE]

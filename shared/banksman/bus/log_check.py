@@ -58,15 +58,19 @@ async def commit_counts(bus: Bus) -> tuple[dict[str, int], dict[str, Any]]:
             return counts, info
 
 
-async def check_logs(bus: Bus) -> AsyncIterator[Damage]:
+async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[Damage]:
     """Read every commit of every conversation and name the logs that are not whole, the first fault of each.
+
+    Args:
+        bus: The connection.
+        subject: Of the one log to read; None reads all.
 
     Raises:
         Unavailable: no answer.
     """
     heads: dict[str, _Head] = {}
     damaged: set[str] = set()
-    async for message in direct.read(bus, EVENTS, subjects.all_of("conversation")):
+    async for message in direct.read(bus, EVENTS, subject or subjects.all_of("conversation")):
         if message.subject in damaged:
             continue
         problem = _next(heads, message)

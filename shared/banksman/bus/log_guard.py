@@ -12,6 +12,7 @@ from typing import Self
 from banksman.bus.connection import Bus
 from banksman.bus.damage import DamagedLogs
 from banksman.bus.log_heads import KEEP_EVERY_S, HeadsKeeper, LogHeads
+from banksman.bus.log_scrub import scrub
 from banksman.bus.log_survey import MOST_DAMAGED, survey
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.integrity import DamagedLog
@@ -19,6 +20,9 @@ from banksman.contracts.integrity import DamagedLog
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+SCRUB_AFTER_S = 10.0
+SCRUB_EVERY_S = 600.0
+"""Seconds after a reconnect until all headers are read again."""
 
 
 class LogGuard:
@@ -27,13 +31,30 @@ class LogGuard:
     As a context manager it keeps the account of the logs, and checks again, in the background.
     """
 
-    def __init__(self, bus: Bus, damaged: DamagedLogs, *, keep_every_s: float = KEEP_EVERY_S) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        damaged: DamagedLogs,
+        *,
+        keep_every_s: float = KEEP_EVERY_S,
+        scrub_after_s: float = SCRUB_AFTER_S,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            bus: An agent's connection.
+            damaged: Told of what is found.
+            keep_every_s: Seconds between two writes of the account.
+            scrub_after_s: Seconds until the headers of all commits are read for the first time.
+        """
         self._heads = LogHeads(bus)
         self._damaged = damaged
         self._keeper = HeadsKeeper(self._heads, keep_every_s=keep_every_s)
+        self._scrub_after_s = scrub_after_s
         self._checked = False
         self._reconnected = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._restarted = asyncio.Event()
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._remove = bus.on_reconnect(self._reconnected.set)
 
     async def problem(self) -> str | None:
@@ -64,28 +85,48 @@ class LogGuard:
 
     async def __aenter__(self) -> Self:
         await self._keeper.__aenter__()
-        self._task = asyncio.create_task(self._check_for_ever(), name="logs checked")
+        self._tasks = (
+            asyncio.create_task(self._check_for_ever(), name="logs checked"),
+            asyncio.create_task(self._scrub_for_ever(), name="logs scrubbed"),
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._remove()
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._keeper.__aexit__(kind, error, trace)
 
     async def _check_for_ever(self) -> None:
         while True:
             await self._reconnected.wait()
             self._reconnected.clear()
+            self._restarted.set()
             try:
                 await self._check()
             except BanksmanError as error:
                 logger.warning("the logs could not be checked: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self._reconnected.set()
+
+    async def _scrub_for_ever(self) -> None:
+        """Read all headers after the start and after reconnects, in the process that keeps the account."""
+        wait_s = self._scrub_after_s
+        while True:
+            await asyncio.sleep(wait_s)
+            await self._keeper.keeping.wait()
+            self._restarted.clear()
+            try:
+                async for log in scrub(self._heads):
+                    await self._damaged.put(log)
+            except BanksmanError as error:
+                logger.warning("the headers of the logs could not be read: %s", error)
+            await self._restarted.wait()
+            wait_s = max(self._scrub_after_s, SCRUB_EVERY_S)
 
     async def _check(self) -> None:
         """Look once, have every service know what was found, and count anew from what is left."""

@@ -151,6 +151,8 @@ class HeadsKeeper:
         self._standby_s = standby_s
         self._heard: list[tuple[str, int]] = []
         self._ending = asyncio.Event()
+        self.keeping = asyncio.Event()
+        """Set while this process keeps the account."""
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -199,6 +201,7 @@ class HeadsKeeper:
             segment = _Segment(number, newest.revision, newest.value.upto, dict(newest.value.heads))
         self._heard.clear()
         reader = asyncio.create_task(self._hear(segment.upto), name="heads heard")
+        self.keeping.set()
         try:
             while True:
                 await self._pause(self._keep_every_s)
@@ -212,6 +215,7 @@ class HeadsKeeper:
                 if self._ending.is_set():
                     return
         finally:
+            self.keeping.clear()
             reader.cancel()
             await asyncio.wait([reader])
 
