@@ -103,9 +103,8 @@ class Bench:
         more = await park_by_agents(self.fleet, model, number - number // 2)
         growth = (self._memory("agent-1") - before) / 1e6 / (len(more) / 1000)
         rate = number / (time.perf_counter() - begun)
-        print(
-            f"parked by an agent: {number} at {rate:.0f}/s; its memory +{growth:.2f} MB for 1,000", flush=True
-        )
+        full = "" if number // 2 >= KEPT_CONVERSATIONS else ", while its cache fills"
+        print(f"parked by an agent: {number} at {rate:.0f}/s; its memory +{growth:.2f} MB for 1,000{full}")
         return [*found, *more], growth
 
     async def _copies(self, original: Parked, number: int) -> list[Parked]:
