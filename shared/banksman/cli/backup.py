@@ -24,7 +24,8 @@ from banksman.bus.topology import Topology
 from banksman.cli import output
 from banksman.cli.operate import Operator
 from banksman.cli.output import Exit
-from banksman.contracts.errors import BadInput, BanksmanError, Conflict
+from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput, BanksmanError, Conflict, Unavailable
 from banksman.runs.restored import Revival
 
 MANIFEST = "manifest.json"
@@ -44,6 +45,12 @@ _OF_THESE_LOGS = (names.kv_stream(names.HEADS), names.kv_stream(names.DAMAGED))
 """What is known of the logs that are there. After a restore others are, of which it is begun anew."""
 _NOT_COPIED = (names.kv_stream(names.RUNNERS), names.ADVISORIES, *_OF_THESE_LOGS)
 """Leases of three seconds besides, and what the server says of itself."""
+_ANSWERS = {
+    users.GATEWAY: subjects.api("operator", "usage"),
+    users.AGENT: subjects.registry("tool", "list"),
+    users.WORKFLOWS: subjects.workflow_api("list"),
+}
+"""What each service answers to wherever it is connected."""
 _SERVICES = (users.GATEWAY, users.AGENT, users.WORKFLOWS, users.TOOL_RUNNER)
 
 
@@ -122,7 +129,8 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
     operator = Operator(data_dir)
 
     async def bring_back() -> tuple[_Tally, list[str]]:
-        await _refuse_running(operator.monitoring_url)
+        await _refuse_connected(operator.monitoring_url)
+        await operator.in_app(_refuse_running)
         await operator.in_each(lambda bus, topology: _check_empty(bus, topology, force=force))
         await operator.in_each(lambda bus, topology: _bring_back(bus, topology, manifest, directory))
         return await operator.in_app(_revive)
@@ -211,8 +219,28 @@ def _chunks(file: Path) -> Iterator[bytes]:
             yield chunk
 
 
-async def _refuse_running(monitoring_url: str | None) -> None:
-    """Services that run would go on from what they know, which is no more."""
+async def _refuse_running(bus: Bus) -> None:
+    """Services that run would go on from what they know, which is no more. Any server of a cluster has them.
+
+    Raises:
+        Conflict: one answers.
+    """
+    running: list[str] = []
+    for service, subject in _ANSWERS.items():
+        try:
+            await bus.request(subject, b"{}", timeout_s=MONITORING_TIMEOUT_S)
+        except Unavailable as silence:
+            if silence.no_responders:
+                continue
+        except BanksmanError:
+            pass
+        running.append(service)
+    if running:
+        raise Conflict(f"{', '.join(running)} still run: end all services, and leave NATS running")
+
+
+async def _refuse_connected(monitoring_url: str | None) -> None:
+    """Likewise all that are connected to the server that tells of itself, tool-runners too."""
     if monitoring_url is None:
         return
     async with httpx.AsyncClient(timeout=MONITORING_TIMEOUT_S, trust_env=False) as http:

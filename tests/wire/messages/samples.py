@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from banksman.contracts import calls, events, usage, work, workspaces
+from banksman.contracts import calls, events, integrity, usage, work, workspaces
 from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistants import ApprovalRule, Limits, ModelOptions, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
@@ -183,9 +183,18 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
         begins=date(2026, 1, 2), requests=2, input_tokens=30, output_tokens=4, cost_usd=0.25
     )
     yield "usage", usage.UsageTotals(upto=9, as_of=TS, day=counted, month=counted)
+    yield from _integrity()
     yield from _work()
     yield from _calls()
     yield from _workspaces()
+
+
+def _integrity() -> Iterator[tuple[str, BaseModel]]:
+    yield "heads.mark", integrity.HeadsMark(generation="g1", stream_created=TS, began_at=LATER)
+    head = integrity.LogHead(commits=2, last=7)
+    yield "heads.segment", integrity.HeadsSegment(upto=9, heads={"acme.c1": head})
+    damaged = integrity.DamagedLog(tenant="acme", conversation_id="c1", problem="it is gone", found_at=TS)
+    yield "damaged", damaged
 
 
 def _work() -> Iterator[tuple[str, BaseModel]]:
