@@ -173,6 +173,17 @@ async def test_a_purged_log_keeps_its_tombstone_and_can_be_read_from_the_start(
     assert isinstance(await log.append(tenant, conversation, commit(1), after=0), Conflict)
 
 
+async def test_a_purge_up_to_a_tombstone_keeps_what_came_after_it(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
+    """P1: the commit that came between must not take the tombstone's place."""
+    tombstone = await append_all(log, tenant, conversation, 3)
+    late = await log.append(tenant, conversation, commit(4), after=tombstone)
+    assert await log.purge(tenant, conversation, before=tombstone) == 2
+    stored = await log.read(tenant, conversation, leader=True)
+    assert [one.stream_seq for one in stored] == [tombstone, late]
+
+
 async def test_a_log_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
     log = EventLog(own_bus)
     after = await append_all(log, "t", "c", 5)

@@ -82,11 +82,13 @@ class Broker:
         commit = snapshot_commit(state, snapshot, f"s{next(self.seqs)}", now)
         return self.append(state, commit) is not None
 
-    def purge(self, conversation_id: str) -> None:
-        """What the janitor does once `on_delete` says so: only the last commit stays."""
-        seq, last = self.logs[conversation_id][-1]
-        self.logs[conversation_id] = [(seq, last)]
-        self.folds[conversation_id] = apply_commit(Conversation(TENANT, conversation_id), seq, last)
+    def purge(self, conversation_id: str, before: int) -> None:
+        """What the janitor does once `on_delete` says so: the tombstone stays, and what followed it."""
+        kept = self.logs[conversation_id] = [one for one in self.logs[conversation_id] if one[0] >= before]
+        fold = Conversation(TENANT, conversation_id)
+        for seq, commit in kept:
+            fold = apply_commit(fold, seq, commit)
+        self.folds[conversation_id] = fold
 
     def publish(self, queue: str, msg_id: str, body: Any) -> None:
         """Store a message, unless its id was seen in the duplicate window."""

@@ -382,6 +382,32 @@ def test_a_start_that_arrives_after_the_purge_finds_the_conversation_deleted() -
     scene.end()
 
 
+@pytest.mark.parametrize("late", ["start", "rename"])
+def test_what_comes_between_the_tombstone_and_the_purge_brings_no_deleted_conversation_back(
+    late: str,
+) -> None:
+    """P1."""
+    scene = Scene()
+    parked(scene)
+    scene.delete("c")
+    purge = scene.run_to("purge", seconds=10)
+    if late == "start":
+        scene.client_starts("c", "late", EFFECT)
+    else:
+        named = RenameConversation(tenant="acme", conversation_id="c", title="Pumps", request_id="r1")
+        scene.signal("rename", named)
+    purge.process.paused = True
+    scene.run(seconds=10)
+    purge.process.paused = False
+    scene.run(seconds=10)
+    assert scene.census["delete: purged behind what came late"] == 1
+    scene.start(EFFECT)
+    scene.run(seconds=10)
+    assert set(scene.outcomes()) == {"cancelled"}
+    assert scene.executed() == 0
+    scene.end()
+
+
 def test_a_renaming_that_is_delivered_again_brings_no_older_title_back() -> None:
     scene = Scene()
     for number, title in enumerate(("Pumps", "Valves")):

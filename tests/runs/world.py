@@ -281,18 +281,20 @@ class World:
 
     async def _delete(self, ports: Ports, message: Message) -> None:
         conversation_id: str = message.body.conversation_id
-        if await handlers.on_delete(ports, message.body):
-            await Op("purge", lambda: self._purge(conversation_id))
+        tombstone = await handlers.on_delete(ports, message.body)
+        if tombstone is not None:
+            await Op("purge", lambda: self._purge(conversation_id, tombstone))
         else:
             self.census["delete: waited for its run"] += 1
             message.not_before = self.now + timedelta(seconds=DELETE_AGAIN_S)
 
-    def _purge(self, conversation_id: str) -> None:
-        state = self.broker.fold(conversation_id)
-        if state.run is None and not state.queue and state.tombstone == state.last_seq:
-            self.ledger.purged.add(conversation_id)
-            self.census["delete: purged"] += 1
-            self.broker.purge(conversation_id)
+    def _purge(self, conversation_id: str, tombstone: int) -> None:
+        last = self.broker.fold(conversation_id).stream_seq
+        self.ledger.purged.add(conversation_id)
+        self.census["delete: purged"] += 1
+        self.census["delete: purged behind what came late"] += last > tombstone
+        self.broker.purge(conversation_id, tombstone)
+        assert self.broker.fold(conversation_id).deleted, "the tombstone is gone"
 
     def _ack(self, queue: str, message: Message) -> None:
         if queue == "work":

@@ -74,9 +74,20 @@ async def next_message(
     return await _get(bus, stream, {"seq": after + 1, "next_by_subj": subject}, budget_s)
 
 
-async def purge_subject(bus: Bus, stream: str, subject: str, *, keep: int = 0) -> int:
-    """Remove the messages of a subject, but for the last `keep`; returns how many were removed."""
-    wanted = {"filter": subject, "keep": keep} if keep else {"filter": subject}
+async def purge_subject(
+    bus: Bus, stream: str, subject: str, *, keep: int = 0, before: int | None = None
+) -> int:
+    """Remove the messages of a subject; returns how many were removed.
+
+    Args:
+        bus: The connection.
+        stream: The stream that holds them.
+        subject: May hold wildcards.
+        keep: The last ones that stay; not together with `before`.
+        before: Stream sequence of the first one that stays.
+    """
+    which = {"seq": before} if before is not None else {"keep": keep} if keep else {}
+    wanted = {"filter": subject, **which}
     answer = await call(bus, api("STREAM.PURGE", stream), wanted)
     return cast(int, answer.get("purged", 0))
 

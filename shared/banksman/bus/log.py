@@ -142,13 +142,19 @@ class EventLog:
         subject = subjects.conversation(tenant, conversation_id)
         return await jetstream.next_message(self.bus, EVENTS, subject, after=after) is not None
 
-    async def purge(self, tenant: str, conversation_id: str) -> int:
-        """Remove a log but for its last commit, the tombstone, by which whoever comes late knows.
+    async def purge(self, tenant: str, conversation_id: str, *, before: int | None = None) -> int:
+        """Remove a log but for its tombstone, by which whoever comes late knows, and what followed it.
 
         A right of the janitor. Returns the number of commits that were removed.
+
+        Args:
+            tenant: Who owns the conversation.
+            conversation_id: Whose log.
+            before: Stream sequence of the tombstone; None for the last commit, if nobody can append another.
         """
         subject = subjects.conversation(tenant, conversation_id)
-        return await jetstream.purge_subject(self.bus, EVENTS, subject, keep=1)
+        keep = 1 if before is None else 0
+        return await jetstream.purge_subject(self.bus, EVENTS, subject, keep=keep, before=before)
 
     async def _stored_before(self, subject: str, commit: Commit, after: int) -> int | None:
         """The sequence of `commit` when an earlier try stored it.

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
+from banksman.bus.errors import LogBroken
 from banksman.bus.log import Conflict, EventLog, StoredCommit
 from banksman.bus.names import SNAPSHOTS
 from banksman.bus.objects import Objects
@@ -56,10 +57,14 @@ class FoldedLog:
         last = await self._log.last(tenant, conversation_id)
         if last is None:
             return state
-        state = await self._nearest(state, last)
-        for stored in await self._tail(state, last):
-            state = apply_commit(state, stored.stream_seq, stored.commit)
-        return self._remember(state)
+        try:
+            return self._remember(await self._folded(state, last))
+        except LogBroken:
+            if not state.stream_seq:
+                raise
+        # Where our fold ends nothing follows any more: the log of a deleted conversation was purged.
+        self.forget(tenant, conversation_id)
+        return self._remember(await self._folded(Conversation(tenant, conversation_id), last))
 
     async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
         """Store a commit right behind `state`; None when another came first.
@@ -86,11 +91,21 @@ class FoldedLog:
         """Keep nothing of a conversation: its next reader folds it from the log."""
         self._folds.pop((tenant, conversation_id), None)
 
+    async def _folded(self, state: Conversation, last: StoredCommit) -> Conversation:
+        """The fold up to `last` or beyond, from `state` on or from the newest snapshot."""
+        state = await self._nearest(state, last)
+        for stored in await self._tail(state, last):
+            state = apply_commit(state, stored.stream_seq, stored.commit)
+        return state
+
     async def _append(self, state: Conversation, commit: Commit) -> Conversation | None:
         stored = await self._log.append(
             state.tenant, state.conversation_id, commit, after=state.stream_seq, snapshot=state.snapshot_seq
         )
         if isinstance(stored, Conflict):
+            if stored.last < state.stream_seq:
+                logger.error("%s: commits up to %d are lost", state.conversation_id, state.stream_seq)
+                self.forget(state.tenant, state.conversation_id)
             return None
         journal.tell(commit)
         return self._remember(apply_commit(state, stored, commit))

@@ -162,13 +162,13 @@ async def on_rename(ports: Ports, signal: RenameConversation) -> None:
             return
 
 
-async def on_delete(ports: Ports, signal: DeleteConversation) -> bool:
+async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
     """Leave a tombstone; what is open ends because of it.
 
     Returns:
-        True when nothing is open any more and the log may be purged, but for its last commit: that is a
-        tombstone, by which a start that is delivered late finds the conversation deleted. False to be asked
-        again later.
+        Stream sequence of a tombstone behind which nothing is open: the log may be purged up to it. It stays,
+        so that a start which is delivered late finds the conversation deleted, and so does what came after
+        it meanwhile. None to be asked again later.
     """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
@@ -178,7 +178,7 @@ async def on_delete(ports: Ports, signal: DeleteConversation) -> bool:
             continue
         if state.run is None:
             await wake_queue(ports, state)
-            return over
+            return state.stream_seq if over else None
         cancel = CancelRun(
             tenant=signal.tenant,
             conversation_id=signal.conversation_id,
@@ -187,7 +187,7 @@ async def on_delete(ports: Ports, signal: DeleteConversation) -> bool:
             by=signal.by,
         )
         await on_cancel(ports, cancel)
-        return False
+        return None
 
 
 async def _resume_if_parked(ports: Ports, state: Conversation, cause: str) -> None:

@@ -139,11 +139,12 @@ class Worker:
             case RenameConversation():
                 await handlers.on_rename(self.ports, signal)
             case DeleteConversation():
-                if not await handlers.on_delete(self.ports, signal):
+                tombstone = await handlers.on_delete(self.ports, signal)
+                if tombstone is None:
                     return Later(DELETE_AGAIN_S)
                 await self.thinker.tenants.usage.settle()
                 await self.ports.runners.forget(signal.tenant, signal.conversation_id)
-                await self.log.purge(signal.tenant, signal.conversation_id)
+                await self.log.purge(signal.tenant, signal.conversation_id, before=tombstone)
         return Done()
 
     async def on_decision(self, message: WorkMessage) -> Outcome:
