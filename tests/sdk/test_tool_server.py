@@ -91,8 +91,10 @@ async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
     async with AsyncExitStack() as stack:
         clock = await stack.enter_async_context(BrokerClock(bus))
         placements = await stack.enter_async_context(Placements(bus, clock))
-        catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
-        registry = await stack.enter_async_context(ToolRegistry(bus, clock, catalog.registered, placements))
+        catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True, away_s=0.0))
+        registry = await stack.enter_async_context(
+            ToolRegistry(bus, clock, catalog.registered, placements, away_s=0.0)
+        )
         control = ControlPlane(bus, title="registry")
         serve_registry(control, registry)
         await stack.enter_async_context(control)

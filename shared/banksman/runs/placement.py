@@ -104,10 +104,6 @@ class Placements:
         head = server if tenant is None else f"{server}.{tenant}"
         return asyncio.get_running_loop().time() - max(self._ended_at.get(head, 0.0), self._began_at)
 
-    async def wait_for_runner(self) -> None:
-        """Wait until a runner is alive; the caller sets the deadline."""
-        await self._leases.wait_for(lambda _: any(lease.workspaces for lease in self.leases()))
-
     async def alive(self, placement: Placement) -> bool:
         """Whether that process of the runner, or of the tool server, still holds its lease."""
         entry = self._leases.get(placement.runner)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -14,7 +13,6 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
 from banksman.bus.watch import BucketView
 from banksman.contracts.assistants import ToolSettings
-from banksman.contracts.calls import RunnerLease
 from banksman.contracts.messages import Message, ToolMessage
 from banksman.contracts.registry import ToolRegistration, visible_to
 from banksman.contracts.tools import ToolDefinition
@@ -47,12 +45,13 @@ class ToolCatalog:
         self._placements = placements
         self._enabled = enabled
         self._away_s = away_s
-        self._settled_at = float("inf")
-        self._runner_served = False
+        self._began_at = float("-inf")
+        self._runner_served: bool | None = None
+        """Whether the last runner that was seen took calls; None before any was."""
 
     async def __aenter__(self) -> Self:
         await self.registered.__aenter__()
-        self._settled_at = asyncio.get_running_loop().time() + self._away_s
+        self._began_at = asyncio.get_running_loop().time()
         return self
 
     async def __aexit__(
@@ -66,7 +65,7 @@ class ToolCatalog:
         """The tools of a run: all that can be called now, or those of them that its assistant allows.
 
         A conversation that has used its workspace keeps the tools for it while the runner is away, as does
-        every one while a runner that was here restarts: their calls wait for it. A conversation that has
+        every one while a runner restarts, or may do so: their calls wait for it. A conversation that has
         called a tool of a server keeps it likewise, for as long as the server is away and not gone.
 
         None are offered when tools are off for the system or the assistant, or none is left after the filter
@@ -96,33 +95,17 @@ class ToolCatalog:
         away = (one.definition for one in self._registered(tenant) if self._served(one) or self._away(one))
         return tuple(_allowed(away, settings))
 
-    def settled(self, settings: ToolSettings) -> bool:
-        """Whether what is offered is all that there is, as far as this process can know.
-
-        One that has just begun may have done so together with the only runner.
-        """
-        wanted = self._enabled and settings.enabled and any(_allowed(WORKSPACE_TOOLS, settings))
-        over = asyncio.get_running_loop().time() >= self._settled_at
-        return over or not wanted or self._runner_served or bool(self._runners())
-
-    async def settle(self) -> bool:
-        """Wait until it is `settled`; always True."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(self._settled_at):
-                await self._placements.wait_for_runner()
-        return True
-
     def _registered(self, tenant: str) -> Iterator[ToolRegistration]:
         registered = visible_to(tenant, (entry.value for entry in self.registered.entries()))
         return (one for one in registered if one.definition.name not in WORKSPACE_NAMES)
 
-    def _runners(self) -> list[RunnerLease]:
-        return [lease for lease in self._placements.leases() if lease.workspaces]
-
     def _runner_serves(self) -> bool:
-        runners = self._runners()
+        runners = [lease for lease in self._placements.leases() if lease.workspaces]
         if runners:
             self._runner_served = any(lease.serving or lease.draining for lease in runners)
+        if self._runner_served is None:
+            # The only one may restart together with this process.
+            return asyncio.get_running_loop().time() < self._began_at + self._away_s
         return self._runner_served
 
     def _served(self, one: ToolRegistration) -> bool:

@@ -86,9 +86,6 @@ class Thinker:
         ending = await self.tenants.used_up(owned)
         if ending is not None:
             return lambda state: ended(state, ending)
-        tools = owned.run.settings.tools
-        if not self.catalog.settled(tools) and not await unless_cancelled(owned, self.catalog.settle()):
-            return _nothing
         try:
             prepared = await self._prepared(owned.state, owned.run)
             room = await self.compactor.before(owned, prepared.request)
