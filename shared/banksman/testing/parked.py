@@ -31,7 +31,7 @@ from banksman.bus.names import (
     api,
 )
 from banksman.contracts import subjects
-from banksman.contracts.events import Commit
+from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
 from banksman.model_server import Reply, ToolCall
@@ -216,13 +216,16 @@ async def stored_bytes(bus: Bus) -> int:
 
 
 async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
-    """Reject one, and watch the log for the agent that goes on."""
+    """Reject one, watch the log for the agent that goes on, and wait until the run has ended."""
     claimed: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    ended = asyncio.Event()
 
     async def on_live(message: Message) -> None:
         commit = Commit.model_validate_json(message.data)
         if commit.claim and not claimed.done():
             claimed.set_result(time.perf_counter())
+        if any(isinstance(event.data, RunFinished) for event in commit.events):
+            ended.set()
 
     subscription = await bus.subscribe(subjects.live(TENANT, parked.conversation_id), on_live)
     await bus.ready()
@@ -233,7 +236,10 @@ async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
         decided_s = time.perf_counter() - begun
         assert answer.status_code == 200, answer.text
         async with asyncio.timeout(60):
-            return Continuation(decided_s, await claimed - begun)
+            claimed_s = await claimed - begun
+            # What it does from now on is not to slow down the next one.
+            await ended.wait()
+        return Continuation(decided_s, claimed_s)
     finally:
         await subscription.unsubscribe()
 
