@@ -1,6 +1,7 @@
 """Batched direct get: many stored messages for one request, from any replica.
 
-A replica may lag behind the leader: what decides something is read by `jetstream.last_message`.
+A replica may lag behind the leader, by as long as it was cut off or frozen: what decides something is read
+with `current`, or by `jetstream.last_message`.
 Protocol: ADR-31, https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-31.md.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders, TimedOut
-from banksman.bus.jetstream import BUDGET_S, ApiError
+from banksman.bus.jetstream import BUDGET_S, ApiError, next_message
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import (
     DESCRIPTION,
@@ -47,9 +48,24 @@ class _Batch:
 
 
 async def read(
-    bus: Bus, stream: str, subject: str, *, after: int = 0, budget_s: float = BUDGET_S
+    bus: Bus,
+    stream: str,
+    subject: str,
+    *,
+    after: int = 0,
+    budget_s: float = BUDGET_S,
+    current: bool = False,
 ) -> AsyncIterator[StoredMessage]:
     """Every stored message on `subject` (which may hold wildcards) after a stream sequence, in order.
+
+    Args:
+        bus: The connection.
+        stream: Where they are stored.
+        subject: On which.
+        after: Stream sequence of the last message that is not wanted.
+        budget_s: Seconds to wait for the next message.
+        current: True asks the leader in the end for what the replicas do not have yet. Without it the newest
+            may be missing, and what was removed since may be there.
 
     Raises:
         Unavailable: no message for `budget_s`.
@@ -63,7 +79,7 @@ async def read(
             yield message
             after = message.stream_seq
         if batch.complete and not batch.pending:
-            return
+            break
         if batch.messages:
             deadline = loop.time() + budget_s
         elif loop.time() > deadline:
@@ -71,6 +87,9 @@ async def read(
         else:
             await bus.wait_connected()
             await asyncio.sleep(0.1)
+    while current and (message := await next_message(bus, stream, subject, after=after, budget_s=budget_s)):
+        yield message
+        after = message.stream_seq
 
 
 async def _batch(bus: Bus, stream: str, subject: str, after: int) -> _Batch:

@@ -99,13 +99,8 @@ class Bucket(Generic[T]):
         return isinstance(written, int)
 
     async def entries(self, prefix: str = "") -> AsyncIterator[Entry[T]]:
-        """All values whose key begins with the tokens of `prefix`; those that cannot be decoded are skipped.
-
-        A replica may answer: what was written a moment ago can be missing.
-        """
-        async for message in direct.read(self.bus, self.stream, self._below(prefix)):
-            if is_marker(message):
-                continue
+        """All values whose key begins with the tokens of `prefix`; what cannot be decoded is skipped."""
+        for message in await self._latest(prefix):
             try:
                 yield self.entry(message)
             except Poison as poison:
@@ -113,11 +108,7 @@ class Bucket(Generic[T]):
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with the tokens of `prefix`."""
-        return [
-            self.key_of(message.subject)
-            async for message in direct.read(self.bus, self.stream, self._below(prefix))
-            if not is_marker(message)
-        ]
+        return [self.key_of(message.subject) for message in await self._latest(prefix)]
 
     def subject(self, key: str) -> str:
         """Where a key is kept.
@@ -150,6 +141,15 @@ class Bucket(Generic[T]):
 
     def _below(self, prefix: str) -> str:
         return f"{self.subject(prefix)}.>" if prefix else kv_subject(self.name, ">")
+
+    async def _latest(self, prefix: str) -> list[StoredMessage]:
+        """The last message of each key, in the order of writing, but for the markers of those that ended."""
+        latest: dict[str, StoredMessage] = {}
+        async for message in direct.read(self.bus, self.stream, self._below(prefix), current=True):
+            # A replica may have told of an earlier one.
+            latest.pop(message.subject, None)
+            latest[message.subject] = message
+        return [message for message in latest.values() if not is_marker(message)]
 
     async def _write(
         self, key: str, data: bytes, expected: int | None, headers: dict[str, str] | None = None

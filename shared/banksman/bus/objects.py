@@ -222,7 +222,7 @@ class Objects:
     async def _chunks(self, subject: str, max_bytes: int) -> bytes:
         """What is stored on a subject, up to the message that goes beyond `max_bytes`."""
         data = bytearray()
-        async for message in direct.read(self._bus, self._stream, subject):
+        async for message in direct.read(self._bus, self._stream, subject, current=True):
             data += message.data
             if len(data) > max_bytes:
                 break

@@ -224,10 +224,12 @@ class ApprovalSlots:
         """
         answered = {
             message.subject.rpartition(".")[2]
-            async for message in direct.read(self._bus, APPROVALS, _any_reply(tenant))
+            async for message in direct.read(self._bus, APPROVALS, _any_reply(tenant), current=True)
         }
         found: list[tuple[int, ApprovalRequest]] = []
-        async for message in direct.read(self._bus, APPROVALS, _any_request(tenant), after=after):
+        async for message in direct.read(
+            self._bus, APPROVALS, _any_request(tenant), after=after, current=True
+        ):
             if limit is not None and len(found) == limit:
                 break
             if message.subject.rpartition(".")[2] not in answered:

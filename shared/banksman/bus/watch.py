@@ -118,7 +118,8 @@ class BucketView(Generic[T]):
 
     async def _load(self) -> None:
         known = set(self._entries)
-        async for message in direct.read(self._bucket.bus, self._bucket.stream, self._all()):
+        bucket = self._bucket
+        async for message in direct.read(bucket.bus, bucket.stream, self._all(), current=True):
             known.discard(self._bucket.key_of(message.subject))
             self._apply(message)
         for key in known:
