@@ -334,6 +334,8 @@ class Settlement:
 
     def _unusable(self, pursuit: Pursuit, why: str) -> Facts:
         """The facts of an attempt in whose slots nobody can read what became of it."""
+        # Its slots stay: a runner that has not begun would find them free, and begin.
+        pursuit.fresh = False
         result = unknown(pursuit.call_id, why)
         conversation_id = self.owned.state.conversation_id
         return Facts(
