@@ -17,7 +17,7 @@ from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 from banksman.sdk import Toolbox, ToolServer
 from tests.chaos.conftest import PATIENCE_S, Stage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(420)]
 
 CALLS = 24
 LONG = "\x01" * 9_000
