@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import tempfile
@@ -12,11 +13,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call
+from banksman.bus.log import EventLog
+from banksman.bus.names import EVENTS, api
 from banksman.model_server import Gate, Reply, ToolCall
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.client import Client
 from banksman.testing.system import ScriptedModel, scripted_model
 from tests.broker.commands import banksman
+from tests.bus.making import commit
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
@@ -118,18 +124,74 @@ async def test_a_damaged_backup_is_refused_before_anything_is_touched(
         assert (await banksman(fleet, "streams", "check")).code == 0
 
 
+async def test_three_servers_are_brought_back_from_their_backup(place: Path, model: ScriptedModel) -> None:
+    """The drill on a cluster: all three lose their volumes; what is restored has three copies again."""
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, servers=3)
+    copy = place / "copy"
+    async with only_nats(fleet):
+        async with fleet.operator() as bus:
+            await write(bus, "quiet", 10)
+            await write(bus, "busy", 5)
+            async with asyncio.TaskGroup() as traffic:
+                saving = traffic.create_task(banksman(fleet, "backup", str(copy)))
+                while not saving.done():
+                    await write(bus, "busy", 1)
+            assert saving.result().code == 0, saving.result().err
+            written = await EventLog(bus).read("t1", "busy", leader=True)
+
+        for server in fleet.servers:
+            await server.stop()
+            shutil.rmtree(fleet.nats.data.nats / f"streams-{server.name}")
+        await start(fleet)
+        restored = await banksman(fleet, "restore", str(copy))
+        assert (restored.code, restored.err) == (0, "")
+        assert "2 conversations: 0 runs go on, 0 questions are open" in restored.out
+        assert (await banksman(fleet, "check")).out == "every log is whole\n"
+        assert (await banksman(fleet, "streams", "check")).out == "streams are as promised\n"
+
+        async with fleet.operator() as bus:
+            quiet = await EventLog(bus).read("t1", "quiet", leader=True)
+            busy = await EventLog(bus).read("t1", "busy", leader=True)
+            assert [stored.commit.last_seq for stored in quiet] == [*range(1, 11), 10]
+            assert [stored.commit.id for stored in busy[:-1]] == [
+                stored.commit.id for stored in written[: len(busy) - 1]
+            ]
+            assert 5 <= len(busy) - 1 <= len(written)
+            assert quiet[0].commit.log_epoch != quiet[-1].commit.log_epoch
+            info = await call(bus, api("STREAM.INFO", EVENTS))
+            assert len(info["cluster"]["replicas"]) == 2
+
+
+async def write(bus: Bus, conversation: str, commits: int) -> None:
+    """Append to a log."""
+    log = EventLog(bus)
+    last = await log.last("t1", conversation)
+    after, seq = (last.stream_seq, last.commit.last_seq) if last else (0, 0)
+    for number in range(seq + 1, seq + 1 + commits):
+        appended = await log.append("t1", conversation, commit(number), after=after)
+        assert isinstance(appended, int)
+        after = appended
+
+
 @asynccontextmanager
 async def only_nats(fleet: Fleet) -> AsyncGenerator[None]:
-    """The server with its streams, and nobody on it."""
-    server = fleet["nats"]
-    async with httpx.AsyncClient(trust_env=False) as http:
-        try:
-            server.start()
-            await server.ready(http)
-            await fleet.nats.provision()
-            yield
-        finally:
+    """The servers with their streams, and nobody on them."""
+    try:
+        await start(fleet)
+        await fleet.broker.provision()
+        yield
+    finally:
+        for server in fleet.servers:
             await server.close()
+
+
+async def start(fleet: Fleet) -> None:
+    """Start the servers, and wait until they are ready."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        for server in fleet.servers:
+            server.start()
+        for server in fleet.servers:
+            await server.ready(http)
 
 
 def bash(command: str) -> Reply:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import TimedOut
+from banksman.bus.errors import NoResponders, TimedOut
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.names import DESCRIPTION, api
@@ -23,6 +23,8 @@ from banksman.contracts.errors import BanksmanError, Fault
 CHUNK_BYTES = 256 * 1024
 SILENCE_S = 60.0
 """Seconds without a chunk, or without the acknowledgement of one, after which a copy is given up."""
+INTEREST_S = 10.0
+"""Seconds that it may take until the servers of a cluster know who takes a copy."""
 _STATUS_END = "204"
 
 
@@ -81,10 +83,8 @@ async def restore_stream(
     began = await call(bus, api("STREAM.RESTORE", name), {"config": config, "state": state})
     target = cast(str, began["deliver_subject"])
     for chunk in chunks:
-        answer = await bus.replies.ask(target, chunk, timeout_s=SILENCE_S)
-        _check(name, answer)
-    last = await bus.replies.ask(target, b"", timeout_s=SILENCE_S)
-    return cast(dict[str, Any], _check(name, last)["state"])
+        _check(name, await _sent(bus, target, chunk))
+    return cast(dict[str, Any], _check(name, await _sent(bus, target, b""))["state"])
 
 
 async def delete_stream(bus: Bus, stream: str) -> None:
@@ -94,6 +94,22 @@ async def delete_stream(bus: Bus, stream: str) -> None:
         ApiError: there is no such stream.
     """
     await call(bus, api("STREAM.DELETE", stream))
+
+
+async def _sent(bus: Bus, target: str, chunk: bytes) -> Message:
+    """Send a chunk; again while the server that wants it cannot be reached from ours.
+
+    Another server of a cluster may take it, and that one's interest takes a moment to be known here.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + INTEREST_S
+    while True:
+        try:
+            return await bus.replies.ask(target, chunk, timeout_s=SILENCE_S)
+        except NoResponders:
+            if loop.time() > deadline:
+                raise
+        await asyncio.sleep(0.1)
 
 
 async def _chunks(
