@@ -15,6 +15,7 @@ from banksman.contracts.subjects import ANY
 from banksman.model_server import Reply, ToolCall
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 from banksman.sdk import Toolbox, ToolServer
+from banksman.testing.client import Client
 from tests.chaos.conftest import PATIENCE_S, Stage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(420)]
@@ -86,7 +87,8 @@ async def test_a_call_that_may_be_repeated_is_given_up_when_three_runners_did_no
     await stage.restarted(runner.name)
     died = len(runner.exit_codes)
     try:
-        async with stage.connected() as client:
+        # A process is started three times meanwhile, perhaps on a machine that has more to do.
+        async with Client.connected(stage.fleet.urls[0], patience_s=PATIENCE_S * 4) as client:
             conversation = await stage.conversation(
                 client, look, Reply(text="It is deadly."), assistant="default"
             )

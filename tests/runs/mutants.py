@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RUNS = Path("shared/banksman/runs")
+AGENT = Path("services/agent/banksman/agent")
 LIMIT_S = 400
 
 
@@ -34,6 +35,7 @@ class Mutant:
     old: str
     new: str
     breaks: str
+    package: Path = RUNS
 
 
 MUTANTS = (
@@ -47,8 +49,8 @@ MUTANTS = (
     Mutant(
         "nothing is inherited",
         "settle.py",
-        "calls = owned.run.open_calls if owned.took_over else ()",
-        "calls = ()",
+        "        return cls.resumed(owned) if owned.took_over else cls(owned)\n",
+        "        return cls(owned)\n",
         "A new owner trusts slots that an earlier one may have had filled.",
     ),
     Mutant(
@@ -131,10 +133,19 @@ MUTANTS = (
     ),
     Mutant(
         "a takeover does not ask",
-        "owner.py",
-        "    if stored.run is not None and stored.run.waits:\n        await ask(ports, stored)\n",
+        "loop.py",
+        "                await ask(owned.ports, owned.state)\n",
         "",
         "A question that a crash left out is lost while other calls run.",
+        package=AGENT,
+    ),
+    Mutant(
+        "nobody holds on",
+        "loop.py",
+        "            await owned.hold_on(pause)\n",
+        "            raise\n",
+        "A run is given up because the broker was away for a while.",
+        package=AGENT,
     ),
     Mutant(
         "early cancels are forgotten",
@@ -274,8 +285,8 @@ MUTANTS = (
     Mutant(
         "no start slot",
         "runner.py",
-        "if request.call.idempotent or await self._start(request):",
-        "if await self._start(request) or True:",
+        "            if started:\n",
+        "            if True:\n",
         "A call starts although its attempt is void.",
     ),
     Mutant(
@@ -286,10 +297,10 @@ MUTANTS = (
         "A call starts on a runner that lost its lease.",
     ),
     Mutant(
-        "ended attempts are forgotten",
+        "started attempts are forgotten",
         "runner.py",
-        "            self._remember(request.attempt)\n",
-        "",
+        "            self._remember(attempt_key(request))\n            if started:\n",
+        "            if started:\n",
         "A request that arrives late is run again.",
     ),
     Mutant(
@@ -306,6 +317,118 @@ MUTANTS = (
         "if not state.deleted:",
         "What is left after a purge does not say that the conversation was deleted.",
     ),
+    Mutant(
+        "a deadly call is tried for ever",
+        "settle.py",
+        "            if pursuit.lost_runners >= MOST_LOST_RUNNERS:\n",
+        "            if False:\n",
+        "A call that kills its runners kills all of them.",
+    ),
+    Mutant(
+        "any result in the slot counts",
+        "settle.py",
+        "if facts.finished is not None and facts.finished.result.tool_call_id != pursuit.call_id:",
+        "if False:",
+        "A history holds a result without its call.",
+    ),
+    Mutant(
+        "unreadable slots are freed",
+        "settle.py",
+        "        pursuit.fresh = False\n        result = unknown(pursuit.call_id, why)\n",
+        "        result = unknown(pursuit.call_id, why)\n",
+        "A call starts after its outcome was told.",
+    ),
+    Mutant(
+        "what was approved starts whenever it can",
+        "settle.py",
+        "    if pursuit.approved_until is not None and now > pursuit.approved_until:\n",
+        "    if False:\n",
+        "A call starts after its approval has expired.",
+    ),
+    Mutant(
+        "all results in one commit",
+        "settle.py",
+        "        if batch and size + more > COMMIT_BYTES:\n",
+        "        if False:\n",
+        "Results that come at once do not fit the log, and the run never ends.",
+    ),
+    Mutant(
+        "results of any length",
+        "settle.py",
+        "    if size > RESULT_BYTES:\n",
+        "    if False:\n",
+        "A result does not fit the log, and the run never ends.",
+    ),
+    Mutant(
+        "holding on trusts what it knew",
+        "settle.py",
+        "        return cls(owned, inherited=frozenset(call.call.id for call in owned.run.open_calls))\n",
+        "        return cls(owned)\n",
+        "An owner that lost the broker trusts slots that it may have filled.",
+    ),
+    Mutant(
+        "whoever holds on looks once",
+        "owner.py",
+        "            except Refused:\n                continue\n",
+        "            except Refused:\n                raise pause from None\n",
+        "A run is given up because the broker was away for a while.",
+    ),
+    Mutant(
+        "claims are not counted",
+        "state.py",
+        "    return 1 if commit.events else state.claims_in_row + 1\n",
+        "    return 1\n",
+        "A run that kills its agents kills all of them.",
+    ),
+    Mutant(
+        "a changed workspace moves at once",
+        "workspaces.py",
+        "    if not record.dirty:\n        return chosen",
+        "    if True:\n        return chosen",
+        "Changes are lost that a runner would have brought back.",
+    ),
+    Mutant(
+        "a move loses nothing",
+        "workspaces.py",
+        "    if record.dirty:\n        loss =",
+        "    if False:\n        loss =",
+        "Changes are lost and nobody is told.",
+    ),
+    Mutant(
+        "complete is complete",
+        "workspaces.py",
+        "        if report.complete and report.generation == record.generation:\n",
+        "        if report.complete:\n",
+        "A late word that all is copied hides a newer change.",
+    ),
+    Mutant(
+        "any copy is newer",
+        "workspaces.py",
+        "    return known is None or snapshot.created_at >= known.created_at\n",
+        "    return True\n",
+        "A late copy replaces a newer one.",
+    ),
+    Mutant(
+        "processes of before report",
+        "workspaces.py",
+        "    if not mine or report.runner_epoch < record.runner_epoch:\n",
+        "    if not mine:\n",
+        "A process that was cut off says what has changed.",
+    ),
+    Mutant(
+        "requests from before a move",
+        "workspaces.py",
+        "        return place.term >= self.term and place.term > self.past\n",
+        "        return True\n",
+        "A call changes files that were given away.",
+    ),
+    Mutant(
+        "changes before they are reported",
+        "workspaces.py",
+        "        if self.changed:\n            return None\n",
+        "        if True:\n            return None\n",
+        "A workspace that nobody knows to have changed is given away.",
+    ),
 )
 
 
@@ -320,12 +443,12 @@ def main() -> int:
 
 def killed(mutant: Mutant) -> bool:
     """True when some test fails with the mutant in place."""
-    source = (ROOT / RUNS / mutant.file).read_text()
+    source = (ROOT / mutant.package / mutant.file).read_text()
     if source.count(mutant.old) != 1:
         return _say(mutant, f"its text is in {mutant.file} {source.count(mutant.old)} times", alive=True)
     with tempfile.TemporaryDirectory() as directory:
-        copied = Path(directory) / "banksman" / "runs"
-        shutil.copytree(ROOT / RUNS, copied)
+        copied = Path(directory) / "banksman" / mutant.package.name
+        shutil.copytree(ROOT / mutant.package, copied)
         (copied / mutant.file).write_text(source.replace(mutant.old, mutant.new))
         quick = _failing(directory, "not storms")
         test = quick or _failing(directory, "storms")
@@ -346,7 +469,8 @@ def _failing(directory: str, which: str) -> str:
         which,
         "tests/runs",
     ]
-    environment = {**os.environ, "PYTHONPATH": directory, "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join([directory, *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
