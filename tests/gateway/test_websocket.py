@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.gateway.conftest import Agent, GatewayFactory, Served, Socket
+from tests.gateway.conftest import Agent, GatewayFactory, Served, Socket, key_of
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from banksman.bus.jetstream import last_message
@@ -389,3 +390,17 @@ async def test_welcome_comes_before_the_answers_to_frames_sent_with_hello(gatewa
             await connection.send(json.dumps(frame))
         types = [json.loads(await connection.recv())["type"] for _ in range(2)]
     assert types == ["welcome", "ack"]
+
+
+async def test_a_client_that_only_listens_hears_nothing_more_once_its_key_has_expired(
+    start_gateway: GatewayFactory, tenant: str
+) -> None:
+    """It sends no frame by which the key would be looked at again."""
+    key = key_of("alice", tenant, expires_at=datetime.now(UTC) + timedelta(seconds=10))
+    async with start_gateway(keys=(key,)) as gateway, gateway.socket("alice") as socket:
+        async with asyncio.timeout(30):
+            await socket.connection.wait_closed()
+        assert (socket.connection.close_code, socket.connection.close_reason) == (
+            4401,
+            "the token has expired",
+        )

@@ -40,9 +40,14 @@ class Caller:
             raise Forbidden(f"this key may not use {mode} endpoints")
 
     @property
+    def left_s(self) -> float | None:
+        """Seconds until the key's time is over; None for one that never expires."""
+        return None if self.expires_at is None else (self.expires_at - datetime.now(UTC)).total_seconds()
+
+    @property
     def expired(self) -> bool:
         """Whether the key's time is over."""
-        return self.expires_at is not None and datetime.now(UTC) >= self.expires_at
+        return self.left_s is not None and self.left_s <= 0
 
 
 class Keys:

@@ -55,6 +55,7 @@ MAX_SUBSCRIPTIONS = 200
 
 BINARY, UNAUTHENTICATED, HELLO_TIMEOUT, SECOND_HELLO = 4400, 4401, 4408, 4409
 UNSUPPORTED_PROTOCOL, RATE_LIMITED, SLOW_CONSUMER, RESTART = 4426, 4429, 4508, 1012
+EXPIRED = "the token has expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class Connection:
         """Who showed a token at the upgrade."""
         self._caller: Caller | None = None
         """Who is served, once `hello` is answered."""
+        self._expiry: asyncio.TimerHandle | None = None
+        """Ends the connection with the caller's key."""
         self._outbox = Outbox()
         self._feeds: dict[str, Feed] = {}
         self._requests: asyncio.Queue[ClientFrame] = asyncio.Queue(INFLIGHT)
@@ -106,6 +109,8 @@ class Connection:
             logger.exception("a websocket failed")
             ending = 1011, "internal error"
         finally:
+            if self._expiry is not None:
+                self._expiry.cancel()
             for feed in self._feeds.values():
                 await feed.close()
             if ending is not None:
@@ -177,7 +182,7 @@ class Connection:
 
     def _receive(self, text: str) -> None:
         if self._caller is not None and self._caller.expired:
-            self.end(UNAUTHENTICATED, "the token has expired")
+            self.end(UNAUTHENTICATED, EXPIRED)
             return
         if not self._rate.take():
             self._refuse_rate(text)
@@ -233,8 +238,17 @@ class Connection:
         except BanksmanError as error:
             self.end(UNAUTHENTICATED if isinstance(error, Unauthorized) else 4403, str(error))
             return
-        self._caller = caller
+        self._serve(caller)
         self._requests.put_nowait(hello)
+
+    def _serve(self, caller: Caller) -> None:
+        """Serve a caller for as long as their key is good."""
+        self._caller = caller
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if (left_s := caller.left_s) is not None:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(left_s, self.end, UNAUTHENTICATED, EXPIRED)
 
     async def _welcome(self, caller: Caller, hello: Hello) -> None:
         feeds: list[Feed] = []
@@ -313,7 +327,7 @@ class Connection:
         if fresh.tenant != caller.tenant:
             self.end(4403, "the token is another tenant's")
             return
-        self._caller = fresh
+        self._serve(fresh)
         self.send(Ack(reply_to=frame.id))
 
     async def _subscribe(self, caller: Caller, frame: Subscribe) -> None:
