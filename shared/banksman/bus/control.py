@@ -33,6 +33,9 @@ from banksman.contracts.errors import BanksmanError
 
 logger = logging.getLogger(__name__)
 
+HANDLERS_END_S = 4.0
+"""Seconds that running handlers get at the end, all at once; what is cut off comes or is asked again."""
+
 Responder = Callable[[Message], Awaitable[bytes | None]]
 """Answers a request; None sends no answer. What it raises is answered with an error envelope."""
 
@@ -164,7 +167,7 @@ class _SharedConnectionBroker(NatsBroker):
             apply_types=False,
             decoder=_undecoded,
             logger=None,
-            graceful_timeout=10.0,
+            graceful_timeout=HANDLERS_END_S,
         )
 
     async def _connect(self) -> Client:

@@ -32,7 +32,7 @@ class AgentSettings(HealthSettings):
     """Tokens that tools and instructions may take in a system prompt."""
     max_offered_tools: int = Field(default=DEFAULT_MAX_TOOLS, ge=1, le=128)
     """Tools of one request; of more, those are offered that matter most to the conversation."""
-    drain_s: float = Field(default=20.0, ge=0)
+    drain_s: float = Field(default=15.0, ge=0)
     """Seconds that driven runs get at the end of the process before others take them over."""
     default_model: str | None = None
     """Warmed after start; the gateway chooses it where an assistant names none."""

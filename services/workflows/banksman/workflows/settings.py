@@ -14,7 +14,7 @@ class WorkflowSettings(HealthSettings):
 
     slots: int = Field(default=16, ge=1, le=1000)
     """Runs of one workflow that a process drives at once."""
-    drain_s: float = Field(default=20.0, ge=0)
+    drain_s: float = Field(default=15.0, ge=0)
     """Seconds that driven runs get at the end of the process before others take them over."""
 
 
