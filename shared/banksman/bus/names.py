@@ -71,6 +71,7 @@ CODE_RESOURCES: Final = frozenset({10002, 10023, 10028, 10047})
 """An account's or the server's memory or storage is used up."""
 CODE_MESSAGE_TOO_LARGE: Final = 10054
 CODE_WRONG_LAST_SEQUENCE: Final = 10071
+CODE_DUPLICATE_UNDER_WAY: Final = 10158
 CODE_WRITE_UNDER_WAY: Final = 10164
 CODE_STORE_FAILED: Final = 10077
 CODE_NO_MESSAGE: Final = 10037

@@ -13,8 +13,16 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import MessageTooLarge, PublishRefused, SlotTaken, TimedOut, WrongLastSequence
+from banksman.bus.errors import (
+    MessageTooLarge,
+    NoResponders,
+    PublishRefused,
+    SlotTaken,
+    TimedOut,
+    WrongLastSequence,
+)
 from banksman.bus.names import (
+    CODE_DUPLICATE_UNDER_WAY,
     CODE_MESSAGE_TOO_LARGE,
     CODE_RESOURCES,
     CODE_STORE_FAILED,
@@ -53,11 +61,16 @@ class PubAck:
     duplicate: bool
     """A message with this id was stored before; `stream_seq` is its."""
     tries: int = 1
-    """Times it was published. A duplicate after more than one is what an earlier try stored."""
+    """Times it was published and may have been stored. A duplicate after more than one is what an earlier try
+    stored."""
 
 
 class _TryAgain(Exception):
-    """The outcome is not known, or the stream has no leader now."""
+    """The outcome is not known, or the stream does not take it now."""
+
+    def __init__(self, reason: str, *, may_be_stored: bool = False) -> None:
+        self.may_be_stored = may_be_stored
+        super().__init__(reason)
 
 
 async def durable(
@@ -103,20 +116,20 @@ async def durable(
     sent = _headers(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
     )
-    tries, pause = 0, FIRST_PAUSE_S
+    tries, pause = 1, FIRST_PAUSE_S
     reason = "no connection"
     try:
         async with asyncio.timeout(budget_s):
             while True:
-                tries += 1
                 try:
                     return await _publish(bus, subject, payload, sent, tries)
                 except _TryAgain as again:
                     reason = str(again)
+                    tries += again.may_be_stored
                     if isinstance(again.__cause__, TimedOut) and await _stores_nothing(bus, subject):
                         full = f"{subject}: NATS is there and stores nothing: is its disk full?"
                         raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
-                    logger.info("%s: publishing again after try %d: %s", subject, tries, reason)
+                    logger.info("%s: publishing again: %s", subject, reason)
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(pause * 2, LONGEST_PAUSE_S)
     except TimeoutError as error:
@@ -143,7 +156,7 @@ async def _publish(bus: Bus, subject: str, payload: bytes, headers: Mapping[str,
         except Unavailable as error:
             if bus.closed.is_set():
                 raise
-            raise _TryAgain(str(error)) from error
+            raise _TryAgain(str(error), may_be_stored=not isinstance(error, NoResponders)) from error
     answer = _parse(subject, message.data)
     if error := answer.get("error"):
         raise _refusal(bus, subject, payload, cast(dict[str, Any], error))
@@ -185,9 +198,9 @@ def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> E
         return Overloaded(f"storage is full: {subject}: {text}", retry_after_s=5.0)
     if code == CODE_WRONG_LAST_SEQUENCE:
         return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
-    if code == CODE_WRITE_UNDER_WAY:
-        # Servers of a cluster say so while they agree on another message of the subject, perhaps this very
-        # one of an earlier try: only once that is stored do they know what comes last.
+    if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY):
+        # Servers of a cluster say so while they agree on another message of the subject or of the same id,
+        # perhaps this very one of an earlier try: only once that is stored do they know what there is.
         return _TryAgain(f"{text} ({code})")
     if code == CODE_MESSAGE_TOO_LARGE:
         return MessageTooLarge(subject, len(payload), bus.max_payload)
