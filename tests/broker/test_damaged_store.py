@@ -20,7 +20,7 @@ from banksman.testing.fixtures import connect
 from banksman.testing.nats import NatsServer
 from tests.gateway.conftest import Agent, Served, gateway_on
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
 BIG = 300_000
 """Characters of an event, so that a log reaches over several of the store's blocks of 8 MB."""
 COMMITS = 60

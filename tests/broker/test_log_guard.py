@@ -38,7 +38,7 @@ from tests.broker.stores import (
 )
 from tests.bus.making import PATIENCE_S, commit, now
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
 COMMITS = 10
 KEEP_S = 0.1
 EARLY, MIDDLE, LATE = "c-early", "c-middle", "c-late"

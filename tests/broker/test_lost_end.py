@@ -20,7 +20,7 @@ from banksman.testing.system import ScriptedModel, scripted_model
 from tests.broker.commands import banksman
 from tests.broker.stores import cut_the_tail, stream_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.one_server]
 PATIENCE_S = 60.0
 
 

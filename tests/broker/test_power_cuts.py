@@ -17,6 +17,8 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import NoResponders
 from banksman.bus.jetstream import ApiError, last_message
 from banksman.bus.log import EventLog
+from banksman.bus.log_heads import HeadsKeeper, LogHeads
+from banksman.bus.log_survey import survey
 from banksman.bus.names import APPROVALS, RUNS
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
@@ -55,10 +57,12 @@ class Lost:
     runs: int = 0
     decisions: int = 0
     events: int = 0
+    alarms: int = 0
+    """Logs that the check at start takes for damaged."""
 
     @property
     def anything(self) -> bool:
-        return bool(self.runs or self.decisions or self.events)
+        return bool(self.runs or self.decisions or self.events or self.alarms)
 
 
 @dataclass
@@ -134,6 +138,7 @@ async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGene
         async with (
             await connect(server) as bus,
             gateway_on(server, bus, tenant) as served,
+            HeadsKeeper(LogHeads(bus), keep_every_s=0.1),
             asyncio.TaskGroup() as group,
         ):
             there = House(server, volume, served, bus)
@@ -171,6 +176,7 @@ async def _missing(bus: Bus, told: Told, tenant: str) -> Lost:
         for conversation, last_seq in told.events.items():
             commits = await EventLog(bus).read(tenant, conversation, leader=True)
             lost.events += not commits or commits[-1].commit.last_seq < last_seq
+        lost.alarms = len((await survey(LogHeads(bus))).damaged)
     except (ApiError, Unavailable, NoResponders):
         # A whole stream is gone.
         return Lost(len(told.runs), len(told.decisions), len(told.events))
