@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak promises failpoints power-cuts leader-kills parked cancels reconnects fuzz $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects fuzz $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ check-requirements:
 parked:  ## Park 100,000 runs, measure memory and how fast one goes on (ARGS="--runs 10000")
 	@tools/setup.sh dev
 	@$(BIN)/python benchmarks/parked.py $(ARGS)
+
+waiting:  ## Let 2,000 runs wait for a slow model, measure their agent's memory (ARGS="--runs 200")
+	@tools/setup.sh dev
+	@$(BIN)/python benchmarks/waiting.py $(ARGS)
 
 cancels:  ## Cancel stubborn commands, measure until all their processes are gone (ARGS="--cancels 200")
 	@tools/setup.sh dev
