@@ -177,3 +177,48 @@ async def test_a_failure_tells_the_user_what_the_workflow_says(link: Bus, tenant
 
 async def _is_told(bus: Bus, tenant: str, conversation_id: str) -> bool:
     return "workflow.progress" in [event.data.type for event in await events_of(bus, tenant, conversation_id)]
+
+
+def deep() -> JsonObject:
+    value: JsonObject = {}
+    for _ in range(150):
+        value = {"a": value}
+    return value
+
+
+async def _calls(context: WorkflowContext, arguments: JsonObject) -> str:
+    await context.tool("write_file", arguments, step="write")
+    return "done"
+
+
+async def _fails(text: str) -> str:
+    raise WorkflowFailed(text)
+
+
+async def _answers(answer: Any) -> str:
+    return answer
+
+
+UNFITTING: dict[str, WorkflowFunction] = {
+    "a long answer": lambda _: _answers("x" * 300_000),
+    "an answer of another type": lambda _: _answers(7),
+    "an answer that is no UTF-8": lambda _: _answers("\ud800"),
+    "a long failure": lambda _: _fails("x" * 2_000_000),
+    "long arguments": lambda context: _calls(context, {"path": "a", "content": "x" * 2_000_000}),
+    "deep arguments": lambda context: _calls(context, deep()),
+    "arguments that are no UTF-8": lambda context: _calls(context, {"path": "\ud800", "content": ""}),
+}
+
+
+@pytest.mark.parametrize("function", UNFITTING.values(), ids=UNFITTING)
+async def test_a_function_whose_words_do_not_fit_the_log_ends_its_run_all_the_same(
+    link: Bus, runner: PlayedRunner, tenant: str, function: WorkflowFunction
+) -> None:
+    """P1: it would be run again and again, and its run never end."""
+    async with serving(link, probe(function)):
+        start = starting(tenant, {}, workflow="probe")
+        await store(link, start)
+        finished = await outcome(link, start, timeout_s=60)
+    assert finished.status == "failed"
+    assert finished.error is not None and finished.error.code == "workflow_error"
+    assert len(await events_of(link, tenant, start.conversation_id)) <= 4

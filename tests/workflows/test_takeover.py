@@ -16,7 +16,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.outcomes import Done, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallRequest
-from banksman.contracts.errors import ErrorCode, Poison
+from banksman.contracts.errors import ErrorCode, Poison, Unavailable
 from banksman.contracts.events import Commit, Event, RunFinished, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import StartWorkflow
@@ -35,7 +35,7 @@ APPENDS = 2 * len(CALLS) + 2
 """The claim, each call and its result, the end."""
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process is gone."""
 
 
@@ -47,6 +47,7 @@ class CrashingLog:
     at: int
     stored: bool
     appends: int = 0
+    end: BaseException = field(default_factory=Crash)
 
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         return await self.log.read(tenant, conversation_id)
@@ -57,15 +58,17 @@ class CrashingLog:
             return await self.log.append(state, commit)
         if self.stored:
             await self.log.append(state, commit)
-        raise Crash
+        raise self.end
 
 
 @asynccontextmanager
-async def process(bus: Bus, *, dies_at: int = 0, stored: bool = False) -> AsyncGenerator[Worker]:
+async def process(
+    bus: Bus, *, dies_at: int = 0, stored: bool = False, of: BaseException | None = None
+) -> AsyncGenerator[Worker]:
     """A process of its own, as far as the log can tell."""
     async with AsyncExitStack() as stack:
         worker = await app.enter_worker(stack, bus, BUILTIN)
-        log = CrashingLog(worker.ports.log, dies_at, stored)
+        log = CrashingLog(worker.ports.log, dies_at, stored, end=of or Crash())
         yield replace(worker, ports=replace(worker.ports, log=log))
 
 
@@ -87,6 +90,24 @@ async def test_a_process_that_dies_at_any_append_costs_no_write_and_repeats_none
             assert await second.on_start(delivery(start)) == Done()
             assert await second.on_start(delivery(start)) == Done()
 
+        events = await events_of(link, tenant, start.conversation_id)
+        check_once(events)
+        assert {path: runner.writes[start.conversation_id, path] for path in FILES} == dict.fromkeys(FILES, 1)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["refused", "stored all the same"])
+async def test_a_broker_that_is_silent_at_any_append_loses_no_wish_of_the_function(
+    link: Bus, runner: PlayedRunner, tenant: str, stored: bool
+) -> None:
+    """P1: the function waits for what it asked for; nobody else claims its run meanwhile."""
+    for at in range(2, APPENDS + 1):
+        start = starting(tenant, {"name": "demo", "template": "empty"})
+        async with process(link, dies_at=at, stored=stored, of=Unavailable("no answer")) as worker:
+            try:
+                done = await worker.on_start(delivery(start))
+            except Unavailable:
+                done = await worker.on_start(delivery(start))
+        assert done == Done()
         events = await events_of(link, tenant, start.conversation_id)
         check_once(events)
         assert {path: runner.writes[start.conversation_id, path] for path in FILES} == dict.fromkeys(FILES, 1)
@@ -158,7 +179,7 @@ async def test_kill_9_at_every_step_is_taken_over_without_a_second_write(
     try:
         for start in starts:
             await store(link, start)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await hall.full.wait()
         first.send_signal(signal.SIGKILL)
         await first.wait()
@@ -168,7 +189,7 @@ async def test_kill_9_at_every_step_is_taken_over_without_a_second_write(
             first.kill()
     try:
         hall.go.set()
-        ended = [await outcome(link, start, timeout_s=20) for start in starts]
+        ended = [await outcome(link, start, timeout_s=60) for start in starts]
     finally:
         second.terminate()
         assert await second.wait() == 0

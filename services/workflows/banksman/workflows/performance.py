@@ -7,6 +7,7 @@ end, and it is asked again once the calls have their results.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, strict_json
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.schemas import argument_problem
 from banksman.runs.state import Conversation
@@ -35,6 +36,7 @@ from banksman.workflows.workflow import Workflow, WorkflowFailed
 
 logger = logging.getLogger(__name__)
 
+MAX_FAILURE_CHARS = 1_000
 FAREWELL_S = 5.0
 """Seconds that a function gets to clean up when its run has ended without it."""
 
@@ -44,6 +46,12 @@ class _Answer:
     """What the function returned."""
 
     text: str
+
+
+def _answer(said: object) -> _Answer | WorkflowFailed:
+    if isinstance(said, str):
+        return _Answer(said)
+    return WorkflowFailed(f"The workflow returned a value of type {type(said).__name__}; text was expected.")
 
 
 FindTool = Callable[[str], ToolDefinition | None]
@@ -63,6 +71,8 @@ class Performance:
         self._progress: list[WorkflowProgress] = []
         self._calls: list[ToolCall] = []
         self._end: _Answer | WorkflowFailed | None = None
+        self._unrecorded: tuple[int, tuple[EventBody, ...]] | None = None
+        """What was given out to be recorded and may not be yet, and in which iteration."""
         self._wished = asyncio.Event()
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> ToolResult:
@@ -100,15 +110,28 @@ class Performance:
     async def next_events(self) -> Build:
         """Wait until the function wishes for something, or the log has news; say what to record."""
         self._deliver()
-        if not (self._calls or self._progress or self._end):
-            await self._listen()
-        bodies = self._bodies()
+        known = self._unrecorded
+        if known is None or known[0] != self._owned.run.iteration:
+            if not (self._calls or self._progress or self._end):
+                await self._listen()
+            known = self._unrecorded = (self._owned.run.iteration, self._bodies())
+        _, bodies = known
         return lambda state: bodies if isinstance(next_step(state, self._now()), Ask) else ()
+
+    def recorded(self) -> None:
+        """Note that what `next_events` said is in the log, or came too late for it."""
+        self._unrecorded = None
+
+    def unrecordable(self, error: Exception) -> Build:
+        """The end of a run whose log cannot hold what its function said."""
+        said = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
+        failure = self._failed(f"What the workflow said does not fit the log: {said}")
+        return lambda state: (failure,) if isinstance(next_step(state, self._now()), Ask) else ()
 
     async def _perform(self, workflow: Workflow, parameters: JsonObject) -> None:
         try:
             values = filled(workflow.definition.parameters_schema, parameters)
-            self._end = _Answer(await workflow(self, values))
+            self._end = _answer(await workflow(self, values))
         except WorkflowFailed as failure:
             self._end = failure
         except BadInput as error:
@@ -126,6 +149,7 @@ class Performance:
         if step in self._steps:
             raise ValueError(f"step {step!r} is used twice")
         self._steps.add(step)
+        strict_json(json.dumps(arguments), what="arguments")
         call = ToolCall(id=call_id(self._owned.run.run_id, step), name=name, arguments=arguments)
         tool = self._find_tool(name)
         if tool is None:

@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 
 from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import Done, Later, Outcome, WorkMessage
+from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
-from banksman.contracts.errors import Poison
+from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.events import WorkflowLinked
 from banksman.contracts.registry import (
     CheckWorkflow,
@@ -82,7 +82,10 @@ class Worker:
         claims = state.claims_in_row if owned is None else owned.state.claims_in_row
         if owned is not None:
             owned.workspace = start.in_conversation
-            await self._perform(owned, workflow if there else _without_conversation(workflow), start)
+            if not await self._performed(
+                owned, workflow if there else _without_conversation(workflow), start
+            ):
+                return Leave()
         await wake_queue(self.ports, state)
         if claims >= CRASH_LOOP_CLAIMS:
             raise Poison(message.subject, f"crash_loop: run {start.run_id} was given up")
@@ -115,10 +118,18 @@ class Worker:
         parameters = filled(definition.parameters_schema, asked.parameters)
         return _encoded(WorkflowChecked(workflow=definition, parameters=parameters))
 
-    async def _perform(self, owned: Ownership, workflow: Workflow, start: StartWorkflow) -> None:
+    async def _performed(self, owned: Ownership, workflow: Workflow, start: StartWorkflow) -> bool:
+        """Drive a run; False when that failed: then its message must come again."""
         performance = Performance(owned, lambda name: self.tools.find(start.tenant, name))
-        async with self.watch.driving(owned.state), performance.of(workflow, start.parameters):
-            await drive(owned, performance)
+        try:
+            async with self.watch.driving(owned.state), performance.of(workflow, start.parameters):
+                await drive(owned, performance)
+        except (Fenced, Refused):
+            raise
+        except Exception:
+            logger.exception("%s: driving its run failed", start.conversation_id)
+            return False
+        return True
 
     async def _link(self, start: StartWorkflow) -> bool:
         """Leave a link in the conversation it was started in, once; False when that one was deleted."""
