@@ -11,13 +11,16 @@ import pytest
 
 from banksman.bus.connection import Bus
 from banksman.bus.damage import DamagedLogs
+from banksman.bus.dead import dead_letters
+from banksman.bus.errors import LogDamaged
 from banksman.bus.jetstream import call
 from banksman.bus.log import Conflict, EventLog
 from banksman.bus.log_check import check_logs
 from banksman.bus.log_guard import SCRUB_AFTER_S, LogGuard
 from banksman.bus.log_heads import SEGMENT_COMMITS, HeadsKeeper, LogHeads
 from banksman.bus.log_survey import survey
-from banksman.bus.names import EVENTS, api
+from banksman.bus.names import EVENTS, RUNS, api
+from banksman.bus.outcomes import Done, Later, WorkMessage, handle
 from banksman.bus.publish import durable
 from banksman.bus.tail import last_sequence
 from banksman.bus.topology import app_topology
@@ -25,6 +28,8 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Commit, ConversationUpdated, Event
 from banksman.contracts.ids import new_id
+from banksman.runs.folded_log import FoldedLog
+from banksman.runs.guarded_log import GuardedLog
 from banksman.testing.fixtures import BUDGET, connect, provision_all
 from banksman.testing.nats import NatsServer
 from tests.broker.stores import (
@@ -179,6 +184,40 @@ async def test_many_processes_keep_one_account_over_many_segments(own_nats: Nats
     assert known.upto == 120 * per_log
     assert {log.commits for log in known.logs.values()} == {per_log}
     assert len(known.logs) == 120
+
+
+async def test_a_process_that_knows_more_than_a_log_holds_appends_nothing_and_tells_the_others(
+    own_nats: NatsServer, tenant: str
+) -> None:
+    """Nobody had counted what was lost; without this its owner would append for ever and be refused."""
+    async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
+        await _write(bus, tenant, LATE, COMMITS)
+        log = GuardedLog(FoldedLog(EventLog(bus)), EventLog(bus), damaged)
+        state = await log.read(tenant, LATE)
+        await _altered(own_nats, cut_the_tail)
+        with pytest.raises(LogDamaged) as refused:
+            await log.append(state, commit(COMMITS + 1))
+        assert f"what was stored at {state.stream_seq} is gone" in refused.value.problem
+        await _until(bus, lambda: damaged.problem(tenant, LATE) is not None)
+        with pytest.raises(LogDamaged):
+            await log.read(tenant, LATE)
+        assert await damaged.unready() is None
+        await damaged.clear(tenant, LATE)
+        await _until(bus, lambda: damaged.problem(tenant, LATE) is None)
+        assert (await log.read(tenant, LATE)).last_seq < COMMITS
+
+
+async def test_work_about_a_damaged_log_stays_in_its_queue(own_nats: NatsServer, tenant: str) -> None:
+    """It is neither lost nor buried: once the log is mended it is handled as any other."""
+    async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
+
+        async def handler(_message: WorkMessage) -> Done:
+            raise await damaged.report(tenant, "c1", "its end is gone")
+
+        message = WorkMessage(subjects.run_work(tenant, "c1"), b"{}", {}, 1, 99)
+        outcome = await handle(bus, RUNS, handler, message)
+        assert isinstance(outcome, Later) and outcome.delay_s > 0
+        assert [letter async for letter in dead_letters(bus)] == []
 
 
 @asynccontextmanager

@@ -65,7 +65,7 @@ def accept(data_dir: Path | None, names: list[str], *, as_json: bool) -> Exit:
         for name in done:
             output.say(f"{name}: runs go on with what is left")
         for name, reason in refused.items():
-            output.complain(f"{name}: {reason}; restore a backup, or delete the conversation")
+            output.complain(f"{name}: it cannot be gone on from, restore a backup: {reason}")
         if not done and not refused:
             output.say("no log is damaged")
     return Exit.CRITICAL if refused else Exit.OK
