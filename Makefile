@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects fuzz $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects fuzz $(CHECKS)
 
 help:  ## List what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,13 +87,17 @@ chaos:  ## Kill and freeze every process under traffic for ten minutes, then jud
 	@tools/setup.sh dev
 	@$(BIN)/python -m banksman.testing.chaos --duration $(or $(DURATION),600) --servers $(or $(SERVERS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+chaos-mixed:  ## Upgrade from another version and roll back under traffic (BASE=HEAD~60, needs its history; SEED=7)
+	@tools/setup.sh dev
+	@$(BIN)/python -m banksman.testing.chaos.mixed $(if $(BASE),--base $(BASE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 partitions:  ## Cut each service off the network in each way, 5, 30 and 120 s (root; SECONDS_CUT="5 30")
 	@tools/setup.sh dev
 	@$(BIN)/python -m banksman.testing.chaos.partitions $(if $(SECONDS_CUT),--seconds $(SECONDS_CUT)) $(ARGS)
 
-failpoints:  ## Let a runner die fifty times at each of six places of a call
+failpoints:  ## Let a runner die fifty times at each of six places of a call; once with containers
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest -m soak tests/chaos/test_failpoints.py
+	@$(BIN)/python -m pytest -m soak tests/chaos/test_failpoints.py tests/tool_runner_service/test_docker_runner.py
 
 power-cuts:  ## Cut the power of the broker twenty times under traffic (root; loop devices)
 	@tools/setup.sh dev

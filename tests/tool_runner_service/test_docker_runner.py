@@ -15,6 +15,7 @@ from banksman.bus.objects import Objects
 from banksman.bus.users import GATEWAY_FILES
 from banksman.contracts.calls import FileWrite
 from banksman.contracts.ids import new_id
+from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 from banksman.testing.docker_engine import DockerEngine
 from banksman.testing.fixtures import SecuredNats
 from tests.tool_runner_service.owner import Owner, owning
@@ -114,6 +115,46 @@ async def test_a_runner_killed_while_containers_start_leaves_none_once_it_is_bac
 async def start_elsewhere(owner: Owner) -> None:
     request = owner.request("bash", command="sleep 7863.5")
     await owner.accepted(request.model_copy(update={"conversation_id": new_id("c")}))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("point", "claimed", "executed", "ended"),
+    [
+        ("runner.before_claim", "later", 1, True),
+        ("runner.after_claim", "before", 0, False),
+        ("runner.begin", "before", 0, False),
+        ("runner.running", "before", 1, False),
+        ("runner.end", "before", 1, False),
+        ("runner.result_stored", "before", 1, True),
+    ],
+)
+async def test_a_runner_of_containers_that_dies_anywhere_executes_a_call_at_most_once(
+    runners: Runners,
+    runners_nats: SecuredNats,
+    docker: dict[str, Any],
+    point: Failpoint,
+    claimed: str,
+    executed: int,
+    ended: bool,
+) -> None:
+    """P2, A03: asked for again, only what nobody claimed is executed."""
+    armed: dict[str, Any] = {VARIABLE: f"{point}:kill", TESTING_VARIABLE: "1"}
+    runner = runners.start(**docker, **armed)
+    async with owning(runners_nats, runner) as owner:
+        died = runner.epoch
+        request = owner.request("bash", command="echo once >> ledger; echo said; sleep 0.5")
+        await owner.accepted(request)
+        assert await runner.ended() == -signal.SIGKILL
+        back = runners.make(root=runner.root, **docker)
+        await asyncio.to_thread(back.start)
+        await owner.accepted(request.model_copy(update={"runner_epoch": back.epoch}))
+        ledger = await owner.bash("cat ledger 2>/dev/null | wc -l")
+        facts = await owner.slots.facts(owner.tenant, request.attempt)
+    assert ledger.content["stdout"] == f"{executed}\n"
+    assert facts.started is not None
+    assert (facts.started.runner_epoch == died) == (claimed == "before")
+    assert (facts.result is not None) == ended
 
 
 async def test_a_runner_that_is_told_to_stop_takes_its_containers_along(
