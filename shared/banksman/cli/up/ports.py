@@ -43,7 +43,7 @@ def require_free(host: str, port: int, variable: str) -> None:
 
 
 def _first_outgoing() -> int:
-    """Where the ports begin that the kernel takes for outgoing connections; its default where it takes all."""
+    """Where the ports begin that the kernel takes for outgoing connections, unless it takes all."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
