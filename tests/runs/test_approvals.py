@@ -345,3 +345,24 @@ def test_a_signed_answer_about_something_else_closes_nothing() -> None:
     scene.run()
     assert scene.open_run.waits
     scene.end()
+
+
+def test_an_owner_that_was_frozen_closes_no_question_of_a_run_that_it_has_lost() -> None:
+    """P3, P4: to it the time of the run is over; to its successor, the run waits for a person."""
+    scene = Scene()
+    scene.start(Plan((calls(asking(), "effect"),), run_timeout_s=20))
+    frozen = scene.run_to("ask")
+    frozen.process.paused = True
+    scene.redeliver(scene.work(), scene.other)
+    scene.run(seconds=2)
+    assert scene.state.owner is None, scene.story()
+    scene.pass_time(60)
+    frozen.process.paused = False
+    while not frozen.over:
+        scene.step(frozen)
+    assert scene.broker.answers == {}
+    scene.decide("approve")
+    scene.run(seconds=10)
+    assert scene.outcomes() == ["completed"]
+    assert scene.executed() == 2
+    scene.end()

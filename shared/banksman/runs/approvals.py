@@ -110,6 +110,14 @@ async def close(ports: Ports, state: Conversation, run: Run, outcome: ApprovalOu
 
 
 async def withdraw(owned: Ownership) -> None:
-    """Close the open question of a run that must end; the slot says who was first."""
+    """Close the open question of a run that must end; the slot says who was first.
+
+    Raises:
+        Fenced: a higher claim owns the run.
+    """
+    # The slot does not know who owns the run, and to one that was frozen its time may seem to be over.
+    await owned.refresh()
+    if not owned.holds or not owned.run.waits:
+        return
     stored = await close(owned.ports, owned.state, owned.run, "cancelled")
     await owned.commit(lambda state: (resolution(stored),) if state.run and state.run.waits else ())

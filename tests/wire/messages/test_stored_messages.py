@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from tests.wire.messages.samples import BODIES, GOLDEN, samples, written
 
-from banksman.contracts.events import EventBody
+from banksman.contracts.events import KnownBody
 from banksman.contracts.work import RunSignal, RunWork
 
 SAMPLES = dict(samples())
@@ -69,7 +69,7 @@ def test_every_kind_of_work_has_a_sample(union: object) -> None:
 
 
 def test_every_kind_of_event_has_a_sample() -> None:
-    assert members(EventBody) == {type(body) for body in BODIES}
+    assert members(KnownBody) == {type(body) for body in BODIES}
 
 
 def test_every_golden_file_has_a_sample() -> None:

@@ -1,0 +1,52 @@
+"""Events of types that a newer version adds, while replicas of two versions run side by side."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from banksman.contracts.events import Commit, Event, UnknownEvent
+from banksman.contracts.frames import detail_of, event_frame
+from banksman.runs.state import Conversation, apply_commit
+
+MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
+NEWER = {"type": "moon.rose", "phase": 0.5, "seen_from": ["here"]}
+
+
+def commit(body: dict[str, object]) -> str:
+    """A commit of one event, as it is stored."""
+    event = {"v": 1, "seq": 1, "ts": MOMENT.isoformat(), "run_id": "c-r", "data": body}
+    fields = {"ts": MOMENT.isoformat(), "id": "x", "log_epoch": "e", "first_seq": 1, "owner": None}
+    return json.dumps({"v": 1, **fields, "events": [event]})
+
+
+def test_an_event_of_an_unknown_type_is_kept_and_passed_on_as_it_is() -> None:
+    """R39: clients may know what this process does not."""
+    [event] = Commit.model_validate_json(commit(NEWER)).events
+    assert isinstance(event.data, UnknownEvent)
+    assert json.loads(event.model_dump_json(by_alias=True))["data"] == NEWER
+    frame = event_frame(event, "c", "e", 0)
+    assert (frame["type"], frame["data"]) == ("moon.rose", {"phase": 0.5, "seen_from": ["here"]})
+    assert detail_of(event) == "final"
+
+
+def test_an_event_of_an_unknown_type_is_numbered_and_changes_nothing_else() -> None:
+    """P5: events stay 1..n for whoever passes over one."""
+    before = Conversation("t", "c")
+    after = apply_commit(before, 7, Commit.model_validate_json(commit(NEWER)))
+    assert (after.last_seq, after.stream_seq) == (1, 7)
+    assert (after.run, after.history, after.queue) == (before.run, before.history, before.queue)
+
+
+def test_a_known_type_with_a_wrong_body_is_not_taken_for_unknown() -> None:
+    with pytest.raises(ValidationError):
+        Commit.model_validate_json(commit({"type": "iteration.started", "n": "first", "max": 10}))
+
+
+def test_a_higher_version_of_an_event_is_still_refused() -> None:
+    """What must not be passed over says so by its version."""
+    with pytest.raises(ValidationError):
+        Event.model_validate({"v": 2, "seq": 1, "ts": MOMENT, "data": NEWER})
