@@ -5,10 +5,10 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects fuzz $(CHECKS)
+.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List what can be done
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up:  ## Install what is missing and start everything: http://127.0.0.1:8080 (ARGS="--port 9000 --detach")
 	@tools/setup.sh local
@@ -72,6 +72,18 @@ cancels:  ## Cancel stubborn commands, measure until all their processes are gon
 reconnects:  ## Cut 200 clients off 20 times each; every one must see 1..n (ARGS="--seed 7")
 	@tools/setup.sh dev
 	@$(BIN)/python benchmarks/reconnects.py $(ARGS)
+
+overload:  ## Ask for three times the runs that agents can take up, five minutes long (ARGS="--seconds 60")
+	@tools/setup.sh dev
+	@$(BIN)/python benchmarks/overload.py $(ARGS)
+
+poison:  ## A thousand runs among fifty messages of poison on each subject
+	@tools/setup.sh dev
+	@$(BIN)/python -m pytest -m soak tests/limits/test_poison.py
+
+acknowledgements:  ## Kill the broker fifty times right behind an acknowledgement
+	@tools/setup.sh dev
+	@$(BIN)/python -m pytest -s -m soak tests/limits/test_acknowledgements.py
 
 fuzz:  ## Send nonsense to every door for minutes (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
