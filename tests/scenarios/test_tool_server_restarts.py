@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.scenarios.conftest import Play
-from tests.scenarios.test_tool_registry import call, observer, offered, process, results, served
+from tests.scenarios.test_tool_registry import call, listed, observer, offered, process, results
 
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
@@ -19,6 +19,8 @@ from banksman.testing.client import Client
 from banksman.testing.system import ScriptedModel, System
 
 __all__ = ["observer"]
+
+pytestmark = pytest.mark.timeout(240)
 
 PATIENCE_S = 60.0
 """Seconds, where processes start on a machine that has more to do."""
@@ -63,8 +65,13 @@ class Ledger:
         return self.file.read_text().split() if self.file.exists() else []
 
     async def serves(self, instances: int = 1) -> None:
+        """Wait until so many processes serve it, as the registry knows."""
         async with asyncio.timeout(PATIENCE_S):
-            await served(self.observer, self.name, instances)
+            while True:
+                one = await listed(self.observer, self.name)
+                if (one.instances if one else 0) == instances:
+                    return
+                await asyncio.sleep(0.05)
 
     async def end(self, running: asyncio.subprocess.Process) -> None:
         """`kill -9`, and wait until everybody knows."""
