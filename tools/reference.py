@@ -50,7 +50,7 @@ def page() -> Iterator[str]:
 
 
 def _event_models() -> Iterable[type[BaseModel]]:
-    return get_args(get_args(events.EventBody)[0])
+    return get_args(get_args(events.KnownBody)[0])
 
 
 def _section(title: str, lead: str, models: Iterable[type[BaseModel]]) -> Iterator[str]:

@@ -7,9 +7,9 @@ the fields that `frames.py` leaves out.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
@@ -320,7 +320,7 @@ class ConversationUpdated(Stored):
     """Of the renaming that this records; clients are not told of it."""
 
 
-EventBody = Annotated[
+KnownBody = Annotated[
     RunQueued
     | RunStarted
     | IterationStarted
@@ -342,6 +342,33 @@ EventBody = Annotated[
     | ConversationUpdated,
     Field(discriminator="type"),
 ]
+"""The bodies that this version knows."""
+
+KNOWN_TYPES: frozenset[str] = frozenset(
+    body.model_fields["type"].default for body in get_args(get_args(KnownBody)[0])
+)
+
+
+def _newer_type(type: str) -> str:
+    if type in KNOWN_TYPES:
+        raise ValueError(f"{type} is known, and its body is wrong")
+    return type
+
+
+class UnknownEvent(Stored):
+    """A fact of a type that this version does not know: a newer one wrote it, while a system is upgraded.
+
+    It has its number, is passed on to clients as it is, and changes nothing else. So a new type may only
+    tell of something; what older processes must not pass over raises `v`, which they refuse by name.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Annotated[str, AfterValidator(_newer_type)]
+
+
+EventBody = Annotated[KnownBody | UnknownEvent, Field(union_mode="left_to_right")]
+"""What an event says. Nothing is taken for unknown whose type is known."""
 
 
 class Event(Stored):

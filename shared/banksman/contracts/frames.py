@@ -30,13 +30,14 @@ from banksman.contracts.events import (
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
+    UnknownEvent,
     WorkflowLinked,
     WorkflowProgress,
     WorkspaceChanged,
     WorkspaceRestored,
 )
 from banksman.contracts.messages import Content
-from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
 
 SUBPROTOCOL = "banksman.v1"
 HEARTBEAT_S = 20
@@ -199,7 +200,7 @@ ClientFrame = Annotated[
 CLIENT_FRAME: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
 
 
-class ConnectionLimits(Wire):
+class ConnectionLimits(Stored):
     """What a connection may do."""
 
     frame_bytes: int
@@ -209,14 +210,14 @@ class ConnectionLimits(Wire):
     """Frames a second, over a burst of twice as many."""
 
 
-class NotResumed(Wire):
+class NotResumed(Stored):
     """A conversation that could not be taken up where the client left it."""
 
     conversation_id: Token
     reason: str
 
 
-class Welcome(Wire):
+class Welcome(Stored):
     """The answer to `hello`."""
 
     type: Literal["welcome"] = "welcome"
@@ -234,7 +235,7 @@ class Welcome(Wire):
     not_resumed: tuple[NotResumed, ...] = ()
 
 
-class Pong(Wire):
+class Pong(Stored):
     """Yes."""
 
     type: Literal["pong"] = "pong"
@@ -243,7 +244,7 @@ class Pong(Wire):
     ts: str
 
 
-class Ack(Wire):
+class Ack(Stored):
     """Done; with the ids that belong to it."""
 
     type: Literal["ack"] = "ack"
@@ -256,7 +257,7 @@ class Ack(Wire):
     outcome: str | None = None
 
 
-class Subscribed(Wire):
+class Subscribed(Stored):
     """The head of a conversation; its events follow."""
 
     type: Literal["subscribed"] = "subscribed"
@@ -269,7 +270,7 @@ class Subscribed(Wire):
     pending_approvals: tuple[JsonObject, ...] = ()
 
 
-class ReplayDone(Wire):
+class ReplayDone(Stored):
     """All that was stored has been sent; what follows is live."""
 
     type: Literal["replay.done"] = "replay.done"
@@ -277,7 +278,7 @@ class ReplayDone(Wire):
     seq: int
 
 
-class ResyncRequired(Wire):
+class ResyncRequired(Stored):
     """The client's position is of no use: read the conversation again and subscribe anew."""
 
     type: Literal["resync_required"] = "resync_required"
@@ -287,7 +288,7 @@ class ResyncRequired(Wire):
     reason: str
 
 
-class ErrorFrame(Wire):
+class ErrorFrame(Stored):
     """A request failed; the connection stays open."""
 
     type: Literal["error"] = "error"
@@ -299,7 +300,7 @@ class ErrorFrame(Wire):
     details: JsonObject | None = None
 
 
-class Draining(Wire):
+class Draining(Stored):
     """The server goes away; reconnect elsewhere."""
 
     type: Literal["server.draining"] = "server.draining"
@@ -341,6 +342,8 @@ def detail_of(event: Event) -> Detail:
             | InputResolved()
             | WorkspaceRestored()
             | ConversationUpdated()
+            # Whether it may be left out is known to newer versions; clients ignore what they do not know.
+            | UnknownEvent()
         ):
             return "final"
         case (

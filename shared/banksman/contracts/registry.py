@@ -8,17 +8,17 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
+from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 
 
-class RegisterTool(Wire):
+class RegisterTool(Stored):
     """`tool.register`: offer a tool, or renew the offer; the answer is a `ToolRegistration` or an error."""
 
     definition: ToolDefinition
     """With `server`: the tool server that answers its calls, one id for all of its processes."""
 
 
-class WithdrawTool(Wire):
+class WithdrawTool(Stored):
     """`tool.withdraw`: take back one's own offer; the answer is what was registered, or an error."""
 
     name: Token
@@ -80,7 +80,7 @@ class WorkflowCategory(Stored):
     workflows: tuple[WorkflowDefinition, ...]
 
 
-class WorkflowName(Wire):
+class WorkflowName(Stored):
     """`workflows.get`: asks for one definition; the answer is a `WorkflowDefinition` or an error."""
 
     name: Token
@@ -98,7 +98,7 @@ class WorkflowCategories(Stored):
     categories: tuple[WorkflowCategory, ...]
 
 
-class CheckWorkflow(Wire):
+class CheckWorkflow(Stored):
     """`workflows.start`: may this be started? Asked before a `StartWorkflow` is stored; starts nothing."""
 
     workflow: Token

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+from pydantic.main import IncEx
+
 from banksman.contracts.events import ApprovalOutcome, ApprovalResolved
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.runs.owner import Ownership, open_question
@@ -28,8 +30,17 @@ def is_signed(reply: ApprovalReply, key: bytes) -> bool:
     return hmac.compare_digest(reply.signature, _mac(reply, key))
 
 
+_SIGNED: IncEx = {
+    **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "outcome", "by"), True),
+    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
+    **dict.fromkeys(("remember", "digests", "decided_at", "signature"), True),
+}
+"""What a signature is over. A field that comes later is no part of it: replicas of two versions, of which one
+does not know the field, honour each other's signatures. One that must be signed needs its own."""
+
+
 def _mac(reply: ApprovalReply, key: bytes) -> str:
-    text = reply.model_copy(update={"signature": ""}).model_dump_json(exclude={"answer_id"})
+    text = reply.model_copy(update={"signature": ""}).model_dump_json(include=_SIGNED)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 

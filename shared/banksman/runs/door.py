@@ -59,19 +59,43 @@ class RequestNote:
     """SHA-256 of the request's body: another body under the same id is a conflict."""
     ids: Mapping[str, str]
     """The ids it was answered with."""
+    meaning_digest: str | None = None
+    """SHA-256 of what the body says beyond defaults, so the same for versions that know of more fields; None
+    in notes of older gateways."""
+
+    def is_of(self, other: RequestNote) -> bool:
+        """Whether both are of the same request."""
+        if self.meaning_digest is None or other.meaning_digest is None:
+            return self.body_digest == other.body_digest
+        return self.meaning_digest == other.meaning_digest
 
 
 async def once(
-    memory: RequestMemory, tenant: str, request_id: str, body: bytes, ids: Mapping[str, str]
+    memory: RequestMemory,
+    tenant: str,
+    request_id: str,
+    body: bytes,
+    ids: Mapping[str, str],
+    *,
+    meaning: bytes | None = None,
 ) -> Mapping[str, str]:
     """The ids that belong to a request: those given, or those it was answered with before.
+
+    Args:
+        memory: Where requests are kept.
+        tenant: Whose request.
+        request_id: Its id among those of the tenant.
+        body: What was asked.
+        ids: What it shall be answered with.
+        meaning: What was asked without what is as it is by default, which a version that knows of fewer
+            fields writes alike; None where there is no such form.
 
     Raises:
         Conflict: the id was used with another body.
     """
-    note = RequestNote(digest(body), ids)
+    note = RequestNote(digest(body), ids, None if meaning is None else digest(meaning))
     stored = await memory.remember(tenant, request_id, note)
-    if stored.body_digest != note.body_digest:
+    if not stored.is_of(note):
         raise Conflict(f"request id {request_id!r} was used before with another body")
     return stored.ids
 

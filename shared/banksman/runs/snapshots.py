@@ -14,7 +14,7 @@ from functools import cache
 
 from pydantic import TypeAdapter
 
-from banksman.contracts.events import Commit, Snapshot
+from banksman.contracts.events import KNOWN_TYPES, Commit, Snapshot
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.state import Conversation
@@ -93,9 +93,10 @@ def snapshot_commit(state: Conversation, snapshot: Snapshot, commit_id: str, now
 def snapshot_form() -> str:
     """Names the form of a packed state: any change of a field's name or type makes another one.
 
-    Two versions of this code that run side by side thus never read each other's snapshots wrongly.
+    So does another type of event, since an older version passes over what a newer one folds in. Two versions
+    of this code that run side by side thus never read each other's snapshots wrongly.
     """
-    shape = json.dumps(_bare(_states().json_schema()), sort_keys=True)
+    shape = json.dumps([_bare(_states().json_schema()), sorted(KNOWN_TYPES)], sort_keys=True)
     return f"{_MEANING}-{digest(shape.encode())[:16]}"
 
 

@@ -33,6 +33,7 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     ToolCallRequested,
     TrackedCall,
+    UnknownEvent,
     WorkflowLinked,
     WorkflowProgress,
     WorkspaceChanged,
@@ -282,7 +283,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
             return replace(state, linked=with_ids(state.linked, data.workflow_run_id, at=event.ts))
         case HistoryCompacted():
             return _compact(state, event, data)
-        case WorkspaceChanged() | WorkflowProgress() | InputRequested() | InputResolved():
+        case WorkspaceChanged() | WorkflowProgress() | InputRequested() | InputResolved() | UnknownEvent():
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)

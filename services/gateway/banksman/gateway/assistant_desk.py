@@ -44,9 +44,9 @@ class AssistantDesk:
         """
         await self._check(caller, given)
         key = digest(f"{caller.user}\nassistant\n{request_id}".encode())
-        body = given.model_dump_json().encode()
+        body, meaning = given.model_dump_json(), given.model_dump_json(exclude_defaults=True)
         mine = {"id": given.id or new_id("as"), "request": new_id("q")}
-        ids = await once(self._requests, caller.tenant, key, body, mine)
+        ids = await once(self._requests, caller.tenant, key, body.encode(), mine, meaning=meaning.encode())
         try:
             return await self._assistants.create(caller.tenant, given.assistant(ids["id"]))
         except Conflict:

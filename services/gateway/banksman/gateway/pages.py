@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.events import EventBody
+from banksman.contracts.events import KnownBody
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.bodies import BODIES
@@ -74,7 +74,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
 @cache
 def websocket_schema() -> dict[str, Any]:
     """JSON Schemas of all frames, and the codes of errors."""
-    events: TypeAdapter[Any] = TypeAdapter(EventBody)
+    events: TypeAdapter[Any] = TypeAdapter(KnownBody)
     server: TypeAdapter[Any] = TypeAdapter(ServerFrame)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

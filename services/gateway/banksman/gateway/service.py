@@ -283,7 +283,9 @@ class Service:
 
     async def _once(self, caller: Caller, request: Request, ids: Mapping[str, str]) -> Mapping[str, str]:
         body = request.model_dump_json(exclude={"id"}).encode()
-        return await once(self._requests, caller.tenant, _scoped(caller, request), body, ids)
+        meaning = request.model_dump_json(exclude={"id"}, exclude_defaults=True).encode()
+        key = _scoped(caller, request)
+        return await once(self._requests, caller.tenant, key, body, ids, meaning=meaning)
 
 
 def _scoped(caller: Caller, request: Request) -> str:

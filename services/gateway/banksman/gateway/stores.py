@@ -20,6 +20,7 @@ from banksman.runs.stores import StoredWork
 class _StoredNote(Stored):
     body_digest: str
     ids: dict[str, str]
+    meaning_digest: str | None = None
 
 
 class Requests:
@@ -31,13 +32,15 @@ class Requests:
     async def remember(self, tenant: str, request_id: str, note: RequestNote) -> RequestNote:
         """Store a note unless one is stored; return what is stored."""
         key = f"{tenant}.{digest(request_id.encode())}"
-        stored = _StoredNote(body_digest=note.body_digest, ids=dict(note.ids))
+        stored = _StoredNote(
+            body_digest=note.body_digest, ids=dict(note.ids), meaning_digest=note.meaning_digest
+        )
         if await self._bucket.create(key, stored) is not None:
             return note
         entry = await self._bucket.get(key)
         if entry is None:
             raise NotReady("the request id expired just now")
-        return RequestNote(entry.value.body_digest, entry.value.ids)
+        return RequestNote(entry.value.body_digest, entry.value.ids, entry.value.meaning_digest)
 
 
 class Intake:

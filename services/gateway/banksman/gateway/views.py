@@ -31,6 +31,7 @@ from banksman.contracts.events import (
     RunStarted,
     RunStatus,
     ToolCallCompleted,
+    UnknownEvent,
 )
 
 logger = logging.getLogger(__name__)
@@ -123,6 +124,8 @@ class ConversationView:
                 self.deleted = self.deleted or updated.status == "deleted"
             case ToolCallCompleted(result=result):
                 self.outputs[result.tool_call_id] = stream_seq
+            case UnknownEvent():
+                pass
             case _ if event.run_id is not None:
                 self._apply_to_run(self._run(event, event.run_id), event, stream_seq)
             case _:

@@ -115,7 +115,7 @@ class Search:
         Raises:
             Unavailable: no answer.
         """
-        for stream in await _streams(bus):
+        for stream in await streams(bus):
             messages = [message async for message in _messages(bus, stream)]
             for subject, data in _pieces(messages):
                 for name in sorted(self.names_in(data)):
@@ -181,7 +181,12 @@ def _read(file: Path) -> bytes:
         return b""
 
 
-async def _streams(bus: Bus) -> list[dict[str, Any]]:
+async def streams(bus: Bus) -> list[dict[str, Any]]:
+    """What the server says of every stream, bucket and object store of an account.
+
+    Raises:
+        Unavailable: no answer.
+    """
     found: list[dict[str, Any]] = []
     while True:
         told = await call(bus, api("STREAM.LIST"), {"offset": len(found)})

@@ -28,6 +28,7 @@ from banksman.model_server import ModelServer
 from banksman.testing.chaos.broker import Broker, Servers
 from banksman.testing.chaos.canaries import Canaries, Search, found_in_files
 from banksman.testing.chaos.ports import lasting_port
+from banksman.testing.chaos.versions import CURRENT
 from banksman.testing.nats import servers as told_servers
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspace import default_root
@@ -53,6 +54,8 @@ class Member:
         """What its command is run by: `ip netns exec …`."""
         self.environment: dict[str, str] = {}
         """What it is told on top, at its next starts."""
+        self.version = CURRENT
+        """Whose code it runs, from its next start on."""
         self.starts = 0
         self.exit_codes: list[int] = []
         """Of the processes that have ended; negative for a signal."""
@@ -171,11 +174,11 @@ class Member:
         self.armed = bool(told)
         with self.log.open("ab") as out:
             self._process = await asyncio.create_subprocess_exec(
-                *launched((*self.prefix, *self.spec.command), os.getpid()),
+                *launched((*self.prefix, *self.version.command(self.spec.command)), os.getpid()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**self.spec.environment, **self.environment, **told},
+                env={**self.spec.environment, **self.version.environment, **self.environment, **told},
                 process_group=0,
             )
         self.starts += 1

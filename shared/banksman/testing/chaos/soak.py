@@ -1,4 +1,4 @@
-"""Hours of ordinary traffic, and what processes keep of it: memory and open files must not grow.
+"""Hours of ordinary traffic, and what is kept of it: memory and open files must not grow, nor work queues.
 
 python -m banksman.testing.chaos.soak --duration 28800
 """
@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import linear_regression, mean
 
+from banksman.bus.names import RESULTS, RUNS, WORKFLOWS
+from banksman.bus.users import OPERATOR, OPERATOR_FILES
 from banksman.model_server import ModelServer
+from banksman.testing.chaos.canaries import streams
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.chaos.storm import under_traffic
 from banksman.testing.history.records import Fault, Recording
@@ -28,6 +31,8 @@ WARM_UP = 0.2
 MOST_GROWTH = 0.01
 """Growth of memory in an hour, as a share of what there is."""
 _PAGE_BYTES = 4096
+_QUEUES = (RUNS, WORKFLOWS, RESULTS)
+"""Streams that hold what is under way only; the others keep what people did, up to their `max_bytes`."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Soak:
     """The samples of every process, each life of one apart."""
 
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict[tuple[str, int], list[Sample]])
+    streams: dict[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])
+    """Hours and bytes of each stream, bucket and object store."""
     _began: float = field(default_factory=time.monotonic)
 
     def sample(self, fleet: Fleet) -> None:
@@ -52,6 +59,21 @@ class Soak:
             if member.pid is not None:
                 held = self.lives.setdefault((member.name, member.starts), [])
                 held.append(_sample(member.pid, (time.monotonic() - self._began) / 3600))
+
+    async def sample_streams(self, fleet: Fleet) -> None:
+        """Look at every stream of both accounts once."""
+        hours = (time.monotonic() - self._began) / 3600
+        for user in (OPERATOR, OPERATOR_FILES):
+            async with await fleet.broker.connect(user) as bus:
+                for stream in await streams(bus):
+                    held = self.streams.setdefault(str(stream["config"]["name"]), [])
+                    held.append((hours, int(stream["state"]["bytes"])))
+
+    @property
+    def left_in_queues(self) -> dict[str, int]:
+        """Bytes that are in the queues at the last look, where there are any."""
+        last = {name: held[-1][1] for name, held in self.streams.items() if name in _QUEUES}
+        return {name: held for name, held in last.items() if held}
 
     def growth(self, life: tuple[str, int]) -> tuple[float, float]:
         """Of memory as a share an hour, and of open files an hour."""
@@ -70,7 +92,11 @@ class Soak:
             last = samples[-1]
             held = f"{last.rss_bytes / 2**20:.0f} MiB, {last.open_files} files"
             rows.append(f"{name:15} life {start}: {held}; {memory:+.1%} and {files:+.1f} files an hour")
-        return "\n".join(rows)
+        for name, held in sorted(self.streams.items()):
+            if len(held) > 1:
+                grown = _slope(held) / 2**20
+                rows.append(f"{name:15} {held[-1][1] / 2**20:.2f} MiB; {grown:+.2f} MiB an hour")
+        return "\n".join([*rows, f"left in queues: {self.left_in_queues or 'nothing'}"])
 
 
 async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) -> tuple[str, bool]:
@@ -83,12 +109,14 @@ async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) ->
         while time.monotonic() < ends:
             await asyncio.sleep(min(SAMPLE_EVERY_S, duration_s / 10))
             measured.sample(fleet)
+            await measured.sample_streams(fleet)
             if time.monotonic() > restart_at:
                 restart_at += RESTART_EVERY_S
                 await _restart_all(fleet, recording)
 
     async with ModelServer.running() as model, Fleet(directory, model.url) as fleet:
         verdict = await under_traffic(fleet, model, seed, rate, go_on)
+        await measured.sample_streams(fleet)
     grown = duration_s >= RESTART_EVERY_S and any(
         measured.growth(life)[0] > MOST_GROWTH for life, held in measured.lives.items() if len(held) > 60
     )
