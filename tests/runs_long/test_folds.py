@@ -9,10 +9,16 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import delete_message
 from banksman.bus.log import EventLog
-from banksman.bus.names import EVENTS
+from banksman.bus.names import EVENTS, SNAPSHOTS
+from banksman.bus.objects import Objects
+from banksman.contracts.errors import NotFound
 from banksman.contracts.events import ConversationUpdated
+from banksman.contracts.work import DeleteConversation
+from banksman.model_server import ModelServer, Reply
 from banksman.runs.folded_log import FoldedLog
+from banksman.runs.snapshots import object_name
 from banksman.runs.state import Conversation
+from tests.runs_long.conftest import Agent
 from tests.runs_long.making import Story, commit_of
 
 
@@ -35,6 +41,23 @@ async def test_a_process_that_kept_the_fold_of_a_purged_log_finds_it_deleted(
 
     found = await other.read(tenant, conversation)
     assert (found.deleted, found.stream_seq) == (True, story.state.stream_seq)
+
+
+async def test_nothing_of_a_deleted_conversation_stays_in_its_snapshot(
+    agent: Agent, server: ModelServer
+) -> None:
+    """A long history is kept beside its log, all of it."""
+    server.play("once", [Reply(text="Here I am.")])
+    await agent.run("go", "openai:scripted/once")
+    snapshots = Objects(agent.log.bus, SNAPSHOTS)
+    name = object_name(Conversation(agent.tenant, agent.conversation))
+    await snapshots.put(name, b"what was said")
+
+    await agent.signal(DeleteConversation(tenant=agent.tenant, conversation_id=agent.conversation, by="ann"))
+
+    assert [one.data.type for one in await agent.history()] == ["conversation.updated"]
+    with pytest.raises(NotFound):
+        await snapshots.get(name)
 
 
 async def test_a_log_that_lost_its_last_commits_is_folded_anew(

@@ -13,6 +13,8 @@ from banksman.agent.quarantine import Quarantine, is_suspect
 from banksman.agent.thinking import Thinker
 from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.log import EventLog
+from banksman.bus.names import SNAPSHOTS
+from banksman.bus.objects import Objects
 from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.bus.slots import ApprovalSlots
 from banksman.bus.timers import fired_timer
@@ -31,6 +33,7 @@ from banksman.contracts.work import (
 from banksman.runs import handlers
 from banksman.runs.owner import Ownership, accept, show_life
 from banksman.runs.ports import Ports
+from banksman.runs.snapshots import object_name
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runs.stores import (
     ANSWERED_TIMER,
@@ -144,8 +147,15 @@ class Worker:
                     return Later(DELETE_AGAIN_S)
                 await self.thinker.tenants.usage.settle()
                 await self.ports.runners.forget(signal.tenant, signal.conversation_id)
-                await self.log.purge(signal.tenant, signal.conversation_id, before=tombstone)
+                await self._forget_log(signal, tombstone)
         return Done()
+
+    async def _forget_log(self, deleted: DeleteConversation, tombstone: int) -> None:
+        """Remove what was said: the log up to its tombstone, and the snapshot that is kept beside it."""
+        tenant, conversation_id = deleted.tenant, deleted.conversation_id
+        await self.log.purge(tenant, conversation_id, before=tombstone)
+        snapshot = object_name(Conversation(tenant, conversation_id))
+        await Objects(self.log.bus, SNAPSHOTS).delete(snapshot)
 
     async def on_decision(self, message: WorkMessage) -> Outcome:
         """Bring a stored answer into the log. Idempotent by approval id.
