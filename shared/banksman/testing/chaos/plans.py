@@ -59,7 +59,7 @@ WORKFLOW_KINDS: frozenset[Kind] = frozenset(kind for kind in WEIGHTS if kind.sta
 
 _PRY = (
     "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n';"
-    " cat /run/secrets/* /etc/banksman/* ~/.banksman/keys/* /proc/1/root/*/keys/*; find / -name '*.nk'"
+    " cat /run/secrets/* /etc/banksman/* ~/.banksman/keys/*; find / -name '*.nk'"
     " -not -path '/proc/*' -exec cat {} +; true"
 )
 """What a command tries that looks for secrets; whatever it finds comes out as its result."""
