@@ -63,7 +63,7 @@ class Truth:
                 self.reads += 1
                 if (last.stream_seq if last else 0) < known:
                     self.stale.append(f"{last and last.stream_seq} where {known} was stored")
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.002)
 
     async def more(self, count: int) -> None:
         """Wait until so many more commits are stored."""
