@@ -38,7 +38,7 @@ class SimulatedAttention:
     world: World
     agent: Process
 
-    def facts(self, attempt: str) -> Facts:
+    def facts(self, tenant: str, attempt: str) -> Facts:
         return self.agent.seen.get(attempt, Facts())
 
     async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:

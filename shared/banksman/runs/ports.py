@@ -147,7 +147,7 @@ class Runners(Protocol):
 class Attention(Protocol):
     """What reaches an owner while it waits."""
 
-    def facts(self, attempt: str) -> Facts:
+    def facts(self, tenant: str, attempt: str) -> Facts:
         """What was seen of an attempt's slots since `wait` was first called for its conversation."""
         ...
 

@@ -60,7 +60,9 @@ class Pursuit:
     placement: Placement | None = None
     """Whom this owner asked for the current attempt; None before it asked anyone."""
     accepted: bool = False
-    """Whether `placement` took it."""
+    """Whether `placement` took it, by its last answer."""
+    taken: bool = False
+    """Whether it ever did: a process that is gone answers nothing, and its successor that it is another."""
     asked_at: datetime | None = None
     ask_again_at: datetime | None = None
     nowhere_since: datetime | None = None
@@ -319,7 +321,7 @@ class Settlement:
 
     async def _facts(self, pursuit: Pursuit) -> Facts:
         ports, tenant = self.owned.ports, self.owned.state.tenant
-        facts = ports.attention.facts(pursuit.attempt)
+        facts = ports.attention.facts(tenant, pursuit.attempt)
         unseen = facts.finished is None
         if unseen and (not pursuit.fresh or _stale(pursuit, ports.clock.now())):
             try:
@@ -358,12 +360,13 @@ class Settlement:
             pursuit.ask_again_at = now + timedelta(seconds=BUSY_S)
             pursuit.nowhere_since = pursuit.nowhere_since or now
             return
-        if pursuit.placement not in (None, placement):
+        if pursuit.placement is not None and pursuit.placement != placement:
             pursuit.fresh = False
-            pursuit.lost_runners += pursuit.accepted
+            pursuit.lost_runners += pursuit.taken and not await ports.runners.alive(pursuit.placement)
             if pursuit.lost_runners >= MOST_LOST_RUNNERS:
                 pursuit.refused = f"{MOST_LOST_RUNNERS} runners in a row went away while they had this call."
                 return
+            pursuit.taken = False
         pursuit.placement = placement
         pursuit.asked_at = now
         request = CallRequest(
@@ -478,6 +481,7 @@ def completions(state: Conversation, results: Iterable[ToolResult]) -> list[Even
 def _note_answer(pursuit: Pursuit, answer: CallAnswer | None, now: datetime) -> None:
     kind = "wrong_epoch" if answer is None else answer.answer
     pursuit.accepted = kind == "accepted"
+    pursuit.taken = pursuit.taken or pursuit.accepted
     pursuit.nowhere_since = (pursuit.nowhere_since or now) if kind == "wrong_epoch" else None
     again = BUSY_S if kind in ("busy", "wrong_epoch") else ASK_AGAIN_S
     pursuit.ask_again_at = now + timedelta(seconds=again)
@@ -495,6 +499,7 @@ def _begin_next(pursuit: Pursuit) -> None:
     pursuit.number += 1
     pursuit.placement = None
     pursuit.accepted = False
+    pursuit.taken = False
     pursuit.asked_at = None
     pursuit.ask_again_at = None
     pursuit.nowhere_since = None

@@ -141,7 +141,8 @@ class Watch:
         self._log = log
         self._clock = clock
         self._driven: dict[tuple[str, str], _Driven] = {}
-        self._facts: OrderedDict[str, Facts] = OrderedDict()
+        self._facts: OrderedDict[tuple[str, str], Facts] = OrderedDict()
+        """By tenant and attempt: servers of a tenant may store what they like, under its own name."""
         self._subscriptions: tuple[Subscription, ...] = ()
 
     async def __aenter__(self) -> Self:
@@ -178,10 +179,11 @@ class Watch:
             if not driven.drivers:
                 del self._driven[key]
 
-    def facts(self, attempt: str) -> Facts:
+    def facts(self, tenant: str, attempt: str) -> Facts:
         """What was seen of an attempt's slots since it was first asked for here."""
-        seen = self._facts.setdefault(attempt, Facts())
-        self._facts.move_to_end(attempt)
+        key = (tenant, attempt)
+        seen = self._facts.setdefault(key, Facts())
+        self._facts.move_to_end(key)
         if len(self._facts) > KEPT_ATTEMPTS:
             self._facts.popitem(last=False)
         return seen
@@ -198,17 +200,18 @@ class Watch:
         driven.news.clear()
 
     async def _stored(self, fact: StoredFact) -> None:
-        if fact.attempt not in self._facts:
+        key = (fact.tenant, fact.attempt)
+        if key not in self._facts:
             return
         try:
             value = fact.decode()
         except Poison:
             return
-        seen = self._facts[fact.attempt]
+        seen = self._facts[key]
         if isinstance(value, CallStarted):
-            self._facts[fact.attempt] = Facts(value, seen.finished)
+            self._facts[key] = Facts(value, seen.finished)
         else:
-            self._facts[fact.attempt] = Facts(seen.started, value)
+            self._facts[key] = Facts(seen.started, value)
         driven = self._driven.get((fact.tenant, value.conversation_id))
         if driven is not None:
             driven.news.set()
