@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tarfile
 from collections.abc import Mapping
+from compileall import compile_dir
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def of_the_past(ref: str, directory: Path) -> Version:
         raise NoSuchVersion(f"{ref}: {made.stderr.strip()} ({hint})")
     with tarfile.open(packed) as archive:
         archive.extractall(directory, filter="data")
+    # Else each of its processes compiles all of it at its start, all at the same time.
+    compile_dir(directory, quiet=2)
     # Before the paths of the environment, so that every package of this version is found here.
     paths = ":".join(str(directory / root) for root in _ROOTS)
     return Version(ref, {"PYTHONPATH": paths})
