@@ -83,7 +83,7 @@ async def test_a_call_that_may_be_repeated_is_given_up_when_three_runners_did_no
     """P2, P12: a call without effects is tried again elsewhere, and not for ever."""
     runner = stage.fleet["tool-runner-1"]
     look = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
-    runner.environment = {VARIABLE: "runner.begin:kill", TESTING_VARIABLE: "1"}
+    runner.environment = {VARIABLE: "runner.end:kill", TESTING_VARIABLE: "1"}
     await stage.restarted(runner.name)
     died = len(runner.exit_codes)
     try:

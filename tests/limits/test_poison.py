@@ -19,20 +19,24 @@ from banksman.bus.connection import Bus
 from banksman.bus.dead import StoredDeadLetter, dead_letters
 from banksman.bus.publish import durable
 from banksman.bus.timers import set_timer
+from banksman.cli.up.state import DataDir
 from banksman.contracts import subjects
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalReply, CancelRun, StartRun
 from banksman.model_server import Reply
+from banksman.runs.approvals import sign
 from banksman.testing.client import Client
 from banksman.testing.system import System
 from tests.scenarios.conftest import PATIENCE_S, Play
+from tests.scenarios.test_approvals import bash
 
 pytestmark = pytest.mark.timeout(180)
 """Seconds: what may pass by itself is tried for half a minute before it is buried."""
 
-GOOD = 100
-POISON = 50
+GOOD, POISON = 100, 20
+"""Runs, and messages on each subject that is consumed."""
+MUCH_GOOD, MUCH_POISON = 1_000, 50
 BURIED_WITHIN_S = 60.0
 """P10: seconds until poison is among the dead letters."""
 HUGE = 1_000_000
@@ -123,35 +127,89 @@ async def buried(bus: Bus, tenant: str, number: int) -> list[StoredDeadLetter]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("good", "poison"),
+    [
+        (GOOD, POISON),
+        pytest.param(MUCH_GOOD, MUCH_POISON, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+    ],
+)
 async def test_poison_among_good_work_is_buried_and_the_good_work_is_done(
-    operator: Bus, client: Client, http: httpx.AsyncClient, play: Play, tenant: str
+    operator: Bus, client: Client, http: httpx.AsyncClient, play: Play, tenant: str, good: int, poison: int
 ) -> None:
-    """P10, A19: a hundred runs and fifty messages of eight kinds on every subject that is consumed."""
+    """P10, A19: poison of eight kinds on every subject that is consumed, among a multitude of runs."""
     model = play(Reply(text="Fine."), at_end="repeat")
     conversations = [await client.create(model, detail="final") for _ in range(10)]
+    at_once = asyncio.Semaphore(50)
     sent: dict[str, bytes] = {}
 
-    async def poison(number: int) -> None:
+    async def send_poison(number: int, reader: str) -> None:
         kinds = list(KINDS.values())
-        for position, reader in enumerate(READERS):
-            payload = kinds[(number + position) % len(kinds)](reader, tenant)
+        payload = kinds[(number + READERS.index(reader)) % len(kinds)](reader, tenant)
+        async with at_once:
             sent[await send(operator, reader, tenant, payload)] = payload
 
-    async def good(number: int) -> str:
+    async def run_well(number: int) -> str:
         path = f"/context/conversations/{conversations[number % 10]}/runs"
-        started = (await http.post(path, json={"content": "go"})).json()
+        async with at_once:
+            started = (await http.post(path, json={"content": "go"})).json()
         return (await client.finished(started["run_id"]))["status"]
 
+    client.patience_s = max(client.patience_s, good / 5)
     async with asyncio.TaskGroup() as group:
-        runs = [group.create_task(good(number)) for number in range(GOOD)]
-        for number in range(POISON // len(READERS) * 2):
-            group.create_task(poison(number))
+        runs = [group.create_task(run_well(number)) for number in range(good)]
+        for number in range(poison):
+            for reader in READERS:
+                group.create_task(send_poison(number, reader))
+        letters = group.create_task(buried(operator, tenant, poison * len(READERS)))
 
-    assert Counter(run.result() for run in runs) == {"completed": GOOD}
-    letters = [one.letter for one in await buried(operator, tenant, len(sent))]
-    assert {one.subject: base64.b64decode(one.payload_base64) for one in letters} == sent
-    assert all(one.reason and one.stream_seq > 0 for one in letters)
-    assert {one.stream for one in letters} == {"RUNS", "APPROVALS", "WORKFLOWS", "TIMERS"}
+    assert Counter(run.result() for run in runs) == {"completed": good}
+    found = [one.letter for one in letters.result()]
+    assert {one.subject: base64.b64decode(one.payload_base64) for one in found} == sent
+    assert all(one.reason and one.stream_seq > 0 for one in found)
+    assert {one.stream for one in found} == {"RUNS", "APPROVALS", "WORKFLOWS", "TIMERS"}
+
+
+async def test_poison_without_any_header_is_buried_like_any_other(operator: Bus, tenant: str) -> None:
+    """A19: as a client in another language may send it, without an id."""
+    subject = subject_of("run.signal", tenant)
+    await operator.nc.publish(subject, b"\xff")
+
+    [letter] = [one.letter for one in await buried(operator, tenant, 1)]
+
+    assert (letter.subject, letter.stream, letter.headers) == (subject, "RUNS", {})
+
+
+async def test_an_answer_from_after_the_expiry_is_buried_and_the_question_can_still_be_answered(
+    system: System, operator: Bus, client: Client, play: Play
+) -> None:
+    """P4, P10, A19: a gateway that signed it all the same, because its clock was wrong."""
+    conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
+    run_id = await client.chat(conversation, "go")
+    asked = await client.question(run_id)
+    late = ApprovalReply(
+        tenant="local",
+        conversation_id=conversation,
+        run_id=run_id,
+        approval_id=asked["approval_id"],
+        outcome="rejected",
+        by="local",
+        digests=tuple(item["digest"] for item in asked["items"]),
+        decided_at=datetime.fromisoformat(asked["expires_at"]) + timedelta(seconds=1),
+    )
+    signed = sign(late, DataDir(system.data_dir).signing_key_file.read_bytes().strip())
+    subject = subjects.approval_reply("local", asked["approval_id"])
+    await durable(operator, subject, signed.model_dump_json(by_alias=True).encode(), msg_id=new_id("x"))
+    async with asyncio.timeout(PATIENCE_S * 3):
+        while not (
+            found := [one.letter async for one in dead_letters(operator) if one.letter.subject == subject]
+        ):
+            continue
+    await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+    outcome = await client.finished(run_id)
+
+    assert "after the request had expired" in found[0].reason
+    assert outcome["tool_calls"][0]["result"]["stdout"] == "here\n"
 
 
 async def test_what_only_another_process_could_handle_is_left_to_it_and_then_buried(
@@ -184,8 +242,6 @@ async def test_an_answer_that_nobody_can_read_does_not_block_its_approval(
     operator: Bus, client: Client, play: Play
 ) -> None:
     """P3, P10: bytes in the slot of an answer are put away, and the question can be answered."""
-    from tests.scenarios.test_approvals import bash
-
     conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
     asked = await client.question(run_id)
@@ -271,5 +327,5 @@ def banksman(system: System, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=150,
     )

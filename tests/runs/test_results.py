@@ -21,6 +21,8 @@ def test_a_call_that_may_be_repeated_is_given_up_when_as_many_runners_as_may_did
     for _ in range(MOST_LOST_RUNNERS):
         runner = scene.run_to("effect ends", seconds=10).process
         scene.crash(runner)
+        # It is asked again meanwhile, and does not answer.
+        scene.run(seconds=2.5)
         scene.restart(runner)
     scene.run(seconds=100)
     assert scene.kinds() == ["unavailable"]
