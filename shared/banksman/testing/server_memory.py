@@ -21,6 +21,7 @@ _PARTS = (
     ("timers", re.compile(r"MsgScheduling|/thw\.")),
     ("message ids", re.compile(r"getMsgId|storeMsgId|rebuildDedupe")),
     ("open blocks of messages", re.compile(r"getMsgBlockBuf|\(\*msgBlock\)")),
+    ("subjects and replies of messages that were delivered", re.compile(r"\(\*client\)\.deliverMsg")),
 )
 """What an allocation is for, by a function on its way; the first that fits."""
 OTHER = "other"
