@@ -24,6 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+THREE_SERVERS_TIMEOUT_S = 240
+"""Of tests that say nothing else: three servers take longer to start, and every write three times the work."""
 ABOUT_ONE_SERVER = pytest.StashKey[list[str]]()
 
 
@@ -35,6 +37,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[ABOUT_ONE_SERVER] = sorted({item.nodeid.partition("[")[0] for item in out})
     config.hook.pytest_deselected(items=out)
     items[:] = [item for item in items if item not in out]
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(THREE_SERVERS_TIMEOUT_S))
 
 
 def pytest_report_header() -> str:

@@ -20,7 +20,7 @@ from banksman.model_server import RawReply, Reply, Script
 from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.nats import servers
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 40.0
 
 
