@@ -236,7 +236,8 @@ async def test_copies_that_nobody_knows_of_are_collected(runners: Runners) -> No
         await here.bash("c1", "echo kept > a")
         copy = (await here.clean("c1")).snapshot
         assert copy is not None
-        for name in ("c1/sold/0", "unknown/sold", "unknown/sold/0"):
+        await here.store.put("no tenant/of.ours/s/0", b"what any runner may write")
+        for name in ("c1/sold/0", "c1/sold/2", "unknown/sold", "unknown/sold/0"):
             await here.store.put(f"{here.tenant}/{name}", b"left by a runner that was killed")
         await keeper(bus, runners.directory()).collect(datetime.now(UTC))
         left = [info.name for info in await here.stored("c1")]

@@ -19,9 +19,14 @@ def check_token(value: str, field: str) -> str:
     Raises:
         BadInput: when it is empty, longer than 64, or has another character than letters, digits, `-`, `_`.
     """
-    if not _TOKEN.fullmatch(value):
+    if not is_token(value):
         raise BadInput(field, value[:80], "1 to 64 letters, digits, '-' or '_'")
     return value
+
+
+def is_token(value: str) -> bool:
+    """Whether `value` may stand as one token of a subject."""
+    return _TOKEN.fullmatch(value) is not None
 
 
 def new_id(prefix: str) -> str:

@@ -251,4 +251,4 @@ class Keeper:
             if verdict.known:
                 kept = verdict.snapshot and verdict.snapshot.id
                 for copy in copies - {kept}:
-                    await self.snapshots.remove(tenant, conversation, copy)
+                    await self.snapshots.remove_leftovers(tenant, conversation, copy)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects
 from banksman.contracts.errors import BanksmanError, NotFound
-from banksman.contracts.ids import digest, new_id
+from banksman.contracts.ids import digest, is_token, new_id
 from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, SnapshotRef
 from banksman.tool_runner.archive_reading import read_archive
 from banksman.tool_runner.archive_writing import Contents, CopyRefused, write_archive
@@ -163,6 +163,17 @@ class Snapshots:
         while await self._objects.delete(f"{prefix}/{number}"):
             number += 1
 
+    async def remove_leftovers(self, tenant: str, conversation_id: str, snapshot: str) -> None:
+        """Remove what is left of a copy whose removal may have been interrupted: not all parts are there.
+
+        Raises:
+            Unavailable: not everything could be removed.
+        """
+        prefix = _name(tenant, conversation_id, snapshot)
+        for name in [info.name async for info in self._objects.list(prefix)]:
+            if name == prefix or name.startswith(f"{prefix}/"):
+                await self._objects.delete(name)
+
     async def stored_before(self, moment: datetime) -> dict[tuple[str, str], set[str]]:
         """By tenant and conversation, the ids of copies of which something was stored before `moment`.
 
@@ -173,7 +184,7 @@ class Snapshots:
         async for info in self._objects.list():
             tenant, _, rest = info.name.partition("/")
             conversation_id, _, rest = rest.partition("/")
-            if rest and info.modified_at < moment:
+            if rest and is_token(tenant) and is_token(conversation_id) and info.modified_at < moment:
                 found.setdefault((tenant, conversation_id), set()).add(rest.partition("/")[0])
         return found
 
