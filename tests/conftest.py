@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 THREE_SERVERS_TIMEOUT_S = 240
-"""Of tests that say nothing else: three servers take longer to start, and every write three times the work."""
+"""Of tests that say nothing else: three servers take longer to start, and each write is made three times."""
 ABOUT_ONE_SERVER = pytest.StashKey[list[str]]()
 
 
