@@ -41,7 +41,7 @@ class Decided:
 async def test_a_decision_counts_until_the_expiry_and_not_after_it_whatever_clocks_say(
     tmp_path: Path,
 ) -> None:
-    """P4, A10: the clocks of agents, gateways and runner are five minutes ahead of the broker's, or behind."""
+    """P4, A10: the clocks of agents, gateways and runner are five minutes wrong, both ways."""
     privileged.require("faketime", FAKETIME is not None, "services whose clocks are wrong")
     settings = {"BANKSMAN_AGENT__APPROVAL_EXPIRY_S": str(EXPIRES_S)}
     async with ModelServer.running() as model:
