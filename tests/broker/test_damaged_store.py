@@ -8,16 +8,18 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from banksman.bus.connection import Bus
+from banksman.bus.dead import bury, note_late
 from banksman.bus.log import EventLog
 from banksman.bus.log_check import Damage, check_logs
 from banksman.contracts.events import ConversationUpdated
 from banksman.testing.fixtures import connect
 from banksman.testing.nats import NatsServer
+from tests.broker.stores import blocks, flip_a_bit, stream_of
+from tests.bus.test_late_results import late
 from tests.gateway.conftest import Agent, Served, gateway_on
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
@@ -31,17 +33,12 @@ def test_a_log_that_a_bit_flip_tore_is_refused_new_runs_and_others_go_on(
 ) -> None:
     hurt, whole = asyncio.run(_written(own_nats, tenant))
     own_nats.stop()
-    first, *others = sorted(_blocks(own_nats), key=lambda block: int(block.stem))
-    assert others, "the log is to reach over several blocks"
-    _flip_a_bit(first)
+    events = stream_of(own_nats.directory / "store")
+    assert len(blocks(events)) > 1, "the log is to reach over several blocks"
+    flip_a_bit(events)
     own_nats.start()
     asyncio.run(_is_noticed(own_nats, tenant, hurt, whole))
-    checked = subprocess.run(
-        [sys.executable, "-m", "banksman.cli", "check"],
-        env=_environment(own_nats),
-        capture_output=True,
-        text=True,
-    )
+    checked = _banksman(own_nats, "check")
     assert checked.returncode == 2
     assert f"{tenant}/{hurt}: events " in checked.stdout
     assert whole not in checked.stdout
@@ -64,6 +61,52 @@ async def test_an_event_that_does_not_belong_is_found(own_nats: NatsServer, tena
     [damage] = await _damages(own_nats)
     assert damage.conversation_id == "c1"
     assert "is of another log" in damage.problem
+
+
+def test_commands_say_which_value_is_wrong_and_what_was_expected(own_nats: NatsServer) -> None:
+    unknown, malformed, nothing = (
+        _banksman(own_nats, "accept", "t/c"),
+        _banksman(own_nats, "accept", "c"),
+        _banksman(own_nats, "accept", "--all"),
+    )
+    assert (unknown.returncode, "one that `banksman check` names (got 't/c')" in unknown.stderr) == (2, True)
+    assert (malformed.returncode, "TENANT/CONVERSATION" in malformed.stderr) == (2, True)
+    assert (nothing.returncode, nothing.stdout) == (0, "no log is damaged\n")
+
+
+def test_commands_name_the_stream_that_is_missing() -> None:
+    with NatsServer() as empty:
+        for words, stream in ((("check",), "EVENTS"), (("dead", "ls"), "DEAD")):
+            refused = _banksman(empty, *words)
+            assert (refused.returncode, f"stream {stream} is missing" in refused.stderr) == (2, True)
+
+
+def test_notes_are_no_warning_and_dead_letters_are(own_nats: NatsServer, tenant: str) -> None:
+    asyncio.run(_noted(own_nats, tenant))
+    listed = _banksman(own_nats, "dead", "ls")
+    assert (listed.returncode, "late_result" in listed.stdout) == (0, True)
+    asyncio.run(_buried(own_nats))
+    assert _banksman(own_nats, "dead", "ls").returncode == 1
+    assert _banksman(own_nats, "dead", "ls", "--stream", "NOTES").returncode == 0
+
+
+async def _noted(server: NatsServer, tenant: str) -> None:
+    async with await connect(server) as bus:
+        await note_late(bus, late(tenant))
+
+
+async def _buried(server: NatsServer) -> None:
+    async with await connect(server) as bus:
+        await bury(bus, subject="x", stream="RUNS", stream_seq=1, reason="unreadable", payload=b"?")
+
+
+def _banksman(server: NatsServer, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "banksman.cli", *words],
+        env=_environment(server),
+        capture_output=True,
+        text=True,
+    )
 
 
 async def _written(server: NatsServer, tenant: str) -> tuple[str, str]:
@@ -99,18 +142,6 @@ async def _damages(server: NatsServer) -> list[Damage]:
 async def _gateway(server: NatsServer, tenant: str) -> AsyncGenerator[tuple[Bus, Served]]:
     async with await connect(server) as bus, gateway_on(server, bus, tenant) as served:
         yield bus, served
-
-
-def _blocks(server: NatsServer) -> list[Path]:
-    return list((server.directory / "store").glob("jetstream/*/streams/EVENTS/msgs/*.blk"))
-
-
-def _flip_a_bit(file: Path) -> None:
-    with file.open("r+b") as store:
-        store.seek(file.stat().st_size // 2)
-        byte = store.read(1)[0]
-        store.seek(-1, os.SEEK_CUR)
-        store.write(bytes([byte ^ 1]))
 
 
 def _environment(server: NatsServer) -> dict[str, str]:

@@ -11,7 +11,8 @@ from .conftest import banksman, environment
 
 COMMANDS = [
     "up", "down", "doctor", "reset", "chat", "run", "demo", "tail", "replay", "approvals", "approve",
-    "reject", "keys", "nats", "gateway", "agent", "tool-runner", "model-server", "config", "streams", "dead",
+    "reject", "check", "accept", "backup", "restore",
+    "keys", "nats", "gateway", "agent", "tool-runner", "model-server", "config", "streams", "dead",
     "workflows",
 ]  # fmt: skip
 HEAVY = ("pydantic", "nats", "faststream", "fastapi", "httpx", "uvicorn", "websockets")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from banksman.bus import dead
 from banksman.bus.connection import Bus
+from banksman.bus.names import DEAD
 from banksman.cli import output
 from banksman.cli.operate import Operator
 from banksman.cli.output import Exit
@@ -34,7 +35,7 @@ def ls(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
                 )
         return origins
 
-    origins = asyncio.run(Operator(data_dir).in_app(read))
+    origins = asyncio.run(Operator(data_dir).in_app(read, needs=(DEAD,)))
     if not origins and not as_json:
         output.say("no dead letters" if stream is None else f"no dead letters of {stream}")
     return Exit.WARNING if any(origin != dead.NOTES for origin in origins) else Exit.OK
@@ -42,7 +43,7 @@ def ls(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
 
 def show(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     """Show one dead letter whole."""
-    found = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.dead_letter(bus, letter)))
+    found = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.dead_letter(bus, letter), needs=(DEAD,)))
     if as_json:
         output.emit({"id": letter, **found.model_dump(mode="json")})
         return Exit.OK
@@ -62,7 +63,7 @@ def show(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
 
 def replay(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     """Publish a dead letter on its subject again."""
-    replayed = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.replay(bus, letter)))
+    replayed = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.replay(bus, letter), needs=(DEAD,)))
     if as_json:
         output.emit({"replayed": letter, "subject": replayed.subject})
     else:
@@ -72,7 +73,7 @@ def replay(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
 
 def rm(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     """Remove a dead letter for good."""
-    removed = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.remove(bus, letter)))
+    removed = asyncio.run(Operator(data_dir).in_app(lambda bus: dead.remove(bus, letter), needs=(DEAD,)))
     if as_json:
         output.emit({"removed": letter, "subject": removed.subject})
     else:

@@ -12,13 +12,15 @@ from banksman.bus.kv import Bucket
 from banksman.bus.log_check import check_logs, conversations
 from banksman.bus.log_heads import LogHeads
 from banksman.bus.log_survey import survey
-from banksman.bus.names import DAMAGED
+from banksman.bus.names import DAMAGED, EVENTS, HEADS, kv_stream
 from banksman.cli import output
 from banksman.cli.operate import Operator
 from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.integrity import DamagedLog
 from banksman.runs.restored import Revival
+
+_NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
 
 def check(data_dir: Path | None, *, as_json: bool) -> Exit:
@@ -27,7 +29,7 @@ def check(data_dir: Path | None, *, as_json: bool) -> Exit:
     Raises:
         Unavailable: NATS cannot be reached.
     """
-    found = asyncio.run(Operator(data_dir).in_app(_damaged))
+    found = asyncio.run(Operator(data_dir).in_app(_damaged, needs=_NEEDS))
     for key, problem in sorted(found.items()):
         tenant, _, conversation_id = key.partition(".")
         if as_json:
@@ -58,7 +60,7 @@ def accept(data_dir: Path | None, names: list[str], *, as_json: bool) -> Exit:
         Unavailable: NATS cannot be reached.
     """
     asked = [_key(name) for name in names]
-    done, refused = asyncio.run(Operator(data_dir).in_app(lambda bus: _accept(bus, asked)))
+    done, refused = asyncio.run(Operator(data_dir).in_app(lambda bus: _accept(bus, asked), needs=_NEEDS))
     if as_json:
         output.emit({"accepted": done, "refused": refused})
     else:

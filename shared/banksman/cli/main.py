@@ -341,7 +341,7 @@ def dead_ls(
 
 @dead.command("show")
 def dead_show(
-    letter: Annotated[int, typer.Argument(help="The number that `dead ls` shows.")],
+    letter: Annotated[int, typer.Argument(min=1, help="The number that `dead ls` shows.")],
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -353,7 +353,7 @@ def dead_show(
 
 @dead.command("replay")
 def dead_replay(
-    letter: Annotated[int, typer.Argument(help="The number that `dead ls` shows.")],
+    letter: Annotated[int, typer.Argument(min=1, help="The number that `dead ls` shows.")],
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -365,7 +365,7 @@ def dead_replay(
 
 @dead.command("rm")
 def dead_rm(
-    letter: Annotated[int, typer.Argument(help="The number that `dead ls` shows.")],
+    letter: Annotated[int, typer.Argument(min=1, help="The number that `dead ls` shows.")],
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:

@@ -14,13 +14,13 @@ from banksman.bus import users
 from banksman.bus.accounts import user_names
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.keys import generate_keys, key_variable, seed_file
-from banksman.bus.streams import provision, verify
+from banksman.bus.streams import provision, stream_info, verify
 from banksman.bus.topology import StorageBudget, Topology, app_topology, run_topology
 from banksman.bus.users import inbox_prefix
 from banksman.cli import output
 from banksman.cli.output import Exit
 from banksman.cli.up.state import DataDir, write_signing_key
-from banksman.contracts.errors import BadInput
+from banksman.contracts.errors import BadInput, NotReady
 from banksman.runtime.settings import Section, ServiceSettings, load
 
 T = TypeVar("T")
@@ -74,9 +74,23 @@ class Operator:
         """Where the server tells of itself; None when nobody said."""
         return self._nats.monitoring_url
 
-    async def in_app(self, act: Callable[[Bus], Awaitable[T]]) -> T:
-        """Do something in the account of the services."""
+    async def in_app(self, act: Callable[[Bus], Awaitable[T]], *, needs: tuple[str, ...] = ()) -> T:
+        """Do something in the account of the services.
+
+        Args:
+            act: What is done.
+            needs: Streams without which it cannot be.
+
+        Raises:
+            NotReady: one of them is missing.
+        """
         async with await self._connect(users.OPERATOR, self._nats) as bus:
+            for stream in needs:
+                if await stream_info(bus, stream) is None:
+                    raise NotReady(
+                        f"stream {stream} is missing: `banksman streams provision` makes it, "
+                        "`banksman restore` brings it back with what it held"
+                    )
             return await act(bus)
 
     async def in_each(self, act: Callable[[Bus, Topology], Awaitable[tuple[str, ...]]]) -> list[str]:
