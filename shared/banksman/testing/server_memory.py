@@ -18,7 +18,7 @@ from banksman.testing.parked import resident_bytes
 SAMPLED_BYTES = 512 * 1024
 _PARTS = (
     ("subjects", re.compile(r"/stree\.")),
-    ("timers", re.compile(r"MsgScheduling|/thw\.")),
+    ("timers", re.compile(r"MsgScheduling|HashWheel")),
     ("message ids", re.compile(r"getMsgId|storeMsgId|rebuildDedupe")),
     ("open blocks of messages", re.compile(r"getMsgBlockBuf|\(\*msgBlock\)")),
     ("subjects and replies of messages that were delivered", re.compile(r"\(\*client\)\.deliverMsg")),
