@@ -101,6 +101,7 @@ EXPECTED = (
     "fault: agent paused",
     "fault: runner cut off",
     "fault: lease late",
+    "fault: storage full",
     "client: request repeated",
     "client: other body under the same request",
     "delete: purged",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from banksman.contracts.errors import BanksmanError, Fenced, Unavailable
+from banksman.contracts.errors import BanksmanError, Fenced, Overloaded, Unavailable
 from banksman.runs.ports import Facts
 from banksman.runs.runner import CallDesk
 
@@ -85,6 +85,11 @@ class Task:
         if done:
             self.op.do()
         self._go_on(lambda: self.coroutine.throw(Unavailable(f"{self.op and self.op.label}: no answer")))
+
+    def refuse(self) -> None:
+        """Answer that storage is full; nothing of what was asked for was done."""
+        full = Overloaded(f"{self.op and self.op.label}: storage is full")
+        self._go_on(lambda: self.coroutine.throw(full))
 
     def _go_on(self, go: Callable[[], Op]) -> None:
         try:

@@ -130,6 +130,7 @@ class Storm:
         # Chances of their own: what else a seed brings does not depend on them.
         self.housekeeping = random.Random(f"housekeeping {self.seed}")
         self.snapshots = self.housekeeping.choice((0.0, 0.02, 0.1))
+        self.floods = self.housekeeping.choice((0.0, 0.0, 0.02))
         self.world = World(lossy=lambda: loss > 0 and self.chance.random() < loss)
         self.happens: dict[str, Callable[[], None]] = {
             "go on": self._go_on,
@@ -275,6 +276,9 @@ class Storm:
     def _snapshot(self) -> None:
         if self.housekeeping.random() < self.snapshots:
             self.world.somebody_snapshots(f"c{self.housekeeping.randrange(self.conversations)}")
+        if self.housekeeping.random() < self.floods:
+            lasts = self.housekeeping.choice((2, 10, 60))
+            self.world.full_until = self.world.now + timedelta(seconds=lasts)
 
     # -- people --------------------------------------------------------------------------------------------
 

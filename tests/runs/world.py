@@ -58,6 +58,8 @@ RUNNER_GONE_S = 60.0
 """Seconds that a workspace waits for its runner before another one gets it."""
 DELETE_AGAIN_S = 1.0
 CAPACITY = 3
+STORES = frozenset({"append", "ask", "void", "declare", "settle approval", "publish work", "publish start"})
+"""Awaits whose streams may be full."""
 HANGS_S = 150.0
 """Seconds after which a runner itself ends what hangs: long after its owner would have."""
 
@@ -88,6 +90,8 @@ class World:
         self.homes: dict[str, str] = {}
         self.unfit: set[str] = set()
         """Runners whose sandbox does not hold."""
+        self.full_until = EPOCH
+        """Until then nothing is stored of what owners and handlers write."""
         self.output = ""
         """What each call writes."""
         self.asked: dict[str, set[str]] = {}
@@ -148,7 +152,9 @@ class World:
         return task
 
     def step(self, task: Task) -> None:
-        self._act(task, task.step)
+        full = self.now < self.full_until and task.op is not None and task.op.label in STORES
+        self.census["fault: storage full"] += full
+        self._act(task, task.refuse if full else task.step)
 
     def fail(self, task: Task, *, done: bool) -> None:
         """One answer of a port gets lost, or its request."""
@@ -500,6 +506,7 @@ class World:
     def settle_down(self, *, people_answer: bool = True, most: int = 20_000) -> None:
         """No more faults: everybody is up, silent holders lose their messages, people (or time) answer."""
         self.lossy = lambda: False
+        self.full_until = self.now
         for process in self.processes:
             process.paused = False
             process.lease_lost = process in self.zombies
