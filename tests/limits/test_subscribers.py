@@ -126,6 +126,7 @@ WORK = ("RUNS", "APPROVALS", "WORKFLOWS", "TIMERS")
 """Streams whose messages must each be handled."""
 
 
+@pytest.mark.one_server
 async def test_no_service_of_a_running_system_hears_what_a_stream_keeps(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
