@@ -67,6 +67,7 @@ NOT_SETTINGS = frozenset(
         "BANKSMAN_TAG",
         "BANKSMAN_TEST_CACHE",
         "BANKSMAN_TEST_PRIVILEGED",
+        "BANKSMAN_TEST_SERVERS",
         "BANKSMAN_TOKEN",
     }
 )
