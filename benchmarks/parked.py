@@ -126,6 +126,8 @@ class Bench:
         rested = self._memory("nats")
         # What is kept for answers to what a client was sent goes when something else is sent to it.
         await park_by_agents(self.fleet, model, WARM_RUNS)
+        # Blocks that are not used for ten seconds are closed.
+        await asyncio.sleep(GIVES_BACK_S)
         # Its runtime does so by itself every two minutes; what it keeps for reuse goes at the second time.
         for _ in range(2):
             await self._server()
