@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import RemoteError, answer
@@ -18,13 +19,12 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.contracts.wire import Wire
 from banksman.runtime.service import Life
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.registry import Registry, by_category
 
 
-async def ask(bus: Bus, action: str, body: Wire | None = None) -> bytes:
+async def ask(bus: Bus, action: str, body: BaseModel | None = None) -> bytes:
     data = body.model_dump_json().encode() if body else b""
     return answer(await bus.request(subjects.workflow_api(action), data, 5))
 
