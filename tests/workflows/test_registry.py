@@ -128,7 +128,9 @@ async def test_a_parameter_that_does_not_fit_is_named(
     ("action", "body"),
     [("get", WorkflowName(name="nothing")), ("start", CheckWorkflow(workflow="nothing"))],
 )
-async def test_an_unknown_workflow_is_not_found(link: Bus, service: Life, action: str, body: BaseModel) -> None:
+async def test_an_unknown_workflow_is_not_found(
+    link: Bus, service: Life, action: str, body: BaseModel
+) -> None:
     with pytest.raises(RemoteError, match="no workflow with id 'nothing'") as refused:
         await ask(link, action, body)
 
