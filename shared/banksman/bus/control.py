@@ -131,8 +131,11 @@ class ControlPlane:
         self._documented[title or subject] = Bodies(payload)
 
     async def start(self) -> None:
-        """Subscribe everything."""
+        """Subscribe everything; nobody who asks afterwards finds no responder, unless NATS is away."""
         await self.broker.start()
+        # The server reads in order: when this comes back it knows the subscriptions. A lost connection makes
+        # them anew.
+        await self.bus.problem()
 
     async def stop(self) -> None:
         """Unsubscribe, and let running handlers finish; the connection stays."""
