@@ -22,7 +22,7 @@ from banksman.bus.log import EventLog, StoredCommit, decode_commit
 from banksman.bus.messages import Message
 from banksman.bus.names import SEQUENCE
 from banksman.contracts import subjects
-from banksman.contracts.errors import Poison, Unavailable
+from banksman.contracts.errors import BanksmanError, Poison, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +232,8 @@ class _Channel:
                 if await self._hub.log.more(self._tenant, self._conversation_id, after=position):
                     logger.info("%s: a commit after %d did not arrive; reading it", self.subject, position)
                     await self._catch_up_all()
-        except (Unavailable, LogBroken, Poison) as error:
+        except BanksmanError as error:
+            # Whatever keeps one conversation from it, the others are compared all the same.
             logger.warning("%s: could not be compared with its log: %s", self.subject, error)
             self._check_in(self._hub.first_check_s)
 
