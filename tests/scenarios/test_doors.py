@@ -18,6 +18,7 @@ from tests.scenarios.conftest import PATIENCE_S, Play, asked, until
 
 from banksman import sdk
 from banksman.bus.connection import Bus
+from banksman.bus.declarations import MAX_MESSAGE_BYTES
 from banksman.bus.jetstream import next_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
@@ -44,6 +45,26 @@ async def conversation_of(http: httpx.AsyncClient, model: str) -> str:
     answer = await http.post("/context/conversations", json={"model": model})
     assert answer.status_code == 201
     return str(answer.json()["conversation_id"])
+
+
+@pytest.mark.parametrize("short_of_limit", [0, 1_680, 2_160, 15_000, 18_100, 20_000])
+async def test_a_message_that_is_accepted_has_an_end_however_long_it_is(
+    http: httpx.AsyncClient, play: Play, short_of_limit: int
+) -> None:
+    """P1. What only just fits the queue would not fit the log beside the facts of its run."""
+    conversation = await conversation_of(http, play(Reply(text="Read.")))
+    content = "\N{SLIGHTLY SMILING FACE}" * ((MAX_MESSAGE_BYTES - short_of_limit) // 4)
+
+    answer = await http.post(
+        f"/context/conversations/{conversation}/runs",
+        json={"content": content},
+        params={"wait_s": PATIENCE_S},
+        timeout=2 * PATIENCE_S,
+    )
+
+    ended = answer.status_code == 200 and answer.json()["status"] in ("completed", "failed")
+    refused = answer.status_code == 413 and answer.json()["error"]["code"] == "too_large"
+    assert ended or refused, answer.text
 
 
 async def test_http_starts_a_run_and_may_wait_for_its_outcome(http: httpx.AsyncClient, play: Play) -> None:

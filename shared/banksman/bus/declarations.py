@@ -11,6 +11,8 @@ SECOND_NS = 1_000_000_000
 MAX_MESSAGE_BYTES = 1024 * 1024 - 16 * 1024
 """Bytes of one stored message, its headers included: what `max_payload` leaves when a dead letter's own
 headers come on top."""
+MAX_WORK_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
+"""Bytes of a message that becomes part of a commit: the log's own words about it come on top."""
 DUPLICATE_WINDOW_S = 600
 ACK_WAIT_S = 3
 MAX_ACK_PENDING = 10_000

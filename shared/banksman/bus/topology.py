@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from banksman.bus import names
-from banksman.bus.declarations import DUPLICATE_WINDOW_S, Consumer, Replicas, StorageBudget, Stream
+from banksman.bus.declarations import (
+    DUPLICATE_WINDOW_S,
+    MAX_WORK_BYTES,
+    Consumer,
+    Replicas,
+    StorageBudget,
+    Stream,
+)
 from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 
@@ -156,6 +163,7 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             subjects=(subjects.run_work(ANY, ANY), subjects.run_signal(ANY, ANY)),
             retention="workqueue",
             max_bytes=budget.share(50),
+            max_msg_size=MAX_WORK_BYTES,
             replicas=replicas,
         ),
         Stream(
@@ -163,6 +171,7 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             subjects=(subjects.workflow_run(ANY, ANY, ANY),),
             retention="workqueue",
             max_bytes=budget.share(20),
+            max_msg_size=MAX_WORK_BYTES,
             replicas=replicas,
         ),
         # The server refuses schedules with `discard: new` and drops them silently at a limit.
