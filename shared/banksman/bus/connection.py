@@ -24,7 +24,7 @@ from banksman.bus.errors import ConnectionLost, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
 from banksman.bus.settings import BusStats, NatsSettings
-from banksman.contracts.errors import Unavailable
+from banksman.contracts.errors import Forbidden, Unavailable
 
 __all__ = ["Bus", "BusStats", "NatsSettings", "Subscription"]
 
@@ -136,6 +136,7 @@ class Bus:
 
         Raises:
             Unavailable: no answer in time.
+            Forbidden: this user may not publish to its own inbox, which is then another's.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -151,7 +152,7 @@ class Bus:
         """What keeps the connection from serving, by a real round trip; None when all is well."""
         try:
             await self.ready()
-        except Unavailable as error:
+        except (Unavailable, Forbidden) as error:
             return str(error)
         return None
 

@@ -98,6 +98,7 @@ class Replies:
 
         Raises:
             Unavailable: the connection is closed or was lost meanwhile.
+            Forbidden: the inbox is not this user's.
         """
         returned: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
@@ -109,7 +110,7 @@ class Replies:
             if not returned.done():
                 returned.set_exception(error)
 
-        with self.expect("echo", received, failed, until_reconnect=True) as inbox:
+        with self.expect(None, received, failed, until_reconnect=True) as inbox:
             await self.send(inbox, b"", "")
             await returned
 
@@ -132,18 +133,26 @@ class Replies:
     @contextlib.contextmanager
     def expect(
         self,
-        subject: str,
+        subject: str | None,
         received: Callable[[Message], None],
         failed: Callable[[BanksmanError], None],
         *,
         until_reconnect: bool = False,
     ) -> Generator[str]:
-        """A reply subject whose messages go to `received` for as long as the block runs."""
+        """A reply subject whose messages go to `received` for as long as the block runs.
+
+        Args:
+            subject: Where is asked; None where the reply subject itself is.
+            received: Takes what comes.
+            failed: Takes why nothing will come.
+            until_reconnect: Whether an answer that may have gone with a connection is given up.
+        """
         self._asked += 1
         token = str(self._asked)
-        self._waiters[token] = _Waiter(subject, received, failed, until_reconnect)
+        inbox = f"{self._prefix}.{token}"
+        self._waiters[token] = _Waiter(subject or inbox, received, failed, until_reconnect)
         try:
-            yield f"{self._prefix}.{token}"
+            yield inbox
         finally:
             del self._waiters[token]
 

@@ -83,6 +83,7 @@ async def main(settings: ToolRunnerServiceSettings, life: Life) -> None:
         Conflict: another process serves these workspaces.
         LeaseLost: the lease was not renewed in time; a supervisor starts the process again.
         Unavailable: NATS cannot be reached.
+        Forbidden: the key is another runner's.
     """
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     try:
@@ -121,6 +122,8 @@ async def _serve(
         sweep = tasks.create_task(premises.sandbox.sweep(), name="sweep")
         stack.callback(sweep.cancel)
     bus = await stack.enter_async_context(await _connect(settings, premises.identity))
+    # The key of another runner is refused here, by name, instead of by silence at the first request.
+    await bus.ready(settings.nats.connect_timeout_s)
     life.health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
         durability = Durability.of_run(bus)
