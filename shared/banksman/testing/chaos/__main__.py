@@ -37,7 +37,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--duration", type=float, default=600.0, help="seconds (default %(default)s)")
     parser.add_argument("--seed", type=int, default=None, help="default: a random one, which is printed")
     parser.add_argument("--rate", type=float, default=5.0, help="runs started a second (default %(default)s)")
-    parser.add_argument("--every", type=float, default=3.0, help="seconds between faults (%(default)s)")
+    parser.add_argument("--every", type=float, default=2.5, help="seconds between faults (%(default)s)")
     parser.add_argument("--frozen", type=float, nargs=2, default=(45.0, 90.0), help="seconds of a freeze")
     parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="nats-servers (%(default)s)")
     parser.add_argument("--keep", type=Path, default=None, help="directory for recording, logs and data")

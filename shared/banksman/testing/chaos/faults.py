@@ -22,7 +22,7 @@ class Faults:
     fleet: Fleet
     recording: Recording
     chance: random.Random
-    every_s: float = 3.0
+    every_s: float = 2.5
     freezes: float = 0.15
     """Share of the strikes that freeze."""
     frozen_s: tuple[float, float] = (45.0, 90.0)

@@ -36,7 +36,7 @@ class Chaos:
     duration_s: float
     rate: float = 5.0
     """Runs started a second."""
-    every_s: float = 3.0
+    every_s: float = 2.5
     """Seconds from one fault to the next, on average."""
     freezes: float = 0.15
     """Share of the faults that freeze a process instead of killing it."""
