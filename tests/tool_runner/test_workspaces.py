@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from banksman.tool_runner import runner_identity
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, WorkspaceLimits
-from banksman.tool_runner.quota import delete_tree, measure
+from banksman.tool_runner.quota import QuotaMeter, delete_tree, measure
 from banksman.tool_runner.toolbox import workspace_tools
 from banksman.tool_runner.workspace import WorkspaceStore, default_root
 
@@ -148,6 +150,26 @@ def test_a_measurement_counts_blocks_once_and_stops_at_a_limit(root: Path) -> No
     assert 100_000 <= usage.disk_bytes < 120_000
     assert (usage.entries, usage.depth) == (4, 1)
     assert measure(root, WorkspaceLimits(max_entries=2)).entries == 3
+
+
+async def test_a_measurement_that_nobody_waits_for_any_more_is_made_all_the_same(tmp_path: Path) -> None:
+    """Else a command that ends while every thread is busy would be the last one that is measured."""
+    (tmp_path / "file").write_bytes(b"x" * 5000)
+    meter = QuotaMeter(tmp_path, WorkspaceLimits())
+    busy, thread = threading.Event(), ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(thread)
+    thread.submit(busy.wait)
+
+    waiting = asyncio.create_task(meter.renew())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    busy.set()
+
+    async with asyncio.timeout(10):
+        while not meter.due:
+            await asyncio.sleep(0.001)
+    assert meter.usage.disk_bytes >= 5000
 
 
 class TestQuota:

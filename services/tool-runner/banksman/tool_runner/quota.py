@@ -103,7 +103,8 @@ class QuotaMeter:
     async def renew(self) -> Usage:
         """Measure in a thread; a caller that is cancelled leaves the measurement to finish by itself."""
         self._not_before = float("inf")
-        return await asyncio.to_thread(self._measure)
+        # What waits for a thread would be cancelled with its caller, and nothing would be due ever again.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._measure))
 
     def excess(self) -> str | None:
         """Which limit the last measurement found broken."""
