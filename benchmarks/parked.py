@@ -45,6 +45,8 @@ SERVER_GROWTH_MIB = 100
 AGENT_MB_PER_1000 = 1.0
 CONTINUES_MS = 50.0
 WARM_RUNS, WARM_DECISIONS = 50, 100
+INDEXED_S = 130.0
+"""Seconds after which the server has dropped the index of blocks that it does not use."""
 GIVES_BACK_S = 15.0
 """Seconds that the server's runtime takes to give memory back once it is free."""
 SYNCED, UNSYNCED = 'sync_interval: "always"', 'sync_interval: "2m"'
@@ -58,8 +60,8 @@ class Sizes:
     by_agents: int
     decisions: int
     rest_s: float
-    """Seconds from the last copy on: after 120 the server drops the index of blocks that were written last,
-    and after 300 the replies that might be given to what clients were sent."""
+    """Seconds from the last run on: after `INDEXED_S` the server drops the index of blocks that were written
+    or read last, and after 300 the replies that might be given to what clients were sent."""
 
 
 class Bench:
@@ -80,12 +82,11 @@ class Bench:
         empty = await self._server()
         print(f"an empty system: nats-server {empty.resident / MIB:.0f} MiB", flush=True)
         copies = await self._copies(original, sizes.runs - sizes.by_agents)
-        begun = time.perf_counter()
         by_agents, agent_mb = await self._by_agents(model)
-        rested = await self._rested("parked", model, empty, begun + sizes.rest_s - time.perf_counter())
+        rested = await self._rested("parked", model, empty, sizes.rest_s)
         self._configure(UNSYNCED, SYNCED)
         await self._restarted("nats")
-        restarted = await self._rested("restarted", model, empty, GIVES_BACK_S)
+        restarted = await self._rested("restarted", model, empty, min(sizes.rest_s, INDEXED_S))
         claimed = await self._decide([*by_agents, *copies])
         for name in ("agent-1", "gateway-1"):
             await self._restarted(name)
@@ -122,7 +123,7 @@ class Bench:
     async def _rested(self, what: str, model: str, empty: ServerMemory, rest_s: float) -> int:
         """Bytes of the server once it has rested, and what they are."""
         busy = self._memory("nats")
-        await asyncio.sleep(max(0.0, rest_s))
+        await asyncio.sleep(rest_s)
         rested = self._memory("nats")
         # What is kept for answers to what a client was sent goes when something else is sent to it.
         await park_by_agents(self.fleet, model, WARM_RUNS)
