@@ -279,6 +279,20 @@ def test_a_process_of_before_changes_nothing() -> None:
     assert changed is None and verdict.mine and not verdict.dirty
 
 
+@pytest.mark.parametrize(
+    ("desk", "admitted"),
+    [
+        (WorkspaceDesk(), {1, 2, 3, 4}),
+        (WorkspaceDesk(term=3), {3, 4}),
+        (WorkspaceDesk(term=3, past=3), {4}),
+        (WorkspaceDesk(past=2), {3, 4}),
+    ],
+    ids=["without files", "with those of a term", "which were given away", "and removed"],
+)
+def test_no_request_from_before_a_move_is_let_in(desk: WorkspaceDesk, admitted: set[int]) -> None:
+    assert {term for term in (1, 2, 3, 4) if desk.admits(WorkspacePlace(term=term))} == admitted
+
+
 def test_a_changed_workspace_of_a_runner_that_ends_is_not_given_away() -> None:
     ending = RunnerLease(runner="r1", runner_epoch=1, serving=False)
     other = RunnerLease(runner="r2", runner_epoch=1)
