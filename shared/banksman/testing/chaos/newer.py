@@ -17,6 +17,8 @@ from nats.aio.client import Client
 
 from banksman.contracts import wire
 
+FIELD = "tide"
+"""In everything that it writes."""
 FIELD_VALUE = "only newer versions know"
 EVENT_TYPE = "moon.rose"
 HEADER = "Banksman-Tide"

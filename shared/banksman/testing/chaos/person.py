@@ -17,6 +17,7 @@ from websockets.exceptions import WebSocketException
 
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.wire import JsonObject
+from banksman.testing.chaos import newer
 from banksman.testing.history.records import Recording, Seen
 
 Frame = dict[str, Any]
@@ -213,7 +214,7 @@ def _tell_nobody(_phase: str, _frame: Frame) -> None:
 
 def seen(reader: str, subscription: Subscription, frame: Frame) -> Seen:
     """The line of an event that a reader got."""
-    content = {name: frame.get(name) for name in ("seq", "type", "run_id", "ts", "data", "iteration")}
+    content = {name: _known(frame.get(name)) for name in ("seq", "type", "run_id", "ts", "data", "iteration")}
     return Seen(
         reader=reader,
         subscription=subscription.number,
@@ -227,6 +228,18 @@ def seen(reader: str, subscription: Subscription, frame: Frame) -> Seen:
         digest=digest(json.dumps(content, sort_keys=True).encode())[:16],
         data=_facts(frame["type"], frame["data"]),
     )
+
+
+def _known(value: Any) -> Any:
+    """Without what gateways of a version to come tell and those of this one do not."""
+    match value:
+        case dict():
+            fields = cast(dict[str, Any], value)
+            return {name: _known(one) for name, one in fields.items() if name != newer.FIELD}
+        case list():
+            return [_known(one) for one in cast(list[Any], value)]
+        case _:
+            return value
 
 
 def _facts(type: str, data: JsonObject) -> JsonObject:
