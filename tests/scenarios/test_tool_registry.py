@@ -60,7 +60,7 @@ async def listed(observer: ToolServer, name: str) -> ListedTool | None:
 
 async def when(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait for what the registry tells nobody of."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while True:
             if await holds():
                 return
