@@ -63,6 +63,8 @@ class Truth:
                 self.reads += 1
                 if (last.stream_seq if last else 0) < known:
                     self.stale.append(f"{last and last.stream_seq} where {known} was stored")
+                async with self.changed:
+                    self.changed.notify_all()
             await asyncio.sleep(0.002)
 
     async def more(self, count: int) -> None:
@@ -70,6 +72,12 @@ class Truth:
         wanted = len(self.stored) + count
         async with asyncio.timeout(PATIENCE_S), self.changed:
             await self.changed.wait_for(lambda: len(self.stored) >= wanted)
+
+    async def looked(self, count: int) -> None:
+        """Wait until readers have looked so many more times."""
+        wanted = self.reads + count
+        async with asyncio.timeout(PATIENCE_S), self.changed:
+            await self.changed.wait_for(lambda: self.reads > wanted)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +119,7 @@ async def freeze_leader(cluster: NatsCluster, bus: Bus, truth: Truth, *, at_leas
     finally:
         leader.resume()
     await truth.more(AFTERWARDS)
+    await truth.looked(AFTERWARDS)
     await asyncio.to_thread(leader.wait_ready)
 
 
