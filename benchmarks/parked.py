@@ -23,9 +23,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from banksman.cli.up.ports import free_port
 from banksman.runs.folded_log import KEPT_CONVERSATIONS
 from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.parked import (
     Continuation,
     Parked,
@@ -71,7 +71,7 @@ class Bench:
         settings = {"BANKSMAN_ALLOW_WEAK_DURABILITY": "true"}
         self.fleet = Fleet(place, model_url, agents=1, gateways=1, runners=1, settings=settings)
         self.sizes = sizes
-        self._prof_port = lasting_port()
+        self._prof_port = free_port()
         self._configure("server_name:", f"prof_port: {self._prof_port}\nserver_name:")
         self._configure(SYNCED, UNSYNCED)
 

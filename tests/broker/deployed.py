@@ -17,8 +17,8 @@ from banksman.bus.keys import seed_file
 from banksman.bus.profiles import CLIENT_PORT, MONITORING_PORT, NODES, ROUTE_PORT, STORE_DIR, TLS_DIR
 from banksman.bus.users import OPERATOR, inbox_prefix
 from banksman.cli.up.plan import ProcessSpec, Stage
+from banksman.cli.up.ports import free_port
 from banksman.testing.chaos.fleet import Member
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.system import wait_ready
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
@@ -30,12 +30,12 @@ class DeployedCluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.ports = {node: {name: lasting_port() for name in _PORTS} for node in NODES}
+        self.ports = {node: {name: free_port() for name in _PORTS} for node in NODES}
         self._made = ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment: dict[str, str] = {}
         """What all commands of `banksman` are told."""
-        self.gateway = f"http://127.0.0.1:{lasting_port()}"
+        self.gateway = f"http://127.0.0.1:{free_port()}"
 
     def start(self, *, replicas: int) -> None:
         """Make keys and certificates, and start the three servers."""
@@ -113,7 +113,7 @@ class DeployedCluster:
                     await member.close()
 
     def _member(self, service: str, section: str, model_url: str) -> Member:
-        health = lasting_port()
+        health = free_port()
         prefix = f"BANKSMAN_{section.upper()}__"
         keys = self.directory / "keys" / service
         told = {

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 from banksman.testing.fixtures import provision_all
 from banksman.testing.nats import NatsServer, plain_config
 
@@ -60,7 +60,7 @@ def _services(server: NatsServer) -> Generator[dict[str, str]]:
         Path(name).chmod(0o711)
         try:
             for service in SERVICES:
-                port = lasting_port()
+                port = free_port()
                 urls[service] = f"http://127.0.0.1:{port}/readyz"
                 processes.append(_start(service, server, port, Path(name)))
             yield urls
@@ -81,7 +81,7 @@ def _start(service: str, server: NatsServer, port: int, data: Path) -> subproces
         f"BANKSMAN_{service.upper().replace('-', '_')}__HEALTH_PORT": str(port),
     }
     if service == "gateway":
-        told["BANKSMAN_GATEWAY__PORT"] = str(lasting_port())
+        told["BANKSMAN_GATEWAY__PORT"] = str(free_port())
     return subprocess.Popen(
         [sys.executable, "-m", "banksman.cli", service],
         env={**kept, **told},

@@ -13,8 +13,8 @@ from banksman.bus.errors import MessageTooLarge, NoResponders, TimedOut
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
+from banksman.cli.up.ports import free_port
 from banksman.contracts.errors import BadInput, ErrorCode, Unavailable
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.fixtures import connect
 from banksman.testing.nats import NatsServer
 
@@ -152,7 +152,7 @@ async def test_a_callback_that_raises_is_counted_and_the_next_message_comes(bus:
 
 
 async def test_no_server_is_said_with_address_and_reason() -> None:
-    port = lasting_port()
+    port = free_port()
     settings = NatsSettings(url=f"nats://127.0.0.1:{port}", connect_timeout_s=0.5)
     with pytest.raises(Unavailable, match=str(port)):
         await Bus.connect(settings, name="lonely")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 
 PATIENCE_S = 30.0
 """Seconds that a start or an end may take on a busy machine."""
@@ -49,7 +49,7 @@ class Up:
 
     def __init__(self, data_dir: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
-        self.port = lasting_port()
+        self.port = free_port()
         self.events: list[dict[str, Any]] = []
         self.process = subprocess.Popen(
             [

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 
 from .conftest import PATIENCE_S, banksman, environment
 
@@ -28,7 +28,7 @@ class Deployment:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.ports = {name: lasting_port() for name in ("4222", "8222", "8000", "8080")}
+        self.ports = {name: free_port() for name in ("4222", "8222", "8000", "8080")}
         self.services: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
     def environment(self, service: str) -> dict[str, str]:
@@ -84,7 +84,7 @@ def test_the_streams_are_as_promised(deployment: Deployment) -> None:
 
 @pytest.mark.parametrize("service", ["gateway", "agent", "workflows", "tool-runner"])
 def test_the_service_gets_ready(deployment: Deployment, service: str, tmp_path: Path) -> None:
-    health = lasting_port()
+    health = free_port()
     told = deployment.environment(service)
     section = f"BANKSMAN_{service.upper().replace('-', '_')}__"
     assert told[f"{section}HEALTH_PORT"] == "8081"

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 
 from .conftest import PATIENCE_S, SERVICES_LEFT_OUT, Start, Up, banksman
 
@@ -138,7 +138,7 @@ def test_after_kill_9_of_the_supervisor_the_next_one_starts_on_the_same_state(up
 def test_a_second_up_says_what_runs_and_changes_nothing(up: Up) -> None:
     before = up.instance
 
-    second = banksman("up", "--data-dir", str(up.data_dir), "--port", str(lasting_port()))
+    second = banksman("up", "--data-dir", str(up.data_dir), "--port", str(free_port()))
 
     assert second.returncode == 1
     assert second.stdout.count("\n") == 1

@@ -19,6 +19,7 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
 from banksman.bus.slots import ApprovalSlots
+from banksman.cli.up.ports import free_port
 from banksman.contracts.assistants import RunSettings, ToolSettings
 from banksman.contracts.events import (
     ApprovalItem,
@@ -38,7 +39,6 @@ from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest
 from banksman.model_server import Reply
 from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.client import Client
 from banksman.testing.system import ScriptedModel, System, wait_ready
 from tests.gateway.conftest import Agent, GatewayFactory, Served
@@ -359,7 +359,7 @@ async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None
 @contextmanager
 def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
     """Another gateway of the system, whose clock is so many seconds ahead."""
-    port, health = lasting_port(), lasting_port()
+    port, health = free_port(), free_port()
     first = system.service_pids("gateway")[-1]
     variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
     environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}

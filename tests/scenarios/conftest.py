@@ -14,8 +14,8 @@ from tests.scenarios.gerrit import gerrit
 
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.cli.up.ports import free_port
 from banksman.model_server import RawReply, Reply
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.client import Client
 from banksman.testing.system import ScriptedModel, System, scripted_model
 
@@ -59,7 +59,7 @@ def json_api() -> Generator[str]:
 @pytest.fixture(scope="session")
 def backboard_port() -> int:
     """Where the system looks for Backboard, while a test plays it."""
-    return lasting_port()
+    return free_port()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 
 CHANGES = [
     {"_number": 101, "subject": "Fix the lease", "status": "MERGED", "insertions": 12},
@@ -19,7 +19,7 @@ CHANGES = [
 @contextmanager
 def gerrit() -> Generator[str]:
     """Serve until the context ends; gives the address and port, `127.0.0.1:12345`."""
-    port = lasting_port()
+    port = free_port()
     server = ThreadingHTTPServer(("127.0.0.1", port), _Changes)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

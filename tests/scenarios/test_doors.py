@@ -22,12 +22,12 @@ from banksman.bus.declarations import MAX_MESSAGE_BYTES
 from banksman.bus.jetstream import next_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
+from banksman.cli.up.ports import free_port
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonObject
 from banksman.model_server import Gate, Reply, ToolCall
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.client import Client, Frame
 from banksman.testing.system import ScriptedModel, System, wait_ready
 
@@ -389,7 +389,7 @@ async def test_cancelling_ends_a_running_command_and_its_children(
 @pytest.fixture(scope="module")
 def second_gateway(system: System, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """Another gateway of the same system, on a port of its own."""
-    port, health = lasting_port(), lasting_port()
+    port, health = free_port(), free_port()
     first = system.service_pids("gateway")[-1]
     variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
     environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}

@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from banksman.bus.users import TOOL_RUNNER
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 from banksman.testing.fixtures import SecuredNats
 from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.processes import children
@@ -32,7 +32,7 @@ class RunnerProcess:
 
     def __init__(self, url: str, seed: Path, root: Path, **settings: str) -> None:
         self.root = root
-        self.health_port = lasting_port()
+        self.health_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._environment = {
             "PATH": os.environ["PATH"],

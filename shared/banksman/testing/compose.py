@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 from banksman.testing.debian import cache_directory, exclusively, host_release, make_archive
 from banksman.testing.docker_engine import DockerEngine, EngineError
 from banksman.testing.privileged import require
@@ -43,7 +43,7 @@ class Compose:
     project: str
     overrides: tuple[Path, ...] = ()
     """Compose files that change the deployment, the last wins."""
-    port: int = field(default_factory=lasting_port)
+    port: int = field(default_factory=free_port)
 
     @property
     def url(self) -> str:

@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 from banksman.bus.accounts import Cluster
 from banksman.bus.declarations import Replicas
-from banksman.testing.chaos.ports import lasting_port
+from banksman.cli.up.ports import free_port
 
 START_TIMEOUT_S = 30.0
 """Seconds a server may take until it accepts clients; then the test fails with the server's log."""
@@ -68,8 +68,8 @@ class NatsServer:
         """Describe a server; `config` may hold `{port}`, `{http_port}` and `{store_dir}`."""
         self._temporary = tempfile.TemporaryDirectory(prefix="nats-") if directory is None else None
         self.directory = Path(self._temporary.name) if self._temporary else cast(Path, directory)
-        self.port = lasting_port()
-        self.http_port = lasting_port()
+        self.port = free_port()
+        self.http_port = free_port()
         self.name = name
         self.config = config if config is not None else plain_config()
         self._process: subprocess.Popen[bytes] | None = None
@@ -232,7 +232,7 @@ class NatsCluster:
     def __init__(self, render: Render | None = None) -> None:
         """Describe a cluster; without `render` it has no accounts."""
         self.nodes = tuple(NatsServer(name=f"n{number}") for number in (1, 2, 3))
-        listens = [f"127.0.0.1:{lasting_port()}" for _ in self.nodes]
+        listens = [f"127.0.0.1:{free_port()}" for _ in self.nodes]
         routes = tuple(f"nats-route://{listen}" for listen in listens)
         for node, listen in zip(self.nodes, listens, strict=True):
             node.config = (render or _plain_node)(node, Cluster(listen, routes))

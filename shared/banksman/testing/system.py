@@ -16,8 +16,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+from banksman.cli.up.ports import free_port
 from banksman.model_server import RawReply, Reply, Script
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.nats import servers
 
 START_TIMEOUT_S = 120.0
@@ -69,7 +69,7 @@ class System:
     ) -> None:
         self.data_dir = data_dir
         self.model = model
-        self.port = lasting_port()
+        self.port = free_port()
         self.environment = dict(environment or {})
         """Variables of its processes, from the next start on."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -175,7 +175,7 @@ class System:
 @contextmanager
 def scripted_model() -> Generator[ScriptedModel]:
     """A model server in a process of its own, recording what it is asked."""
-    port = lasting_port()
+    port = free_port()
     command = [
         sys.executable,
         "-m",

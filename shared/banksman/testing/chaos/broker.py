@@ -17,8 +17,8 @@ from banksman.bus.topology import StorageBudget, app_topology, run_topology
 from banksman.bus.users import inbox_prefix
 from banksman.cli.up.nats import LOCAL, LocalNats, executable
 from banksman.cli.up.plan import ProcessSpec
+from banksman.cli.up.ports import free_port
 from banksman.cli.up.state import DataDir
-from banksman.testing.chaos.ports import lasting_port
 
 Servers = Literal[1, 3]
 """
@@ -125,13 +125,13 @@ class Broker:
         file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")
 
     def _server(self, data: DataDir, name: str, *, alone: bool) -> Server:
-        nats = LocalNats(data, port=lasting_port(), http_port=lasting_port())
+        nats = LocalNats(data, port=free_port(), http_port=free_port())
         return Server(name, nats, nats.config_file if alone else data.nats / f"{name}.conf")
 
     def _make_cluster(self) -> None:
         data = self.nats.data
         keys = generate_keys(data.keys, user_names(tenants=(LOCAL,)))
-        ports = {server.name: lasting_port() for server in self.servers}
+        ports = {server.name: free_port() for server in self.servers}
         routes = tuple(f"nats-route://127.0.0.1:{port}" for port in ports.values())
         for server in self.servers:
             text = render_config(

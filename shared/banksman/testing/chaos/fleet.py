@@ -22,12 +22,12 @@ from banksman.bus.users import OPERATOR, OPERATOR_FILES
 from banksman.cli.up.child_process import problem_of
 from banksman.cli.up.nats import LOCAL
 from banksman.cli.up.plan import Plan, ProcessSpec, Stage, launched
+from banksman.cli.up.ports import free_port
 from banksman.cli.up.settings import LocalSettings, UpSettings
 from banksman.cli.up.state import DataDir
 from banksman.model_server import ModelServer
 from banksman.testing.chaos.broker import Broker, Servers
 from banksman.testing.chaos.canaries import Canaries, Search, found_in_files
-from banksman.testing.chaos.ports import lasting_port
 from banksman.testing.chaos.versions import CURRENT
 from banksman.testing.nats import servers as told_servers
 from banksman.tool_runner.identity import sandbox_identity
@@ -244,7 +244,7 @@ class Fleet:
         chosen = UpSettings.model_validate(
             {"local": LocalSettings(agents=agents), "models": {"openai_api_key": "sk-test"}}
         )
-        plan = Plan(chosen, self.nats, gateway_port=lasting_port(), inherited=inherited)
+        plan = Plan(chosen, self.nats, gateway_port=free_port(), inherited=inherited)
         self.roots: list[Path] = []
         """The directories of workspaces, one a runner."""
         self.urls: list[str] = []
@@ -342,7 +342,7 @@ class Fleet:
                 return [self._on(spec)]
 
     def _gateway(self, spec: ProcessSpec, number: int) -> ProcessSpec:
-        port = lasting_port()
+        port = free_port()
         self.urls.append(f"http://{self.host}:{port}")
         told = {
             "BANKSMAN_GATEWAY__PORT": str(port),
@@ -367,7 +367,7 @@ class Fleet:
         section = next((key.rpartition("__")[0] for key in environment if key.endswith("HEALTH_PORT")), None)
         if section is None:
             return spec
-        port = lasting_port()
+        port = free_port()
         environment |= {f"{section}__HEALTH_PORT": str(port), f"{section}__HEALTH_HOST": self.host}
         environment |= self.broker.told(environment)
         named = {key: value.replace("127.0.0.1", self.host) for key, value in environment.items()}
