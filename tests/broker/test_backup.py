@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,26 +19,12 @@ from banksman.bus.names import EVENTS, api
 from banksman.model_server import Gate, Reply, ToolCall
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel, scripted_model
+from banksman.testing.system import ScriptedModel
 from tests.broker.commands import banksman
 from tests.bus.making import commit
 
 pytestmark = pytest.mark.timeout(300)
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def place() -> Generator[Path]:
-    """A directory that the sandbox's user can get to."""
-    with tempfile.TemporaryDirectory(prefix="banksman-") as name:
-        Path(name).chmod(0o711)
-        yield Path(name)
-
-
-@pytest.fixture
-def model() -> Generator[ScriptedModel]:
-    with scripted_model() as scripted:
-        yield scripted
 
 
 async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: ScriptedModel) -> None:

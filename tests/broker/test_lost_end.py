@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +14,12 @@ from banksman.bus.tail import last_sequence
 from banksman.model_server import Reply
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel, scripted_model
+from banksman.testing.system import ScriptedModel
 from tests.broker.commands import banksman
 from tests.broker.stores import cut_the_tail, stream_of
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.one_server]
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def place() -> Generator[Path]:
-    """A directory that the sandbox's user can get to."""
-    with tempfile.TemporaryDirectory(prefix="banksman-") as name:
-        Path(name).chmod(0o711)
-        yield Path(name)
-
-
-@pytest.fixture
-def model() -> Generator[ScriptedModel]:
-    with scripted_model() as scripted:
-        yield scripted
 
 
 async def test_a_log_that_lost_its_end_is_refused_until_an_operator_accepts_it(
