@@ -3,7 +3,7 @@
     python -m tests.runs.mutants              # all of them, two at a time
     python -m tests.runs.mutants clean        # those whose name holds the word
 
-Each mutant is a copy of the packages it touches, put before the real ones on the path. It is killed by the
+Each mutant is a copy of the package, put before the real ones on the path. It is killed by the
 scenes and laws first, which take seconds, and else by the storms. Not part of the test suite: it takes some
 minutes, and is to be run after every change of `banksman.runs` or of these tests. Exit status 1 when a mutant
 survives, or when its text is no longer found in the sources.
@@ -22,7 +22,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RUNS = Path("shared/banksman/runs")
-AGENT = Path("services/agent/banksman/agent")
 LIMIT_S = 400
 
 
@@ -35,7 +34,6 @@ class Mutant:
     old: str
     new: str
     breaks: str
-    package: Path = RUNS
 
 
 MUTANTS = (
@@ -133,19 +131,17 @@ MUTANTS = (
     ),
     Mutant(
         "a takeover does not ask",
-        "loop.py",
+        "driving.py",
         "                await ask(owned.ports, owned.state)\n",
         "",
         "A question that a crash left out is lost while other calls run.",
-        package=AGENT,
     ),
     Mutant(
         "nobody holds on",
-        "loop.py",
+        "driving.py",
         "            await owned.hold_on(pause)\n",
         "            raise\n",
         "A run is given up because the broker was away for a while.",
-        package=AGENT,
     ),
     Mutant(
         "early cancels are forgotten",
@@ -443,12 +439,12 @@ def main() -> int:
 
 def killed(mutant: Mutant) -> bool:
     """True when some test fails with the mutant in place."""
-    source = (ROOT / mutant.package / mutant.file).read_text()
+    source = (ROOT / RUNS / mutant.file).read_text()
     if source.count(mutant.old) != 1:
         return _say(mutant, f"its text is in {mutant.file} {source.count(mutant.old)} times", alive=True)
     with tempfile.TemporaryDirectory() as directory:
-        copied = Path(directory) / "banksman" / mutant.package.name
-        shutil.copytree(ROOT / mutant.package, copied)
+        copied = Path(directory) / "banksman" / RUNS.name
+        shutil.copytree(ROOT / RUNS, copied)
         (copied / mutant.file).write_text(source.replace(mutant.old, mutant.new))
         quick = _failing(directory, "not storms")
         test = quick or _failing(directory, "storms")

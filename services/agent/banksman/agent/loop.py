@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from typing import assert_never
 
 from banksman.bus.errors import MessageTooLarge
-from banksman.contracts.errors import ErrorCode, Refused
-from banksman.runs.approvals import withdraw
-from banksman.runs.owner import Build, Ownership, ask
-from banksman.runs.settle import Settlement
-from banksman.runs.steps import Ask, Ending, Idle, Park, Record, Settle, Withdraw, finished, next_step
-
-logger = logging.getLogger(__name__)
+from banksman.contracts.errors import ErrorCode
+from banksman.runs import driving
+from banksman.runs.owner import Build, Ownership
+from banksman.runs.steps import Ending, finished
 
 Think = Callable[[Ownership], Awaitable[Build]]
 """One model request: returns what its outcome becomes in the log."""
@@ -22,39 +17,14 @@ Think = Callable[[Ownership], Awaitable[Build]]
 async def drive(owned: Ownership, think: Think) -> None:
     """Take a claimed run as far as it goes without a person.
 
-    When this returns, the log shows the run parked or ended, and the work message may be acked.
-
     Raises:
-        Fenced: a higher claim owns the run; the work message is neither acked nor given back.
-        Refused: the run is parked or ended, and something behind that is not done yet.
+        Fenced, Refused: as of `driving.drive`.
     """
-    settlement, asked = Settlement.of(owned), False
-    while owned.holds:
-        try:
-            if not asked:
-                # A claim, or a commit whose answer was lost, may have left its question out.
-                await ask(owned.ports, owned.state)
-                asked = True
-            await _go_on(owned, settlement, think)
-        except Refused as pause:
-            logger.info("%s: holding on: %s", owned.state.conversation_id, pause)
-            await owned.hold_on(pause)
-            settlement, asked = Settlement.resumed(owned), False
 
+    async def answer(owned: Ownership) -> None:
+        await _record(owned, await think(owned))
 
-async def _go_on(owned: Ownership, settlement: Settlement, think: Think) -> None:
-    step = next_step(owned.state, owned.ports.clock.now())
-    match step:
-        case Ask():
-            await _record(owned, await think(owned))
-        case Settle():
-            await settlement.settle(step)
-        case Withdraw():
-            await withdraw(owned)
-        case Record() | Park() | Idle():
-            await owned.commit(lambda _: ())
-        case _:
-            assert_never(step)
+    await driving.drive(owned, answer)
 
 
 async def _record(owned: Ownership, build: Build) -> None:
