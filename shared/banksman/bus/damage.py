@@ -84,11 +84,7 @@ class DamagedLogs:
         Raises:
             Unavailable, Overloaded: it could not be stored.
         """
-        await self.put(
-            DamagedLog(
-                tenant=tenant, conversation_id=conversation_id, problem=problem, found_at=datetime.now(UTC)
-            )
-        )
+        await self.put(found_now(tenant, conversation_id, problem))
         return LogDamaged(tenant, conversation_id, problem)
 
     async def put(self, damaged: DamagedLog) -> None:
@@ -118,6 +114,12 @@ class DamagedLogs:
     def _changed(self, key: str, entry: Entry[DamagedLog] | None) -> None:
         if entry is not None and key != ALL and self.on_found is not None:
             self.on_found(entry.value.tenant, entry.value.conversation_id)
+
+
+def found_now(tenant: str, conversation_id: str, problem: str) -> DamagedLog:
+    """A finding of this moment; of all logs together when no conversation is named."""
+    now = datetime.now(UTC)
+    return DamagedLog(tenant=tenant, conversation_id=conversation_id, problem=problem, found_at=now)
 
 
 def key_of(tenant: str, conversation_id: str) -> str:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.damage import DamagedLogs
+from banksman.bus.damage import DamagedLogs, found_now
 from banksman.bus.log_heads import KEEP_EVERY_S, HeadsKeeper, LogHeads
 from banksman.bus.log_scrub import scrub
 from banksman.bus.log_survey import MOST_DAMAGED, survey
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.integrity import DamagedLog
 
 logger = logging.getLogger(__name__)
 
@@ -138,8 +136,7 @@ class LogGuard:
                 f"{first.tenant}/{first.conversation_id} among them. Restore a backup, or accept the loss of "
                 "all with `banksman accept --all`"
             )
-            now = datetime.now(UTC)
-            await self._damaged.put(DamagedLog(tenant="", conversation_id="", problem=problem, found_at=now))
+            await self._damaged.put(found_now("", "", problem))
         else:
             for damaged in found.damaged:
                 await self._damaged.put(damaged)

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from banksman.bus import jetstream
+from banksman.bus.damage import found_now
 from banksman.bus.jetstream import ApiError
 from banksman.bus.log import stored_commit
 from banksman.bus.log_check import check_logs, is_tombstone, parts
@@ -122,6 +122,4 @@ async def _lost_end(heads: LogHeads, subject: str, log: KnownLog) -> str | None:
 
 
 def _damaged(subject: str, problem: str) -> DamagedLog:
-    tenant, conversation_id = parts(subject)
-    now = datetime.now(UTC)
-    return DamagedLog(tenant=tenant, conversation_id=conversation_id, problem=problem, found_at=now)
+    return found_now(*parts(subject), problem)

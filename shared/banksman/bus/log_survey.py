@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import cast
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
+from banksman.bus.damage import found_now
 from banksman.bus.declarations import Replicas
 from banksman.bus.jetstream import call
 from banksman.bus.log import stored_commit
@@ -75,9 +75,8 @@ async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[Damaged
         found = {
             name: await _problem(bus, name, suspects[name]) for name, problem in found.items() if problem
         }
-    now = datetime.now(UTC)
     return [
-        DamagedLog(tenant=tenant, conversation_id=conversation_id, problem=problem, found_at=now)
+        found_now(tenant, conversation_id, problem)
         for name, problem in found.items()
         if problem is not None
         for tenant, _, conversation_id in (name.partition("."),)
