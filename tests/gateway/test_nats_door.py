@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import pytest
 from tests.gateway.conftest import Agent, Served
@@ -13,7 +14,8 @@ from banksman.bus.envelope import RemoteError
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.sdk.client import Client
+from banksman.sdk.client import Client, StartedRun
+from banksman.sdk.events import EventFrame
 
 
 @pytest.fixture
@@ -32,6 +34,28 @@ async def test_a_service_starts_a_run_and_reads_its_events(client: Client, agent
     async with asyncio.timeout(5):
         outcome = await client.outcome(run)
     assert (start.run_id, start.user, outcome.content) == (run.run_id, "nats", "Done.")
+
+
+async def test_who_follows_while_a_log_begins_sees_one_log(client: Client, agent: Agent, bus: Bus) -> None:
+    """What is stored while a replay is read has the epoch that it will always have."""
+
+    async def followed(run: StartedRun) -> list[EventFrame]:
+        async with aclosing(client.follow(run.conversation_id)) as events:
+            return [await anext(events) for _ in range(4)]
+
+    async def played(run: StartedRun, round_trips: int) -> None:
+        start = await agent.started(run.conversation_id)
+        for _ in range(round_trips):
+            await bus.ready()
+        await agent.begin(start)
+        await agent.finish(start)
+
+    runs = [await client.send(await client.create_conversation(), "hi") for _ in range(100)]
+    async with asyncio.timeout(30):
+        for round_trips, run in enumerate(runs):
+            _, seen = await asyncio.gather(played(run, round_trips % 20), followed(run))
+            assert [frame.seq for frame in seen] == [1, 2, 3, 4]
+            assert {frame.log_epoch for frame in seen} == {agent.log_epoch}
 
 
 async def test_an_approval_is_decided_over_nats(client: Client, agent: Agent) -> None:

@@ -136,18 +136,14 @@ class Api:
         tenant, conversation_id = _tenant(message), message.subject.rpartition(".")[2]
         after_seq = parse(Replay, message.data or b"{}").after_seq
         await self._service.conversations.get(tenant, conversation_id)
-        views = self._service.views
-        view = await views.read(tenant, conversation_id)
-        sent, last = 0, after_seq
-        for stored in await views.log.read(tenant, conversation_id, after=view.position(after_seq)):
-            for event in stored.commit.events:
-                if event.seq <= after_seq:
-                    continue
-                frame = encoded_event(event, conversation_id, view.log_epoch, last)
-                await self._bus.publish(message.reply, frame.encode())
-                sent, last = sent + 1, event.seq
-                if sent % REPLAY_PACE == 0:
-                    await self._bus.ready()
+        page = await self._service.views.events(tenant, conversation_id, after_seq=after_seq)
+        last = after_seq
+        for sent, event in enumerate(page.events, 1):
+            frame = encoded_event(event, conversation_id, page.log_epoch, last)
+            await self._bus.publish(message.reply, frame.encode())
+            last = event.seq
+            if sent % REPLAY_PACE == 0:
+                await self._bus.ready()
         await self._bus.publish(message.reply, b"")
         return None
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from banksman.bus import jetstream
@@ -179,6 +179,16 @@ class ConversationView:
             run.status = "running"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredEvents:
+    """Stored events of one conversation, and its head when they were read."""
+
+    head_seq: int
+    oldest_seq: int
+    log_epoch: str
+    events: tuple[Event, ...]
+
+
 @dataclass
 class _Kept:
     view: ConversationView = field(default_factory=ConversationView)
@@ -212,6 +222,21 @@ class Views:
             for stored in commits:
                 kept.view.apply(stored)
             return kept.view
+
+    async def events(self, tenant: str, conversation_id: str, *, after_seq: int) -> StoredEvents:
+        """Everything after `after_seq` that is stored when this is called, in order.
+
+        What is stored while it is read is left for the next time: the head and the events are of one moment.
+
+        Raises:
+            LogBroken, Poison: the log cannot be read.
+            Unavailable: no answer.
+        """
+        view = await self.read(tenant, conversation_id)
+        page = StoredEvents(view.last_seq, view.oldest_seq, view.log_epoch, ())
+        commits = await self.log.read(tenant, conversation_id, after=view.position(after_seq), leader=True)
+        stored = (event for commit in commits for event in commit.commit.events)
+        return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))
 
     def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
         """What is known to be wrong with a log; None when nothing is."""

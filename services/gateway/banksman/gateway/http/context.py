@@ -99,24 +99,22 @@ def _add_events(router: APIRouter, gateway: Gateway, who: Any) -> None:
     ) -> Response:
         """Stored events after `after_seq`, as the frames that the websocket sends."""
         await gateway.service.conversations.get(caller.tenant, conversation_id)
-        views = gateway.service.views
-        view = await views.read(caller.tenant, conversation_id)
-        commits = await views.log.read(caller.tenant, conversation_id, after=view.position(after_seq))
+        page = await gateway.service.views.events(caller.tenant, conversation_id, after_seq=after_seq)
         frames: list[bytes] = []
         last, more = after_seq, False
-        for event in (event for stored in commits for event in stored.commit.events):
-            if event.seq <= after_seq or DETAILS.index(detail_of(event)) > DETAILS.index(detail):
+        for event in page.events:
+            if DETAILS.index(detail_of(event)) > DETAILS.index(detail):
                 continue
             if len(frames) == limit:
                 more = True
                 break
-            frames.append(encoded_event(event, conversation_id, view.log_epoch, last).encode())
+            frames.append(encoded_event(event, conversation_id, page.log_epoch, last).encode())
             last = event.seq
         head = to_json(
             {
-                "head_seq": view.last_seq,
-                "oldest_seq": view.oldest_seq,
-                "log_epoch": view.log_epoch,
+                "head_seq": page.head_seq,
+                "oldest_seq": page.oldest_seq,
+                "log_epoch": page.log_epoch,
                 "next": last if more else None,
             }
         )
