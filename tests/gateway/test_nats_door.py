@@ -53,7 +53,9 @@ async def test_who_follows_while_a_log_begins_sees_one_log(client: Client, agent
     runs = [await client.send(await client.create_conversation(), "hi") for _ in range(100)]
     async with asyncio.timeout(30):
         for round_trips, run in enumerate(runs):
-            _, seen = await asyncio.gather(played(run, round_trips % 20), followed(run))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(played(run, round_trips % 20))
+                seen = await followed(run)
             assert [frame.seq for frame in seen] == [1, 2, 3, 4]
             assert {frame.log_epoch for frame in seen} == {agent.log_epoch}
 
