@@ -87,7 +87,7 @@ acknowledgements:  ## Kill the broker fifty times right behind an acknowledgemen
 
 fuzz:  ## Send nonsense to every door for minutes (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
-	@BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/limits/test_fuzz.py
+	@BANKSMAN_TEST_CASES=new BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/limits/test_fuzz.py
 
 PROMISES ?= P1 P2 P3 P4 P5 P7 P9 P10 P11 P12 P16
 promises:  ## Run what proves the promises of docs/reliability.md (SERVERS=3 PROMISES="P1 P3" ARGS="-x")

@@ -9,10 +9,12 @@ are about what a single server does and are left out then; the report says which
 """
 
 import json
+import os
 import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from banksman.testing.nats import SERVERS_VARIABLE, servers
 from banksman.testing.privileged import MARK
@@ -23,6 +25,10 @@ pytest_plugins = ["banksman.testing.fixtures", "banksman.testing.docker_engine"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A change is judged by the same cases every time; `make fuzz` and BANKSMAN_TEST_CASES=new look for others.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new", print_blob=True)
+settings.load_profile(os.environ.get("BANKSMAN_TEST_CASES", "same"))
 
 THREE_SERVERS_TIMEOUT_S = 240
 """Of tests that say nothing else: three servers take longer to start, and each write is made three times."""

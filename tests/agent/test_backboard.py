@@ -86,7 +86,7 @@ def ask(*messages: Any, tools: tuple[ToolDefinition, ...] = TOOLS, **fields: Any
 
 
 async def complete(provider: Provider, request: ModelRequest, shown: Shown | None = None) -> ModelReply:
-    return await provider.complete(request, deltas=shown or Shown(), deadline_s=5)
+    return await provider.complete(request, deltas=shown or Shown(), deadline_s=30)
 
 
 def said(reply: ModelReply, **fields: Any) -> AssistantMessage:

@@ -29,7 +29,7 @@ async def twice(settings: ProviderSettings, providers: Providers) -> Providers:
 
 
 async def ask(
-    providers: Providers, *models: str, shown: Shown | None = None, within_s: float = 5
+    providers: Providers, *models: str, shown: Shown | None = None, within_s: float = 30
 ) -> Answered:
     try:
         return await first_answer(providers, models, REQUEST, deltas=shown or Shown(), deadline_s=within_s)

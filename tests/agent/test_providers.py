@@ -58,7 +58,7 @@ def ask(model: str, *messages: Any, **fields: Any) -> ModelRequest:
 
 
 async def complete(provider: Provider, request: ModelRequest, shown: Shown | None = None) -> ModelReply:
-    return await provider.complete(request, deltas=shown or Shown(), deadline_s=5)
+    return await provider.complete(request, deltas=shown or Shown(), deadline_s=30)
 
 
 async def test_a_text_reply_arrives_in_deltas_and_whole(
@@ -388,9 +388,9 @@ async def test_a_wait_that_the_deadline_does_not_allow_is_not_begun(
     began = time.monotonic()
 
     with pytest.raises(ProviderFailed, match="429"):
-        await provider.complete(ask(model), deltas=Shown(), deadline_s=5)
+        await provider.complete(ask(model), deltas=Shown(), deadline_s=30)
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15
 
 
 async def test_the_vendors_retry_after_is_waited_for(server: ModelServer, provider: Provider) -> None:

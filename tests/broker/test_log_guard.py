@@ -32,6 +32,7 @@ from banksman.runs.folded_log import FoldedLog
 from banksman.runs.guarded_log import GuardedLog
 from banksman.testing.fixtures import BUDGET, connect, provision_all
 from banksman.testing.nats import NatsServer
+from banksman.testing.patience import PATIENCE_S
 from tests.broker.stores import (
     Damage,
     blocks,
@@ -41,7 +42,7 @@ from tests.broker.stores import (
     lose_meta_inf,
     stream_of,
 )
-from tests.bus.making import PATIENCE_S, commit, now
+from tests.bus.making import commit, now
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
 COMMITS = 10

@@ -19,10 +19,10 @@ from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.testing.fixtures import connect, provision_all
 from banksman.testing.nats import NatsCluster, NatsServer
+from banksman.testing.patience import PATIENCE_S
 from tests.bus.making import answered, asked
 
 pytestmark = pytest.mark.timeout(120)
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(scope="module")

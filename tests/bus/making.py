@@ -15,8 +15,8 @@ from banksman.contracts.events import Commit, ConversationUpdated, Event, Owner
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.testing.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 """Seconds that a test waits for what must come, on a machine that has more to do."""
 
 

@@ -33,6 +33,7 @@ from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.testing.fixtures import BUDGET, SecuredNats
+from banksman.testing.patience import PATIENCE_S
 
 Connect = Callable[[str], Coroutine[Any, Any, Bus]]
 
@@ -72,7 +73,7 @@ async def collect(bus: Bus, subject: str) -> asyncio.Queue[Message]:
 
 
 async def first(queue: asyncio.Queue[Message]) -> Message:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         return await queue.get()
 
 

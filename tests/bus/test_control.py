@@ -24,7 +24,8 @@ from banksman.contracts.calls import CallAnswer, CallRequest
 from banksman.contracts.errors import ErrorCode, Forbidden, Poison
 from banksman.contracts.work import RunSignal
 from banksman.testing.nats import NatsServer
-from tests.bus.making import PATIENCE_S, Recorder, Words
+from banksman.testing.patience import PATIENCE_S
+from tests.bus.making import Recorder, Words
 
 
 def topology(name: str) -> Topology:

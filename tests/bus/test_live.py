@@ -14,6 +14,7 @@ from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.testing.lossy import LossyWire, lossy_wire
 from banksman.testing.nats import NatsServer
+from banksman.testing.patience import PATIENCE_S
 from tests.bus.making import commit
 
 
@@ -33,7 +34,7 @@ class Follower:
         return [stored.commit.first_seq for stored in self.commits]
 
     async def until(self, holds: Callable[[list[int]], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not holds(self.seqs):
                 self._given.clear()
                 await self._given.wait()
@@ -237,7 +238,7 @@ async def test_a_tail_is_an_endless_iterator(
     hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     await writer.append()
-    async with asyncio.timeout(5), hub.tail(tenant, conversation) as commits:
+    async with asyncio.timeout(PATIENCE_S), hub.tail(tenant, conversation) as commits:
         assert (await anext(commits)).commit.first_seq == 1
         await writer.append()
         assert (await anext(commits)).commit.first_seq == 2
@@ -285,7 +286,7 @@ async def test_who_stops_following_need_not_wait_for_a_broker_that_is_gone(
                 await asyncio.sleep(0.01)
         comparing = asyncio.create_task(following.channel.check())
         await asyncio.sleep(0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await following.close()
         assert not comparing.done()
         assert hub.open_conversations == 0

@@ -17,6 +17,7 @@ from banksman.contracts.errors import Poison
 from banksman.contracts.events import Owner
 from banksman.testing.lossy import lossy_wire
 from banksman.testing.nats import NatsServer
+from banksman.testing.patience import PATIENCE_S
 from tests.bus.making import commit
 
 
@@ -97,7 +98,7 @@ async def test_an_append_whose_acknowledgement_is_lost_is_no_conflict(
             wire.lose_next("_INBOX")
             mine = commit(1)
             appending = asyncio.create_task(EventLog(lossy).append(tenant, conversation, mine, after=0))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not wire.lost:
                     await log.bus.ready()
                 if another_followed:

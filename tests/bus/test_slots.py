@@ -15,6 +15,7 @@ from banksman.contracts.errors import Poison
 from banksman.testing.fixtures import connect
 from banksman.testing.lossy import lossy_wire
 from banksman.testing.nats import NatsServer
+from banksman.testing.patience import PATIENCE_S
 from tests.bus.making import answered, asked, finished, started
 
 RACERS = 8
@@ -58,7 +59,7 @@ async def test_a_start_whose_acknowledgement_is_lost_is_still_fresh(
         async with await Bus.connect(settings, name="lossy") as lossy:
             wire.lose_next("_INBOX")
             starting = asyncio.create_task(CallSlots(lossy).put_started(tenant, started("k-1")))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while not wire.lost:
                     await bus.ready()
                 await wire.cut()
@@ -137,7 +138,7 @@ async def test_owners_hear_what_was_stored_and_nothing_that_was_refused(
     async def hear(fact: StoredFact) -> None:
         heard.put_nowait(fact)
 
-    async with await connect(nats_server) as owner, asyncio.timeout(5):
+    async with await connect(nats_server) as owner, asyncio.timeout(PATIENCE_S):
         await watch_results(owner, hear, tenant=tenant)
         await owner.ready()
         await slots.put_started(tenant, mine := started("k-1"))

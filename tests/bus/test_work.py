@@ -20,7 +20,8 @@ from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
 from banksman.contracts.errors import Fenced, Poison
 from banksman.testing.fixtures import connect
 from banksman.testing.nats import NatsServer
-from tests.bus.making import PATIENCE_S, Recorder, Words
+from banksman.testing.patience import PATIENCE_S
+from tests.bus.making import Recorder, Words
 
 
 @pytest.fixture

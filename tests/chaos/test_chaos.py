@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from banksman.testing.chaos.storm import Chaos, chaos
 pytestmark = pytest.mark.timeout(420)
 """Seconds: 30 of faults, and as long as a busy machine takes to start everything and to come to rest."""
 
-SEED = int(os.environ.get("SEED", random.SystemRandom().randrange(1_000_000)))
+SEED = int(os.environ.get("SEED", "2026"))
 
 
 async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from banksman.cli.up.ports import free_port
-
-PATIENCE_S = 30.0
-"""Seconds that a start or an end may take on a busy machine."""
+from banksman.testing.patience import PATIENCE_S
 
 SERVICES_LEFT_OUT = ("gateway", "agent", "workflows", "tool-runner")
 """What tests of the supervisor do without: nats-server and the model server are processes enough."""

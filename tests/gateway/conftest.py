@@ -45,10 +45,10 @@ from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
 from banksman.testing.fixtures import settings_of
 from banksman.testing.nats import Broker
+from banksman.testing.patience import PATIENCE_S
 
 SIGNING_KEY = "k" * 32
 TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "reader": "token-of-reader"}
-WAIT_S = 5.0
 
 
 def key_of(user: str, tenant: str, **more: Any) -> ApiKey:
@@ -71,7 +71,7 @@ class Served:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=WAIT_S)
+        return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=PATIENCE_S)
 
     @asynccontextmanager
     async def raw(self, **options: Any) -> AsyncIterator[ClientConnection]:
@@ -109,7 +109,7 @@ class Socket:
 
     async def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The next frame that fits; frames before it are kept in `frames`."""
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 frame = json.loads(await self.connection.recv())
                 self.frames.append(frame)

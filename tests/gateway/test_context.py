@@ -13,6 +13,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
+from banksman.testing.patience import PATIENCE_S
 
 
 async def _conversation(http: httpx.AsyncClient, **body: Any) -> str:
@@ -130,7 +131,7 @@ async def test_leaving_a_stream_cancels_the_run_it_started(
         async with http.stream("POST", path, json={"content": "hi"}, headers=headers):
             start = await agent.started(conversation)
             await agent.begin(start)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await nudged.wait()
     message = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
     assert message is not None

@@ -16,6 +16,7 @@ from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
+from banksman.testing.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ async def test_a_service_starts_a_run_and_reads_its_events(client: Client, agent
     start = await agent.started(conversation)
     await agent.begin(start)
     await agent.finish(start, "Done.")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         outcome = await client.outcome(run)
     assert (start.run_id, start.user, outcome.content) == (run.run_id, "nats", "Done.")
 
@@ -91,7 +92,7 @@ async def test_what_is_wrong_with_a_publish_is_told_and_kept(gateway: Served, bu
     marker = new_id("x")
     subject = subjects.api(tenant, "chat", "send", marker)
     await bus.publish(subject, b'{"content": "hi"}')
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         error = json.loads((await told.get()).data)
         while not [letter async for letter in dead_letters(bus) if letter.letter.subject == subject]:
             await bus.ready()

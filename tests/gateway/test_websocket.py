@@ -15,11 +15,12 @@ from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.events import MessageCompleted
 from banksman.contracts.ids import new_id
+from banksman.testing.patience import PATIENCE_S
 
 
 async def _closed(socket: Any) -> int | None:
     """The code that the server closes with."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         try:
             while True:
                 await socket.recv()
@@ -176,7 +177,7 @@ async def test_a_decision_of_an_unknown_approval_waits_and_is_then_refused(gatew
     async with gateway.socket() as socket:
         sent = await socket.send("approval.reply", approval_id=new_id("a"), all="approve")
         assert (await socket.ask("ping", t=1))["t"] == 1
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 frame = json.loads(await socket.connection.recv())
                 if frame.get("reply_to") == sent:

@@ -44,7 +44,7 @@ __all__ = [
 @pytest.fixture
 async def client(system: System) -> AsyncGenerator[Client]:
     """A client that waits for what takes several deliveries, on a machine that has more to do."""
-    async with Client.connected(system.url, patience_s=PATIENCE_S * 6) as connected:
+    async with Client.connected(system.url, patience_s=PATIENCE_S) as connected:
         yield connected
 
 

@@ -18,7 +18,8 @@ from banksman.contracts import subjects
 from banksman.model_server import Reply
 from banksman.runs.stores import ANSWERED_TIMER, APPROVAL_TIMER
 from banksman.testing.client import Client
-from tests.scenarios.conftest import PATIENCE_S, Play
+from banksman.testing.patience import PATIENCE_S
+from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 
 pytestmark = pytest.mark.timeout(120)

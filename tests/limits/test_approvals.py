@@ -40,9 +40,10 @@ from banksman.contracts.work import ApprovalRequest
 from banksman.model_server import Reply
 from banksman.testing.chaos.fleet import Fleet
 from banksman.testing.client import Client
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import ScriptedModel, System, wait_ready
 from tests.gateway.conftest import Agent, GatewayFactory, Served
-from tests.scenarios.conftest import PATIENCE_S, Play
+from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 
 pytestmark = pytest.mark.timeout(240)
@@ -254,7 +255,7 @@ async def test_a_question_expires_by_the_brokers_clock_whatever_a_gateway_thinks
     """P4, A10: decided in time it runs, also at a gateway whose clock is early; afterwards nobody can."""
     name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
-        async with Client.connected(hasty.url, patience_s=PATIENCE_S * 3) as client:
+        async with Client.connected(hasty.url, patience_s=PATIENCE_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in range(2)]
             first, second = [await client.question(run) for run in runs]
             async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
@@ -279,7 +280,7 @@ async def test_what_was_approved_too_late_does_not_begin_though_nobody_was_there
     """P4, A10: all agents are frozen over the expiry, and a gateway whose clock is late takes the answer."""
     name = model.play("late", [bash("echo ran > ran"), Reply(text="It did not run.")])
     with _gateway_with_clock(hasty, -300) as late:
-        async with Client.connected(late, patience_s=PATIENCE_S * 3) as client:
+        async with Client.connected(late, patience_s=PATIENCE_S) as client:
             conversation = await client.create(name)
             run_id = await client.chat(conversation, "go")
             asked = await client.question(run_id)
@@ -303,7 +304,7 @@ async def test_decisions_outlive_everything_and_three_days(model: ScriptedModel,
     name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
     answers = ("approve", "reject", None, None)
     async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1) as fleet:
-        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S * 3) as client:
+        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in answers]
             asked = [(await client.question(run))["approval_id"] for run in runs]
         async with asyncio.timeout(PATIENCE_S * 3):

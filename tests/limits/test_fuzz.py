@@ -23,8 +23,9 @@ from banksman.contracts.frames import CLIENT_FRAME
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
 from banksman.testing.client import Client
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import System
-from tests.scenarios.conftest import PATIENCE_S, Play
+from tests.scenarios.conftest import Play
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -74,7 +75,7 @@ async def test_any_frame_is_answered_or_closes_its_own_connection_only(
     gateway_url: str, frames: list[dict[str, Any]], cut: int, garbage: str
 ) -> None:
     """A39: frames of every type with any fields, cut off anywhere, and text that is no frame."""
-    async with Client.connected(gateway_url, patience_s=PATIENCE_S * 3) as client:
+    async with Client.connected(gateway_url, patience_s=PATIENCE_S) as client:
         texts = [json.dumps(frame) for frame in frames if frame["type"] != "hello"]
         for text in (*texts, *(text[:cut] for text in texts), garbage):
             await client.connection.send(text)
@@ -99,7 +100,7 @@ async def test_any_bytes_on_the_socket_end_that_socket_only(gateway_url: str) ->
         async with asyncio.timeout(PATIENCE_S * 3):
             check((await reader.read(100_000)).decode("latin-1"))
         writer.close()
-    async with Client.connected(gateway_url, patience_s=PATIENCE_S * 3) as client:
+    async with Client.connected(gateway_url, patience_s=PATIENCE_S) as client:
         assert (await client.request("ping", t=1))["t"] == 1
 
 

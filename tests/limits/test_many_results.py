@@ -88,7 +88,7 @@ async def test_a_call_that_may_be_repeated_is_given_up_when_three_runners_did_no
     died = len(runner.exit_codes)
     try:
         # A process is started three times meanwhile, perhaps on a machine that has more to do.
-        async with Client.connected(stage.fleet.urls[0], patience_s=PATIENCE_S * 4) as client:
+        async with Client.connected(stage.fleet.urls[0], patience_s=PATIENCE_S) as client:
             conversation = await stage.conversation(
                 client, look, Reply(text="It is deadly."), assistant="default"
             )

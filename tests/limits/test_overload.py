@@ -18,10 +18,10 @@ from banksman.contracts.subjects import ANY
 from banksman.gateway.settings import GatewaySettings
 from banksman.model_server import Gate, Reply
 from banksman.testing.nats import NatsServer
+from banksman.testing.patience import PATIENCE_S
 from tests.chaos.conftest import Stage
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
 from tests.limits.conftest import MAY_WAIT
-from tests.scenarios.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(180)
 

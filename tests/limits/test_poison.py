@@ -27,8 +27,9 @@ from banksman.contracts.work import ApprovalReply, CancelRun, StartRun
 from banksman.model_server import Reply
 from banksman.runs.approvals import sign
 from banksman.testing.client import Client
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import System
-from tests.scenarios.conftest import PATIENCE_S, Play
+from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 
 pytestmark = pytest.mark.timeout(180)

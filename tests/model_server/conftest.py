@@ -9,6 +9,7 @@ from openai import AsyncOpenAI
 from openai import DefaultAioHttpClient as OpenAIHttpClient
 
 from banksman.model_server import ModelServer
+from banksman.testing.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ async def openai(server: ModelServer) -> AsyncGenerator[AsyncOpenAI]:
         base_url=server.openai_url,
         api_key="any",
         max_retries=0,
-        timeout=5,
+        timeout=PATIENCE_S,
         http_client=OpenAIHttpClient(verify=False),
     ) as client:
         yield client
@@ -35,7 +36,7 @@ async def anthropic(server: ModelServer) -> AsyncGenerator[AsyncAnthropic]:
         base_url=server.url,
         api_key="any",
         max_retries=0,
-        timeout=5,
+        timeout=PATIENCE_S,
         http_client=AnthropicHttpClient(verify=False),
     ) as client:
         yield client

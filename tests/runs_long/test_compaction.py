@@ -11,6 +11,7 @@ from banksman.contracts.events import HistoryCompacted, MessageCompleted, RunFin
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
 from banksman.model_server import Gate, HttpError, ModelServer, Reply, ToolCall
+from banksman.testing.patience import PATIENCE_S
 from tests.runs_long.conftest import CONTEXT_TOKENS, Agent, Agents
 
 TASK = "The task: compare the harbours of Genoa, Trieste and Rijeka."
@@ -183,7 +184,7 @@ async def test_a_run_is_cancelled_while_its_summary_is_written(agent: Agent, ser
     await server.wait_for_requests("summary")
     cancel = CancelRun(tenant=agent.tenant, conversation_id=agent.conversation, run_id=run_id, by="ann")
     await agent.signal(cancel)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         outcome = await driving
 
     assert outcome.status == "cancelled"
@@ -235,7 +236,7 @@ async def test_a_steering_message_that_a_summary_replaced_is_not_heard_again(
     heard = [one for one in await agent.events(MessageCompleted) if one.role == "user"]
     await agent.signal(steer)
     server.open_gate("again")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await driving
 
     assert "Mind the tides." not in told(server)[-1]

@@ -18,11 +18,11 @@ from banksman.model_server import Gate, ModelServer, Reply
 from banksman.runs.ports import Log
 from banksman.runs.state import Conversation
 from banksman.testing.nats import NatsServer
+from banksman.testing.patience import PATIENCE_S
 from tests.runs_long.conftest import Agent, Agents
 
 DELIVERIES = 12
 """More than after which a message that cannot be handled is buried."""
-PATIENCE_S = 30.0
 
 
 class Bug(Exception):

@@ -17,13 +17,11 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.up.ports import free_port
 from banksman.model_server import RawReply, Reply
 from banksman.testing.client import Client
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import ScriptedModel, System, scripted_model
 
 T = TypeVar("T")
 Play = Callable[..., str]
-
-PATIENCE_S = 10.0
-"""Seconds that a scenario waits for something that must come, on a machine that has more to do."""
 
 TENANTS = {
     "thrifty": {"tokens_per_day": 500},

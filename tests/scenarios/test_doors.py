@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import PATIENCE_S, Play, asked, until
+from tests.scenarios.conftest import Play, asked, until
 
 from banksman import sdk
 from banksman.bus.connection import Bus
@@ -29,6 +29,7 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonObject
 from banksman.model_server import Gate, Reply, ToolCall
 from banksman.testing.client import Client, Frame
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import ScriptedModel, System, wait_ready
 
 READ = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import PATIENCE_S, Play, asked
+from tests.scenarios.conftest import Play, asked
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -21,6 +21,7 @@ from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply, ToolCall
 from banksman.testing.client import Client
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import ScriptedModel, System
 
 BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))

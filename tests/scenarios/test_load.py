@@ -6,10 +6,11 @@ import asyncio
 import json
 
 import httpx
-from tests.scenarios.conftest import PATIENCE_S, Play, asked
+from tests.scenarios.conftest import Play, asked
 
 from banksman.model_server import Reply, ToolCall
 from banksman.testing.client import Client
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import ScriptedModel, System
 
 SESSIONS = 24
@@ -27,7 +28,7 @@ async def test_many_sessions_run_side_by_side_and_stay_apart(
     )
 
     async def session(number: int) -> None:
-        async with Client.connected(system.url, patience_s=PATIENCE_S * 3) as client:
+        async with Client.connected(system.url, patience_s=PATIENCE_S) as client:
             conversation = await client.create(name)
             run_id = await client.chat(conversation, f"session {number}")
             await client.approve(run_id)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.scenarios.conftest import PATIENCE_S, Play, asked
+from tests.scenarios.conftest import Play, asked
 
 from banksman.model_server import Reply, ToolCall
 from banksman.testing.client import Client
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import ScriptedModel, System
 
 

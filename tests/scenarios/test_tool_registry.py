@@ -28,6 +28,7 @@ from banksman.model_server import Reply, ToolCall
 from banksman.sdk import Toolbox, ToolServer
 from banksman.testing import privileged
 from banksman.testing.client import Client, Frame
+from banksman.testing.patience import PATIENCE_S
 from banksman.testing.system import ScriptedModel, System
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -381,7 +382,7 @@ async def test_a_killed_server_is_no_longer_offered(
 ) -> None:
     """R57: nobody withdrew it; its lease ended."""
     weather.kill()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await served(observer, WEATHER, instances=0)
     name = play(Reply(text="no weather"))
 
@@ -457,7 +458,6 @@ async def test_a_call_whose_server_is_killed_has_an_unknown_outcome_and_is_not_r
         async with process(system, *command):
             await served(observer, name, instances=2)
             first.kill()
-            client.patience_s = 10
             outcome = await client.finished(run_id)
 
     assert outcome["content"] == "I will look."
@@ -487,7 +487,7 @@ async def test_cancelling_a_run_ends_the_call_of_a_tool_server(
         await client.event("tool_call.started", run_id=run_id)
         await client.request("run.cancel", run_id=run_id)
         outcome = await client.finished(run_id)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await cleaned_up.wait()
 
     assert outcome["status"] == "cancelled"

@@ -21,6 +21,7 @@ from banksman.contracts.events import Commit, Event, EventBody, MessageCompleted
 from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, event_frame
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import parse
+from banksman.testing.patience import PATIENCE_S
 
 Answer = Callable[[ClientFrame], Ack]
 
@@ -130,7 +131,7 @@ def ended(text: str) -> RunFinished:
 async def first(count: int, events: AsyncGenerator[object]) -> list[object]:
     """So many items, within 5 seconds."""
     found: list[object] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         async for event in events:
             found.append(event)
             if len(found) == count:

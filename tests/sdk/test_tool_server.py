@@ -30,8 +30,7 @@ from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
 from banksman.testing.nats import NatsServer
-
-WAIT_S = 10
+from banksman.testing.patience import PATIENCE_S
 
 
 @dataclass
@@ -75,7 +74,7 @@ class Agent:
         return placement
 
     async def result(self, request: CallRequest) -> ToolResult:
-        async with asyncio.timeout(WAIT_S), self.arrived:
+        async with asyncio.timeout(PATIENCE_S), self.arrived:
             await self.arrived.wait_for(lambda: request.attempt in self.results)
         return self.results[request.attempt]
 
@@ -275,7 +274,7 @@ async def test_a_server_that_ends_finishes_its_calls_and_is_no_longer_offered(
         await gate.wait()
         return "done"
 
-    async with server(nats_server, name, box) as one, asyncio.timeout(WAIT_S):
+    async with server(nats_server, name, box) as one, asyncio.timeout(PATIENCE_S):
         assert name in agent.offers()
         calling = asyncio.create_task(agent.call(name, name))
         await began.wait()
@@ -301,7 +300,7 @@ async def test_a_server_that_lost_its_lease_begins_anew(
         finally:
             ended.set()
 
-    async with server(nats_server, name, box), asyncio.timeout(WAIT_S):
+    async with server(nats_server, name, box), asyncio.timeout(PATIENCE_S):
         first = await agent.place(name)
         request = agent.request(name, name, first)
         await agent.placements.call(first, request)

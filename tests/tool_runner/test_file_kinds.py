@@ -11,7 +11,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from banksman.tool_runner import files
@@ -22,14 +22,15 @@ US = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=60)
 
 
-@pytest.fixture(scope="module")
-def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("workspace")
-    (directory.parent / "secret").write_text("top secret")
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    directory = tmp_path / "workspace"
+    directory.mkdir()
+    (tmp_path / "secret").write_text("top secret")
     return directory
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=(HealthCheck.function_scoped_fixture,))
 @given(st.lists(names, min_size=1, max_size=3), st.binary(max_size=200))
 @example(["\n\x1b[2J‮"], b"x")
 @example(["cafe\u0301"], b"NFD")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
 from banksman.tool_runner.markdown import allowed_calls, converter_process
@@ -196,7 +197,7 @@ async def test_a_cancelled_conversion_leaves_no_process(runner: Runner) -> None:
     stop = Stop()
 
     async def cancel_when_it_runs() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while not any(map(is_converter, processes.children(os.getpid()))):
                 await asyncio.to_thread(time.sleep, 0.01)
         stop.request("cancelled")

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from banksman.testing import privileged
+from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox import processes
@@ -36,7 +37,7 @@ def living(marker: str) -> list[int]:
 
 async def sleeping(seconds: str) -> int:
     """The process that `sleep {seconds}` has become, once it has."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not (found := living(f"sleep\0{seconds}")):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.005)
     return found[0]
@@ -175,7 +176,7 @@ async def test_background_processes_do_not_outlive_their_call(runner: Runner) ->
 async def test_a_background_process_that_holds_the_output_does_not_hold_the_result(runner: Runner) -> None:
     outcome = await runner.bash("sleep 778051 & echo done")
     assert outcome.value["stdout"] == "done\n"
-    assert outcome.duration_ms < 2000
+    assert outcome.duration_ms < 15_000
     assert living("778051") == []
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from banksman.contracts.network import NetworkPolicy
+from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.egress import Egress, HostRules
 from banksman.tool_runner.limits import FetchLimits, ProxyLimits, RunnerLimits
 from banksman.tool_runner.toolbox import ToolBox, workspace_tools
@@ -303,7 +304,7 @@ link.sendall(b"x")
 os.kill(os.getpid(), 9)
 """
         said = await connected(runner, server).python(program)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await ended.wait()
     assert "Connection established" in said
 

@@ -17,6 +17,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallStarted, FileWrite
 from banksman.contracts.ids import new_id
 from banksman.testing.fixtures import SecuredNats
+from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.execution import MAX_RESULT_BYTES
 from tests.tool_runner_service.owner import Owner, owning
 from tests.tool_runner_service.processes import RunnerProcess, Runners, begins, is_gone
@@ -117,7 +118,7 @@ async def test_a_fetch_that_hangs_holds_nobody_up(runners: Runners, runners_nats
         )
         async with owning(runners_nats, runner) as owner:
             fetch = await owner.accepted(owner.request("web_fetch", url=f"http://{address}/"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 await asked.wait()
             assert (await owner.bash("echo beside")).exit_code == 0
             other_port = await owner.call("web_fetch", url=f"http://127.0.0.1:{runner.health_port}/healthz")
@@ -228,7 +229,7 @@ async def test_progress_tells_of_the_start_and_of_output_in_pieces(
         await owner.gateway.ready()
         command = f"printf 'x%.0s' {{1..10000}}; echo end >&2; {WAIT_FOR_GO}"
         request = await owner.accepted(owner.request("bash", command=command))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             first = await seen.get()
             pieces = [await seen.get() for _ in range(4)]
         await go(owner)

@@ -11,6 +11,7 @@ import pytest
 
 from banksman.contracts.ids import new_id
 from banksman.testing.fixtures import SecuredNats
+from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.sandbox.processes import wait_exit
 from tests.tool_runner_service.owner import Owner, owning
 from tests.tool_runner_service.processes import Runners, running
@@ -41,7 +42,7 @@ async def test_a_runner_killed_while_it_starts_commands_leaves_nobody(
                 calls.create_task(start_one(owner, moments.uniform(0, SPREAD_S), script))
         await asyncio.sleep(moments.uniform(0, SPREAD_S))
         runner.signal(signal.SIGKILL)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await wait_exit(spawner)
         os.close(spawner)
         assert not running(script) and not running(f"7851.{seed}")

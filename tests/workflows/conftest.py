@@ -10,6 +10,7 @@ from banksman.runtime.health import Health
 from banksman.runtime.service import Life
 from banksman.testing.fixtures import connect, provision_all
 from banksman.testing.nats import Broker, broker
+from banksman.testing.patience import PATIENCE_S
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.workflows.playing import PlayedRunner
@@ -45,7 +46,7 @@ async def service(server: Broker) -> AsyncGenerator[Life]:
     )
     life = Life(Health("workflows"))
     serving = asyncio.create_task(app.main(settings, life))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not life.health.started:
             assert not serving.done(), serving.exception()
             await asyncio.sleep(0.01)

@@ -28,6 +28,7 @@ from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import PathChange, ToolResult, failed
 from banksman.runs.runner import CallDesk
+from banksman.testing.patience import PATIENCE_S
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowSettings
 from banksman.workflows.workflow import Workflow
@@ -209,7 +210,7 @@ async def events_of(bus: Bus, tenant: str, conversation_id: str) -> list[Event]:
     return [event for one in stored for event in one.commit.events]
 
 
-async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = 5) -> RunFinished:
+async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = PATIENCE_S) -> RunFinished:
     """The terminal event of a run, once it is stored."""
     async with (
         asyncio.timeout(timeout_s),
@@ -223,7 +224,7 @@ async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = 5) -> Ru
     raise AssertionError("the log ended")
 
 
-async def until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 5) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = PATIENCE_S) -> None:
     """Look until it holds."""
     async with asyncio.timeout(timeout_s):
         while not await holds():  # noqa: ASYNC110 - what is looked at is in the server

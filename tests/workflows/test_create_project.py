@@ -32,6 +32,7 @@ from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
 from banksman.runs.stores import FoldedLog, Watch
 from banksman.runtime.service import Life
+from banksman.testing.patience import PATIENCE_S
 from banksman.workflows.app import ports_of
 from tests.workflows.playing import (
     Meeting,
@@ -261,7 +262,7 @@ async def test_cancelling_a_run_ends_its_call_and_writes_nothing_more(
     meeting = runner.meet = Meeting(at=is_write(2))  # pyright: ignore[reportArgumentType] - a predicate
     start = starting(tenant, DEMO)
     await store(link, start)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await meeting.arrived.wait()
 
     await on_cancel(agent_ports(link), _cancel(start.tenant, start.conversation_id, start.run_id))
@@ -295,7 +296,7 @@ async def test_a_chat_queued_behind_a_workflow_is_handed_to_the_agents(
     meeting = runner.meet = Meeting(at=is_write(1))  # pyright: ignore[reportArgumentType] - a predicate
     start = starting(tenant, DEMO)
     await store(link, start)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await meeting.arrived.wait()
     chat = StartRun(
         tenant=tenant,

@@ -13,11 +13,10 @@ from uuid import uuid4
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from banksman.testing.patience import PATIENCE_S
+
 Frame = dict[str, Any]
 """A frame as JSON; what a foreign client sees."""
-
-PATIENCE_S = 5.0
-"""Seconds that a test waits for something that must come."""
 
 
 class Client:

@@ -64,7 +64,7 @@ async def converse(vendor: Vendor, protocol_name: ToolProtocol) -> list[ModelRep
     replies: list[ModelReply] = []
     for _ in SCRIPTS[protocol_name]:
         request = protocol.prepare(ModelRequest(model, system, tuple(history), TOOLS, OPTIONS, "c1"))
-        replies.append(await vendor.provider.complete(request, deltas=Shown(), deadline_s=5))
+        replies.append(await vendor.provider.complete(request, deltas=Shown(), deadline_s=30))
         history += said_and_done(protocol_name, vendor.name, replies[-1])
     return replies
 

@@ -26,7 +26,7 @@ async def test_a_stream_is_read_as_agreed(vendor: Vendor, name: str) -> None:
     shown = Shown()
 
     request = ModelRequest(model, "Be brief.", (user("go"),), TOOLS)
-    reply = await vendor.provider.complete(request, deltas=shown, deadline_s=5)
+    reply = await vendor.provider.complete(request, deltas=shown, deadline_s=30)
 
     found = {"shown": {"message": shown.message, "reasoning": shown.reasoning}, "reply": plain(reply)}
     assert found == golden(f"replies/{vendor.name}/{name}", found)

@@ -20,7 +20,7 @@ async def test_a_history_is_sent_as_agreed(vendor: Vendor, name: str) -> None:
     model = vendor.play(Reply(text="Fine."))
 
     request = histories(vendor.name, SIGNATURE)[name].request(model)
-    await vendor.provider.complete(request, deltas=Shown(), deadline_s=5)
+    await vendor.provider.complete(request, deltas=Shown(), deadline_s=30)
 
     assert vendor.violations() == []
     assert vendor.requests() == golden(f"requests/{vendor.name}/{name.replace(' ', '-')}", vendor.requests())
