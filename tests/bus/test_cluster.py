@@ -84,3 +84,18 @@ async def test_nothing_is_lost_when_leaders_are_killed(cluster: NatsCluster) -> 
         await approvals.request(asked("t", "a1"))
         first = await approvals.reply(answered("t", "a1", by="alice"))
         assert await approvals.reply(answered("t", "a1", by="bob")) == first
+
+
+async def test_a_server_that_is_coming_back_is_waited_for(cluster: NatsCluster) -> None:
+    """While one starts, a cluster refuses streams of three copies for a moment: it has too few "peers"."""
+    last = cluster.nodes[2]
+    async with await Bus.connect(NatsSettings(url=cluster.urls[:2]), name="test") as bus:
+        await asyncio.to_thread(last.stop)
+        last.launch()
+        coming = asyncio.create_task(asyncio.to_thread(last.wait_ready))
+        made = 0
+        while not coming.done() or made < 50:
+            config = {"name": f"S{made}", "subjects": [f"s{made}"], "num_replicas": 3}
+            await call(bus, api("STREAM.CREATE", f"S{made}"), config)
+            made += 1
+        await coming

@@ -11,7 +11,7 @@ from typing import Any, cast
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders
 from banksman.bus.messages import StoredMessage
-from banksman.bus.names import CODE_NO_MESSAGE, CODE_NOT_ENABLED, api
+from banksman.bus.names import CODE_NO_MESSAGE, CODE_NO_PEERS, CODE_NOT_ENABLED, api
 from banksman.contracts.errors import Fault, Unavailable
 
 BUDGET_S = 10.0
@@ -109,6 +109,8 @@ async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
     if error := cast(dict[str, Any] | None, answer.get("error")):
         if error.get("code") == 503 and error.get("err_code") != CODE_NOT_ENABLED:
             raise NoResponders(subject)
+        if error.get("err_code") == CODE_NO_PEERS:
+            raise Unavailable(f"{subject}: {error.get('description')}")
         raise ApiError(subject, error.get("code", 0), error.get("err_code", 0), error.get("description", ""))
     return answer
 

@@ -75,6 +75,8 @@ CODE_DUPLICATE_UNDER_WAY: Final = 10158
 CODE_WRITE_UNDER_WAY: Final = 10164
 CODE_STORE_FAILED: Final = 10077
 CODE_NO_MESSAGE: Final = 10037
+CODE_NO_PEERS: Final = 10005
+"""Not enough servers of the cluster are in reach for the copies that are wanted: each starts, or is away."""
 CODE_NOT_ENABLED: Final = 10039
 """The account has no JetStream."""
 CODE_STREAM_NOT_FOUND: Final = 10059
