@@ -27,6 +27,8 @@ UNAVAILABLE_S = 15.0
 """Seconds without a single accepted run that are promised at most."""
 BUSY_MACHINE_S = 30.0
 """What a machine that has more to do may take on top."""
+FAST = 100_000
+"""Frames a second that a person may send: how many they do send depends on the machine."""
 TARGETS = (RUNS, EVENTS, APPROVALS)
 
 
@@ -91,7 +93,7 @@ async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
         await provision(bus, run_topology(BUDGET, replicas=3))
         node = cluster.nodes[0]
         async with (
-            gateway_on(node, bus, tenant, nats=settings) as served,
+            gateway_on(node, bus, tenant, nats=settings, frames_per_s=FAST) as served,
             asyncio.TaskGroup() as group,
         ):
             traffic = Traffic(served, bus)

@@ -52,9 +52,9 @@ async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost
 
 
 async def _run_of_one_who_waits(http: httpx.AsyncClient, model: str) -> httpx.Response:
-    """The answer to a client that comes back when it is told to: the gateway counts what waits once a second."""
+    """The answer to a client that comes back when it is told to: what waits is counted now and then."""
     async with asyncio.timeout(PATIENCE_S):
-        while (answer := await _run_of_its_own(http, model)).status_code == 429:
+        while (answer := await _run_of_its_own(http, model)).status_code == 429:  # noqa: ASYNC110  # as it was told
             await asyncio.sleep(float(answer.headers["retry-after"]))
         return answer
 
