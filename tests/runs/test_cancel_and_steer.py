@@ -140,6 +140,42 @@ def test_a_cancel_is_honoured_though_its_handler_dies(state: Reach, label: str, 
     scene.end()
 
 
+def closed_and_not_said_why(scene: Scene) -> None:
+    """Whoever closes the question stands before the log; another agent hears that it is closed."""
+    held = scene.run_to("settle approval")
+    scene.step(held)
+    held.process.paused = True
+    scene.run()
+    assert scene.broker.queues["replies"].messages[0].acked
+    held.process.paused = False
+
+
+def test_a_question_that_a_cancel_closes_brings_no_run_back_to_work() -> None:
+    """P7: the answer in the slot comes before the cancel in the log, and is no decision to go on from."""
+    scene = Scene()
+    run_id = parked(scene)
+    scene.cancel(run_id)
+    closed_and_not_said_why(scene)
+    assert scene.story().count("iteration.started") == 1
+    scene.run(seconds=5)
+    assert ended(scene, run_id).status == "cancelled"
+    assert (scene.kinds(), scene.story().count("iteration.started")) == (["cancelled"], 1)
+    scene.end()
+
+
+def test_a_question_that_a_message_supersedes_is_gone_on_from_with_the_message() -> None:
+    """The model is not asked about what it will be told a moment later."""
+    scene = Scene()
+    parked(scene)
+    scene.steer("c", 1, Plan())
+    closed_and_not_said_why(scene)
+    assert scene.story().count("iteration.started") == 1
+    scene.run(seconds=5)
+    assert (scene.kinds(), scene.outcomes()) == (["not_executed"], ["completed"])
+    assert scene.story().count("iteration.started") == 2
+    scene.end()
+
+
 def test_a_run_that_is_cancelled_before_its_start_is_seen_ends_with_it() -> None:
     scene = Scene()
     scene.start(EFFECT)

@@ -23,6 +23,10 @@ from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, QueuedRun
 from banksman.runs.steps import cancelled, ending_of, never_started
 
+CLOSED_BY_A_SIGNAL = frozenset({"cancelled", "superseded"})
+"""Outcomes that nobody goes on from by themselves: the cancel or the message that closed the question comes
+into the log a moment later and brings the run on. Until then the model would be asked without knowing it."""
+
 
 async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
     """Bring a stored answer into the log, and the parked run back to work. Idempotent by `approval_id`.
@@ -41,7 +45,8 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
             return
         run = state.run
         if run is None or question is None:
-            await _resume_if_parked(ports, state, reply.approval_id)
+            if reply.outcome not in CLOSED_BY_A_SIGNAL:
+                await _resume_if_parked(ports, state, reply.approval_id)
             return
         resolved = await append(ports, state, run.run_id, (resolution(reply),))
         state = resolved or await ports.log.read(reply.tenant, reply.conversation_id)
