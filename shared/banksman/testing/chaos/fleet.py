@@ -348,6 +348,8 @@ class Fleet:
             "BANKSMAN_GATEWAY__PORT": str(port),
             "BANKSMAN_GATEWAY__HOST": self.host,
             "BANKSMAN_GATEWAY__KEYLESS": "true",
+            # One connection plays many people; when it comes back it subscribes to all they talk in at once.
+            "BANKSMAN_GATEWAY__FRAMES_PER_S": "10000",
             "BANKSMAN_GATEWAY__ALLOWED_HOSTS": f'["{self.host}"]',
         }
         return self._on(spec, f"gateway-{number}", told)
