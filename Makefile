@@ -59,35 +59,35 @@ check-requirements:
 
 parked:  ## Park 100,000 runs, measure memory and how fast one goes on (ARGS="--runs 10000")
 	@tools/setup.sh dev
-	@$(BIN)/python benchmarks/parked.py $(ARGS)
+	@$(BIN)/python -m benchmarks.parked $(ARGS)
 
 waiting:  ## Let 2,000 runs wait for a slow model, measure their agent's memory (ARGS="--runs 200")
 	@tools/setup.sh dev
-	@$(BIN)/python benchmarks/waiting.py $(ARGS)
+	@$(BIN)/python -m benchmarks.waiting $(ARGS)
 
 cancels:  ## Cancel stubborn commands, measure until all their processes are gone (ARGS="--cancels 200")
 	@tools/setup.sh dev
-	@$(BIN)/python benchmarks/cancels.py $(ARGS)
+	@$(BIN)/python -m benchmarks.cancels $(ARGS)
 
 reconnects:  ## Cut 200 clients off 20 times each; every one must see 1..n (ARGS="--seed 7")
 	@tools/setup.sh dev
-	@$(BIN)/python benchmarks/reconnects.py $(ARGS)
+	@$(BIN)/python -m benchmarks.reconnects $(ARGS)
 
 overload:  ## Ask for three times the runs that agents can take up, five minutes long (ARGS="--seconds 60")
 	@tools/setup.sh dev
-	@$(BIN)/python benchmarks/overload.py $(ARGS)
+	@$(BIN)/python -m benchmarks.overload $(ARGS)
 
 poison:  ## A thousand runs among fifty messages of poison on each subject
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest -m soak tests/limits/test_poison.py
+	@$(BIN)/python -m pytest -m soak tests/faults/limits/test_poison.py
 
 acknowledgements:  ## Kill the broker fifty times right behind an acknowledgement
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest -s -m soak tests/limits/test_acknowledgements.py
+	@$(BIN)/python -m pytest -s -m soak tests/faults/limits/test_acknowledgements.py
 
 fuzz:  ## Send nonsense to every door for minutes (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
-	@BANKSMAN_TEST_CASES=new BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/limits/test_fuzz.py
+	@BANKSMAN_TEST_CASES=new BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/faults/limits/test_fuzz.py
 
 PROMISES ?= P1 P2 P3 P4 P5 P7 P9 P10 P11 P12 P16
 promises:  ## Run what proves the promises of docs/reliability.md (SERVERS=3 PROMISES="P1 P3" ARGS="-x")
@@ -97,31 +97,31 @@ promises:  ## Run what proves the promises of docs/reliability.md (SERVERS=3 PRO
 
 chaos:  ## Kill and freeze every process under traffic for ten minutes, then judge (SEED=7 DURATION=600 SERVERS=3)
 	@tools/setup.sh dev
-	@$(BIN)/python -m banksman.testing.chaos --duration $(or $(DURATION),600) --servers $(or $(SERVERS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.support.chaos --duration $(or $(DURATION),600) --servers $(or $(SERVERS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos-mixed:  ## Upgrade from another version and roll back under traffic (BASE=HEAD~60, needs its history; SEED=7)
 	@tools/setup.sh dev
-	@$(BIN)/python -m banksman.testing.chaos.mixed $(if $(BASE),--base $(BASE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.support.chaos.mixed $(if $(BASE),--base $(BASE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 partitions:  ## Cut each service off the network in each way, 5, 30 and 120 s (root; SECONDS_CUT="5 30")
 	@tools/setup.sh dev
-	@$(BIN)/python -m banksman.testing.chaos.partitions $(if $(SECONDS_CUT),--seconds $(SECONDS_CUT)) $(ARGS)
+	@$(BIN)/python -m tests.support.chaos.partitions $(if $(SECONDS_CUT),--seconds $(SECONDS_CUT)) $(ARGS)
 
 failpoints:  ## Let a runner die fifty times at each of six places of a call; once with containers
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest -m soak tests/chaos/test_failpoints.py tests/tool_runner_service/test_docker_runner.py
+	@$(BIN)/python -m pytest -m soak tests/faults/chaos/test_failpoints.py tests/tool_runner/service/test_docker_runner.py
 
 power-cuts:  ## Cut the power of the broker twenty times under traffic (root; loop devices)
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest -m soak tests/broker/test_power_cuts.py
+	@$(BIN)/python -m pytest -m soak tests/faults/broker/test_power_cuts.py
 
 leader-kills:  ## Kill and freeze the leader of a three-server broker ten times each under traffic
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest -s -m soak tests/broker/test_leader_kills.py tests/broker/test_frozen_leader.py
+	@$(BIN)/python -m pytest -s -m soak tests/faults/broker/test_leader_kills.py tests/faults/broker/test_frozen_leader.py
 
 soak:  ## Hours of traffic; memory and open files must not grow (DURATION=28800)
 	@tools/setup.sh dev
-	@$(BIN)/python -m banksman.testing.chaos.soak --duration $(or $(DURATION),3600) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.support.chaos.soak --duration $(or $(DURATION),3600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs:  ## Write docs/reference.md from the wire models, and docs/requirements.md from the tests
 	$(BIN)/python tools/reference.py

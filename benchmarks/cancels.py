@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
+from tests.support.chaos.fleet import Fleet
+from tests.support.system import ScriptedModel, scripted_model
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.system import ScriptedModel, scripted_model
 
 LIMIT_S = 2.0
 MARK_FROM = 700_000

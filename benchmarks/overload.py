@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from tests.support.chaos.fleet import Fleet
+from tests.support.system import ScriptedModel, scripted_model
 
 from banksman.model_server import Reply
-from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.system import ScriptedModel, scripted_model
 
 SLOTS = 8
 THINKING_S = 0.5

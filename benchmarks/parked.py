@@ -23,10 +23,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from banksman.cli.up.ports import free_port
-from banksman.runs.folded_log import KEPT_CONVERSATIONS
-from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.parked import (
+from tests.support.chaos.fleet import Fleet
+from tests.support.parked import (
     Continuation,
     Parked,
     decide,
@@ -37,8 +35,11 @@ from banksman.testing.parked import (
     script,
     stored_bytes,
 )
-from banksman.testing.server_memory import ServerMemory, server_memory
-from banksman.testing.system import scripted_model
+from tests.support.server_memory import ServerMemory, server_memory
+from tests.support.system import scripted_model
+
+from banksman.cli.local.ports import free_port
+from banksman.runs.folded_log import KEPT_CONVERSATIONS
 
 MIB = 1024 * 1024
 SERVER_GROWTH_MIB = 100

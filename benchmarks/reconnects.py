@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.reconnects import problem, run_all
-from banksman.testing.system import scripted_model
+from tests.support.chaos.fleet import Fleet
+from tests.support.reconnects import problem, run_all
+from tests.support.system import scripted_model
 
 
 async def main(clients: int, cuts: int, seed: int) -> int:

@@ -33,12 +33,12 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
-from tests.tool_runner_service.owner import Owner, owning
-from tests.tool_runner_service.processes import Runners
+from tests.support.docker_engine import ensure_base_image, running_engine
+from tests.support.fixtures import secured_server
+from tests.tool_runner.service.owner import Owner, owning
+from tests.tool_runner.service.processes import Runners
 
 from banksman.contracts.ids import new_id
-from banksman.testing.docker_engine import ensure_base_image, running_engine
-from banksman.testing.fixtures import secured_server
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits

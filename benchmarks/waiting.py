@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tests.support.chaos.fleet import Fleet
+from tests.support.parked import resident_bytes
+from tests.support.system import ScriptedModel, scripted_model
 
 from banksman.model_server import Reply
 from banksman.model_server.script import Gate
-from banksman.testing.chaos.fleet import Fleet
-from banksman.testing.parked import resident_bytes
-from banksman.testing.system import ScriptedModel, scripted_model
 
 AGENT_MB = 512
 AT_ONCE = 32

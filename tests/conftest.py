@@ -1,6 +1,6 @@
 """The report of what was left out, and on how many servers tests have their broker.
 
-A check that needs something of the machine calls `banksman.testing.privileged.require(need, ok, reason)`.
+A check that needs something of the machine calls `tests.support.privileged.require(need, ok, reason)`.
 Where it is missing the check is left out, and the test report ends with a list of all that were; with
 `BANKSMAN_TEST_PRIVILEGED=required` it fails instead.
 
@@ -11,15 +11,15 @@ are about what a single server does and are left out then; the report says which
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from banksman.testing.nats import SERVERS_VARIABLE, servers
-from banksman.testing.privileged import MARK
+from tests.support.nats import SERVERS_VARIABLE, servers
+from tests.support.paths import ROOT
+from tests.support.privileged import MARK
 
-pytest_plugins = ["banksman.testing.fixtures", "banksman.testing.docker_engine"]
+pytest_plugins = ["tests.support.fixtures", "tests.support.docker_engine"]
 
 # A shell starts its background jobs with SIGINT ignored, and children inherit that; tests end children by it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -75,7 +75,7 @@ def _left_out(report: pytest.TestReport | pytest.CollectReport) -> str | None:
             return None
 
 
-RESULTS = Path(__file__).parents[1] / ".requirements.json"
+RESULTS = ROOT / ".requirements.json"
 
 
 def _results(reporter: pytest.TerminalReporter) -> dict[str, str]:

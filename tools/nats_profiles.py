@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from banksman.bus.profiles import files
+from banksman.deployment.profiles import files
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "nats"
 

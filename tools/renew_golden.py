@@ -1,4 +1,4 @@
-"""Renew what `tests/wire/providers` compares requests and replies with.
+"""Renew what `tests/agent/providers` compares requests and replies with.
 
     tools/renew_golden.py              say what differs, and change nothing
     tools/renew_golden.py --overwrite  write what the adapters do now; read the diff before you commit it
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = "tests/wire/providers"
+TESTS = "tests/agent/providers"
 
 
 def main(arguments: list[str]) -> int:

@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator
 from typing import Literal
 
 import pytest
+from tests.support.deltas import Shown
 
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.model_server import ModelServer
-from banksman.testing.deltas import Shown
 
 Vendor = Literal["anthropic", "openai"]
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.support.backboard import BackboardServer
+from tests.support.deltas import Shown
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
@@ -29,8 +31,6 @@ from banksman.model_server import (
 from banksman.model_server import ToolCall as ScriptedCall
 from banksman.model_server import Usage as ScriptedUsage
 from banksman.model_server.script import Fault
-from banksman.testing.backboard import BackboardServer
-from banksman.testing.deltas import Shown
 
 BASH = ToolDefinition(
     name="bash",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from tests.support.deltas import Shown
 
 from banksman.agent.fallback import Answered, first_answer
 from banksman.agent.protocols.base import ModelRequest
@@ -14,7 +15,6 @@ from banksman.contracts.errors import BadInput, ProviderFailed
 from banksman.contracts.messages import UserMessage
 from banksman.model_server import ConnectionCut, Gate, HttpError, ModelServer, Reply, Silence, StreamError
 from banksman.model_server.script import Fault
-from banksman.testing.deltas import Shown
 
 REQUEST = ModelRequest("", "Be brief.", (UserMessage(message_id="m1", content="hello"),))
 ANSWER = Reply(text="From the second.")

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.support.deltas import Shown
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
 from banksman.agent.providers.base import Provider, ProviderSettings
@@ -42,7 +43,6 @@ from banksman.model_server import (
 from banksman.model_server import ToolCall as ScriptedCall
 from banksman.model_server import Usage as ScriptedUsage
 from banksman.model_server.script import Fault
-from banksman.testing.deltas import Shown
 
 BASH = ToolDefinition(
     name="bash",

@@ -9,6 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.fixtures import connect
+from tests.support.nats import NatsServer
 
 from banksman.agent.usage import UsageLedger
 from banksman.bus.connection import Bus
@@ -21,8 +23,6 @@ from banksman.contracts.events import Commit, Event, HistoryCompacted, MessageCo
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import Usage
 from banksman.contracts.usage import Consumed, UsageTotals, ends_at, usage_key
-from banksman.testing.fixtures import connect
-from banksman.testing.nats import NatsServer
 
 WAIT_S = 40.0
 

@@ -15,7 +15,7 @@ from banksman.contracts.events import Commit, ConversationUpdated, Event, Owner
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.testing.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 """Seconds that a test waits for what must come, on a machine that has more to do."""
 

@@ -20,9 +20,9 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import BadInput, Poison
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import stored
-from banksman.testing.lossy import lossy_wire
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
+from tests.support.lossy import lossy_wire
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 def assistant(name: str) -> Assistant:

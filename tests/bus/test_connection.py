@@ -13,11 +13,11 @@ from banksman.bus.errors import MessageTooLarge, NoResponders, TimedOut
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
-from banksman.cli.up.ports import free_port
+from banksman.cli.local.ports import free_port
 from banksman.contracts.errors import BadInput, ErrorCode, Unavailable
-from banksman.testing.fixtures import connect
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
+from tests.support.fixtures import connect
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 async def test_a_request_that_nobody_serves_fails_at_once(bus: Bus) -> None:

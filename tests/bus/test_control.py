@@ -18,14 +18,14 @@ from banksman.bus.messages import Message
 from banksman.bus.names import api
 from banksman.bus.outcomes import Done, Handler, Outcome, WorkMessage
 from banksman.bus.publish import durable
-from banksman.bus.streams import provision
-from banksman.bus.topology import Consumer, Stream, Topology
 from banksman.contracts.calls import CallAnswer, CallRequest
 from banksman.contracts.errors import ErrorCode, Forbidden, Poison
 from banksman.contracts.work import RunSignal
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.making import Recorder, Words
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 def topology(name: str) -> Topology:

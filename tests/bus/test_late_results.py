@@ -12,17 +12,17 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
 from banksman.bus.slots import CallSlots
-from banksman.bus.users import AGENT, OPERATOR
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallRequest, LateResult
 from banksman.contracts.errors import Conflict
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import DeadLetter
+from banksman.deployment.users import AGENT, OPERATOR
 from banksman.runs.records import CallRecords, LateResults
 from banksman.runs.runner import CallDesk
 from banksman.runs.settle import unknown
-from banksman.testing.fixtures import SecuredNats
 from tests.bus.making import finished, now
+from tests.support.fixtures import SecuredNats
 
 RUNNER = "tool-runner-r1"
 

@@ -12,10 +12,10 @@ from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog, StoredCommit
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
-from banksman.testing.lossy import LossyWire, lossy_wire
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
 from tests.bus.making import commit
+from tests.support.lossy import LossyWire, lossy_wire
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 class Follower:

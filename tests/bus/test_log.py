@@ -15,10 +15,10 @@ from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Owner
-from banksman.testing.lossy import lossy_wire
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
 from tests.bus.making import commit
+from tests.support.lossy import lossy_wire
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from banksman.bus.messages import Message
 from banksman.bus.names import api
 from banksman.bus.publish import durable
 from banksman.contracts.errors import Overloaded, Unavailable
-from banksman.testing.fixtures import connect
-from banksman.testing.lossy import lossy_wire
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
+from tests.support.fixtures import connect
+from tests.support.lossy import lossy_wire
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 async def create(bus: Bus, name: str, **settings: Any) -> None:

@@ -10,9 +10,9 @@ from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.tools import ToolResult
 from banksman.runs.runner import CallDesk, Execute
-from banksman.testing.lossy import lossy_wire
-from banksman.testing.nats import NatsServer
 from tests.bus.test_late_results import asked, desk
+from tests.support.lossy import lossy_wire
+from tests.support.nats import NatsServer
 
 
 async def test_a_call_that_broke_off_never_begins_again_though_its_second_start_looks_new(

@@ -12,11 +12,11 @@ from banksman.bus.publish import durable
 from banksman.bus.slots import ApprovalSlots, CallSlots, Facts, StoredFact, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
-from banksman.testing.fixtures import connect
-from banksman.testing.lossy import lossy_wire
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
 from tests.bus.making import answered, asked, finished, started
+from tests.support.fixtures import connect
+from tests.support.lossy import lossy_wire
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 RACERS = 8
 

@@ -18,8 +18,8 @@ from banksman.bus.timers import TimerName, cancel_timer, fired_timer, set_timer
 from banksman.bus.work import work
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound, Poison
-from banksman.testing.nats import NatsServer
 from tests.bus.making import Recorder, now
+from tests.support.nats import NatsServer
 
 
 @asynccontextmanager

@@ -14,14 +14,14 @@ from banksman.bus.jetstream import call
 from banksman.bus.names import api
 from banksman.bus.outcomes import Handler
 from banksman.bus.publish import durable
-from banksman.bus.streams import provision
-from banksman.bus.topology import Consumer, Stream, Topology
 from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
 from banksman.contracts.errors import Fenced, Poison
-from banksman.testing.fixtures import connect
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.making import Recorder, Words
+from tests.support.fixtures import connect
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture

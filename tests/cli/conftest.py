@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from banksman.cli.up.ports import free_port
-from banksman.testing.patience import PATIENCE_S
+from banksman.cli.local.ports import free_port
+from tests.support.patience import PATIENCE_S
 
 SERVICES_LEFT_OUT = ("gateway", "agent", "workflows", "tool-runner")
 """What tests of the supervisor do without: nats-server and the model server are processes enough."""

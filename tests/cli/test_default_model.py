@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from banksman.cli.models import ModelChoice
-from banksman.testing.system import scripted_model
+from tests.support.system import scripted_model
 
 
 def test_a_compatible_server_answers_with_the_first_model_that_it_lists(

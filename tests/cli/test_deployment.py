@@ -16,11 +16,10 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from banksman.cli.up.ports import free_port
+from banksman.cli.local.ports import free_port
+from tests.support.paths import ROOT
 
 from .conftest import PATIENCE_S, banksman, environment
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Deployment:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from banksman.cli.up import logs
-from banksman.cli.up.logs import ChildLog
+from banksman.cli.local import logs
+from banksman.cli.local.logs import ChildLog
 
 
 @pytest.fixture

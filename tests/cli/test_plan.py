@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from banksman.cli.up.nats import LocalNats
-from banksman.cli.up.plan import Plan, ProcessSpec
-from banksman.cli.up.settings import UpSettings
-from banksman.cli.up.state import DataDir
+from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.plan import Plan, ProcessSpec
+from banksman.cli.local.settings import UpSettings
+from banksman.cli.local.state import DataDir
 
 KEYS = {
     "BANKSMAN_MODELS__ANTHROPIC_API_KEY": "sk-ant-canary-0123456789",

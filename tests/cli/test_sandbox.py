@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from banksman.testing.docker_engine import DockerEngine
 from tests.cli.conftest import banksman
+from tests.support.docker_engine import DockerEngine
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.cli.up.ports import free_port
+from banksman.cli.local.ports import free_port
 
 from .conftest import PATIENCE_S, SERVICES_LEFT_OUT, Start, Up, banksman
 

@@ -14,10 +14,10 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 from fastapi import FastAPI
+from tests.support.paths import ROOT
 
 from banksman.gateway.page import page_router
 
-ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "services/gateway/banksman/gateway/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]

@@ -5,8 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from banksman.testing import privileged
+from tests.support import privileged
 
 HERE = Path(__file__).parent / "js"
 FILES = sorted(HERE.glob("*.test.mjs"))

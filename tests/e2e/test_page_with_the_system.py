@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import Page, async_playwright, expect
-
-from banksman.testing.system import System
+from tests.support.system import System
 
 pytestmark = pytest.mark.timeout(240)
 """Seconds: each starts systems of its own, which takes its time on a busy machine."""

@@ -13,6 +13,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.support.fixtures import settings_of
+from tests.support.nats import Broker
+from tests.support.patience import PATIENCE_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
@@ -43,11 +46,10 @@ from banksman.gateway.app import Running, serving
 from banksman.gateway.settings import ApiKey, GatewayServiceSettings, GatewaySettings
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
-from banksman.testing.fixtures import settings_of
-from banksman.testing.nats import Broker
-from banksman.testing.patience import PATIENCE_S
 
 SIGNING_KEY = "k" * 32
+UNBOUNDED = 100_000
+"""Frames a second for people who are as fast as the machine is."""
 TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "reader": "token-of-reader"}
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateway.conftest import TOKENS, Agent, Served
+from tests.support.patience import PATIENCE_S
 
 from banksman.bus.jetstream import last_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.testing.patience import PATIENCE_S
 
 
 async def _conversation(http: httpx.AsyncClient, **body: Any) -> str:

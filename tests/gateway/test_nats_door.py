@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import pytest
 from tests.gateway.conftest import Agent, Served
+from tests.support.patience import PATIENCE_S
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
@@ -16,7 +17,6 @@ from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
-from banksman.testing.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.gateway.conftest import Served, gateway_on
+from tests.support.fixtures import SecuredNats
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
-from banksman.bus.users import AGENT, GATEWAY
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.assistants import ModelOptions, ToolSettings
@@ -20,9 +20,9 @@ from banksman.contracts.door import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.contracts.usage import Consumed, UsageTotals, usage_key
+from banksman.deployment.users import AGENT, GATEWAY
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 from banksman.sdk import Client, RemoteError, connect
-from banksman.testing.fixtures import SecuredNats
 
 TENANT = "acme"
 TENANTS = TenantSettings(

@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 import pytest
 from tests.gateway.conftest import Agent, Served, gateway_on
+from tests.support.fixtures import SecuredNats
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.kv import Bucket
 from banksman.bus.names import OUTPUTS, OWNERS, RUNNERS
 from banksman.bus.objects import Objects
-from banksman.bus.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.workspaces import WorkspaceOwner
-from banksman.testing.fixtures import SecuredNats
+from banksman.deployment.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES
 
 
 class Deployment(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.gateway.conftest import Agent, GatewayFactory, Served, Socket, key_of
+from tests.support.patience import PATIENCE_S
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from banksman.bus.jetstream import last_message
@@ -15,7 +16,6 @@ from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.events import MessageCompleted
 from banksman.contracts.ids import new_id
-from banksman.testing.patience import PATIENCE_S
 
 
 async def _closed(socket: Any) -> int | None:

@@ -7,9 +7,9 @@ from anthropic import AsyncAnthropic
 from anthropic import DefaultAioHttpClient as AnthropicHttpClient
 from openai import AsyncOpenAI
 from openai import DefaultAioHttpClient as OpenAIHttpClient
+from tests.support.patience import PATIENCE_S
 
 from banksman.model_server import ModelServer
-from banksman.testing.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 from openai import AsyncOpenAI
+from tests.support.patience import PATIENCE_S
 
 from banksman.model_server import Gate, ModelServer, Reply
-from banksman.testing.patience import PATIENCE_S
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
-from banksman.runs.door import RequestNote
+from banksman.gateway.door import RequestNote
 from banksman.runs.ports import Facts, Placement
 from banksman.runs.state import Conversation
 from tests.runs.processes import Op, Process

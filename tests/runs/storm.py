@@ -18,8 +18,8 @@ from datetime import timedelta
 
 from banksman.contracts.events import ApprovalItem, ItemDecision
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.gateway.door import Verdict
 from banksman.runs.approvals import sign
-from banksman.runs.door import Verdict
 from tests.runs.census import EXPECTED, Census
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.processes import Process, Task

@@ -8,8 +8,8 @@ import pytest
 
 from banksman.contracts.events import ApprovalResolved, ItemDecision, RunFinished
 from banksman.contracts.work import ApprovalReply
+from banksman.gateway.door import Verdict
 from banksman.runs.approvals import problem, sign
-from banksman.runs.door import Verdict
 from tests.runs.plans import CallPlan, Plan, asking, calls
 from tests.runs.scene import Scene
 from tests.runs.storm import forged

@@ -27,8 +27,8 @@ from banksman.contracts.work import (
     StartRun,
     SteerRun,
 )
+from banksman.gateway.door import Verdict, decide, once
 from banksman.runs import handlers
-from banksman.runs.door import Verdict, decide, once
 from banksman.runs.owner import Build, Ownership, accept
 from banksman.runs.ports import Facts, Placement, Ports
 from banksman.runs.runner import CallDesk

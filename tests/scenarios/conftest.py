@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from tests.scenarios.gerrit import gerrit
+from tests.support.client import Client
+from tests.support.patience import PATIENCE_S
+from tests.support.system import ScriptedModel, System, scripted_model
 
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.up.ports import free_port
+from banksman.cli.local.ports import free_port
 from banksman.model_server import RawReply, Reply
-from banksman.testing.client import Client
-from banksman.testing.patience import PATIENCE_S
-from banksman.testing.system import ScriptedModel, System, scripted_model
 
 T = TypeVar("T")
 Play = Callable[..., str]

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 from tests.scenarios.conftest import PRICED, Play, asked, logged
+from tests.support.client import Client, Frame
+from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import Reply, ToolCall, Usage
-from banksman.testing.client import Client, Frame
-from banksman.testing.system import ScriptedModel, System
 
 READ = ToolCall(name="read_file", arguments={"path": "none"})
 TOOLS_ON = {"enabled": True}

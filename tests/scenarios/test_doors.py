@@ -15,22 +15,22 @@ from typing import Any
 import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked, until
+from tests.support.client import Client, Frame
+from tests.support.patience import PATIENCE_S
+from tests.support.system import ScriptedModel, System, wait_ready
 
 from banksman import sdk
 from banksman.bus.connection import Bus
-from banksman.bus.declarations import MAX_MESSAGE_BYTES
 from banksman.bus.jetstream import next_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
-from banksman.cli.up.ports import free_port
+from banksman.cli.local.ports import free_port
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonObject
+from banksman.deployment.declarations import MAX_MESSAGE_BYTES
 from banksman.model_server import Gate, Reply, ToolCall
-from banksman.testing.client import Client, Frame
-from banksman.testing.patience import PATIENCE_S
-from banksman.testing.system import ScriptedModel, System, wait_ready
 
 READ = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
 SSE = {"accept": "text/event-stream"}

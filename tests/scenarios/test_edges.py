@@ -10,6 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.patience import PATIENCE_S
+from tests.support.system import ScriptedModel, System
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -20,9 +23,6 @@ from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.patience import PATIENCE_S
-from banksman.testing.system import ScriptedModel, System
 
 BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 from tests.scenarios.conftest import Play, asked, logged
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import (
     ConnectionCut,
@@ -18,8 +20,6 @@ from banksman.model_server import (
     ToolCall,
 )
 from banksman.model_server.script import Fault
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel, System
 
 TEXT = {"tool_protocol": "json_text"}
 READ = {"tool": "read_file", "parameters": {"path": "none"}, "terminate": False}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import Reply
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel, System
 
 TEXT = {"tool_protocol": "json_text"}
 

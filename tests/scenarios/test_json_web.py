@@ -7,10 +7,10 @@ import json
 import pytest
 from tests.scenarios.conftest import Play, asked
 from tests.scenarios.gerrit import CHANGES
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel
 
 
 def fetch(url: str) -> Reply:

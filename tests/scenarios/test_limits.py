@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.scenarios.conftest import Play
+from tests.support.client import Client
 
 from banksman.model_server import Gate, Reply, ToolCall
-from banksman.testing.client import Client
 
 LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "nothing.txt"}),))
 

@@ -6,10 +6,10 @@ import json
 
 import httpx
 from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import Reply
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel, System
 
 RUNS = 20
 

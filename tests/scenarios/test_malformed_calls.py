@@ -6,10 +6,10 @@ import json
 
 import pytest
 from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel
 
 TEXT = {"tool_protocol": "json_text"}
 READ = {"tool": "read_file", "parameters": {"path": "none"}, "terminate": False}

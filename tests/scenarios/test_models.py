@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from tests.scenarios.conftest import PRICED
+from tests.support.backboard import BackboardServer
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 from banksman.model_server import HttpError, Reply, ToolCall, Usage
-from banksman.testing.backboard import BackboardServer
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel
 
 READ = ToolCall(name="read_file", arguments={"path": "none"}, id="call_1")
 READ_AGAIN = ToolCall(name="read_file", arguments={"path": "nothing"}, id="call_2")

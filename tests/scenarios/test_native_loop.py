@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.system import System
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.system import System
 
 READ = ToolCall(name="read_file", arguments={"path": "none"})
 

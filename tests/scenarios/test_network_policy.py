@@ -9,9 +9,9 @@ import httpx
 import pytest
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_assistants import TOOLS_ON, made
+from tests.support.client import Client
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
 
 
 def bash(command: str) -> Reply:

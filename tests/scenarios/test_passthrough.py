@@ -9,10 +9,10 @@ from typing import Any, cast
 import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 from banksman.model_server import HttpError, Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel
 
 SYSTEM = "You are  Cline;\n\tkeep\u2028 every bÿte. {{user_message}} ## Tools"
 """What a template, a clean-up or our own prompt would change."""

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel
 
 OK = Reply(text="ok")
 

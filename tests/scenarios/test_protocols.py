@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel
 
 TOOL = re.compile(r"^\*\*(?P<name>\w+)\*\*: .+\n(?P<parameters>(?:^- .*\n?)+)", re.MULTILINE)
 PARAMETER = re.compile(r"^- `(?P<name>\w+)` \((?P<type>\w+), (?P<needed>required|optional)\)", re.MULTILINE)

@@ -9,13 +9,13 @@ import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
 from tests.scenarios.test_tool_registry import local, observer, served
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System
 
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply, ToolCall
 from banksman.prompting.enhance import DEFAULT_MAX_TOOLS
 from banksman.sdk import Toolbox, ToolServer
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel, System
 
 # The first test of a session starts the whole system, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(180)

@@ -11,15 +11,15 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.paths import ROOT
+from tests.support.system import System, descendants
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.registry import WorkflowList
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.system import System, descendants
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("gateway", "agent", "tool-runner", "workflows")
 LIBRARIES = ("faststream", "nats-py", "pydantic", "httpx", "anthropic", "docker", "pytest", "testcontainers")
 CANARIES = ("sk-test-canary-openai", "sk-ant-test-canary-anthropic")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.patience import PATIENCE_S
+from tests.support.system import ScriptedModel, System, descendants, kill
 
 from banksman.model_server import Gate, Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.patience import PATIENCE_S
-from banksman.testing.system import ScriptedModel, System, descendants, kill
 
 pytestmark = pytest.mark.timeout(240)
 """Seconds: each starts systems of its own, which takes its time on a busy machine."""

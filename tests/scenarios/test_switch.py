@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.patience import PATIENCE_S
+from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.patience import PATIENCE_S
-from banksman.testing.system import ScriptedModel, System
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.scenarios.conftest import PRICED, Play, asked, nats_url, operator_seed
+from tests.support.system import ScriptedModel, System
 
 from banksman import sdk
 from banksman.contracts.assistant_requests import NewAssistant
@@ -19,7 +20,6 @@ from banksman.contracts.events import RunFinished
 from banksman.contracts.usage import UsageWindow
 from banksman.model_server import Reply, ToolCall, Usage
 from banksman.sdk import EventFrame
-from banksman.testing.system import ScriptedModel, System
 
 WAIT_S = 40.0
 """Seconds that something may take which takes none, on a machine that has much else to do."""

@@ -18,6 +18,11 @@ from typing import Any, cast
 import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
+from tests.support import privileged
+from tests.support.client import Client, Frame
+from tests.support.paths import ROOT
+from tests.support.patience import PATIENCE_S
+from tests.support.system import ScriptedModel, System
 
 from banksman.bus.connection import NatsSettings
 from banksman.bus.envelope import RemoteError
@@ -26,12 +31,8 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool
 from banksman.model_server import Reply, ToolCall
 from banksman.sdk import Toolbox, ToolServer
-from banksman.testing import privileged
-from banksman.testing.client import Client, Frame
-from banksman.testing.patience import PATIENCE_S
-from banksman.testing.system import ScriptedModel, System
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 WEATHER = "get_current_weather"
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 from banksman.model_server import Reply, ToolCall
-from banksman.testing.client import Client
-from banksman.testing.system import ScriptedModel
 
 
 def use(name: str, **arguments: Any) -> Reply:

@@ -21,7 +21,7 @@ from banksman.contracts.events import Commit, Event, EventBody, MessageCompleted
 from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, event_frame
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import parse
-from banksman.testing.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 Answer = Callable[[ClientFrame], Ack]
 

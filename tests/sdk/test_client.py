@@ -21,11 +21,11 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk import Client, LogRestored, RemoteError, StartedRun, connect
 from banksman.sdk.events import EventFrame
-from banksman.testing.fixtures import SecuredNats
-from banksman.testing.fixtures import connect as connect_plain
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
 from tests.sdk.door import Door, Writer, ended, first, said, started
+from tests.support.fixtures import SecuredNats
+from tests.support.fixtures import connect as connect_plain
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 TENANT = "acme"
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
@@ -17,10 +16,11 @@ from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, Conversati
 from banksman.contracts.ids import run_id_for
 from banksman.contracts.tools import ToolCall
 from banksman.model_server import ModelServer
-from banksman.testing.nats import NatsServer
 from tests.sdk.door import Door, Writer, ended, started
+from tests.support.nats import NatsServer
+from tests.support.paths import ROOT
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 async def run(example: str, *arguments: str, answers: str = "", **environment: str) -> tuple[int | None, str]:

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from banksman.bus.accounts import Tenant, render_config, user_names
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.envelope import RemoteError, answer
 from banksman.bus.errors import NoResponders
-from banksman.bus.keys import generate_keys
 from banksman.bus.leases import instance_key
 from banksman.bus.names import RUNNERS, kv_subject
-from banksman.bus.streams import provision
-from banksman.bus.topology import app_topology
-from banksman.bus.users import AGENT, OPERATOR
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, ErrorCode, Forbidden
 from banksman.contracts.registry import RegisterTool
 from banksman.contracts.tools import ToolDefinition
+from banksman.deployment.accounts import Tenant, render_config, user_names
+from banksman.deployment.keys import generate_keys
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import app_topology
+from banksman.deployment.users import AGENT, OPERATOR
 from banksman.sdk import Toolbox, ToolServer
-from banksman.testing.fixtures import BUDGET, SecuredNats
-from banksman.testing.nats import NatsServer
 from tests.sdk.test_tool_server import Agent, agent_on
+from tests.support.fixtures import BUDGET, SecuredNats
+from tests.support.nats import NatsServer
 
 TENANTS = (Tenant("acme", tool_servers=("weather",)), Tenant("globex", tool_servers=("weather",)))
 PLATFORM = "tool-server-search"

@@ -29,8 +29,8 @@ from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
-from banksman.testing.nats import NatsServer
-from banksman.testing.patience import PATIENCE_S
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
 
 
 @dataclass

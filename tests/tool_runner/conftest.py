@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from tests.support.docker_engine import DockerEngine
 
 from banksman.contracts.wire import JsonObject
-from banksman.testing.docker_engine import DockerEngine
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits, WorkspaceLimits

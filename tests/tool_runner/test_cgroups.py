@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support import privileged
 
-from banksman.testing import privileged
 from banksman.tool_runner.cgroups import NEEDED, CallCgroups, NotDelegated, delegated, examine
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop

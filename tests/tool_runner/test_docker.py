@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import privileged
+from tests.support.docker_engine import DockerEngine
 
-from banksman.testing import privileged
-from banksman.testing.docker_engine import DockerEngine
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, SandboxUnavailable, Stop

@@ -13,8 +13,8 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
-from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
 from banksman.tool_runner.markdown import allowed_calls, converter_process

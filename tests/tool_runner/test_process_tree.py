@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support import privileged
+from tests.support.patience import PATIENCE_S
 
-from banksman.testing import privileged
-from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox import processes

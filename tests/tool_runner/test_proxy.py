@@ -14,9 +14,9 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from tests.support.patience import PATIENCE_S
 
 from banksman.contracts.network import NetworkPolicy
-from banksman.testing.patience import PATIENCE_S
 from banksman.tool_runner.egress import Egress, HostRules
 from banksman.tool_runner.limits import FetchLimits, ProxyLimits, RunnerLimits
 from banksman.tool_runner.toolbox import ToolBox, workspace_tools

@@ -8,7 +8,8 @@ import os
 from asyncio.subprocess import DEVNULL
 from pathlib import Path
 
-from banksman.testing import privileged
+from tests.support import privileged
+
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import OnOutput, SandboxCommand, SandboxOutcome, Stop

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support import privileged
 
 from banksman.contracts.errors import BadInput, Conflict
-from banksman.testing import privileged
 from banksman.tool_runner import runner_identity
 from banksman.tool_runner.egress import Egress
 from banksman.tool_runner.identity import sandbox_identity

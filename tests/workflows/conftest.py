@@ -8,11 +8,11 @@ import pytest
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.runtime.health import Health
 from banksman.runtime.service import Life
-from banksman.testing.fixtures import connect, provision_all
-from banksman.testing.nats import Broker, broker
-from banksman.testing.patience import PATIENCE_S
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
+from tests.support.fixtures import connect, provision_all
+from tests.support.nats import Broker, broker
+from tests.support.patience import PATIENCE_S
 from tests.workflows.playing import PlayedRunner
 
 

@@ -28,10 +28,10 @@ from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import PathChange, ToolResult, failed
 from banksman.runs.runner import CallDesk
-from banksman.testing.patience import PATIENCE_S
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowSettings
 from banksman.workflows.workflow import Workflow
+from tests.support.patience import PATIENCE_S
 
 Phase = str
 """`asked` before anything is done about a call, `started` when its start is stored, `stored` after its

@@ -32,8 +32,8 @@ from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
 from banksman.runs.stores import FoldedLog, Watch
 from banksman.runtime.service import Life
-from banksman.testing.patience import PATIENCE_S
 from banksman.workflows.app import ports_of
+from tests.support.patience import PATIENCE_S
 from tests.workflows.playing import (
     Meeting,
     PlayedRunner,

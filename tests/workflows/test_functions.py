@@ -13,8 +13,8 @@ from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import CancelRun
 from banksman.runs.handlers import on_cancel
-from banksman.testing.patience import PATIENCE_S
 from banksman.workflows.workflow import Workflow, WorkflowContext, WorkflowFailed, WorkflowFunction
+from tests.support.patience import PATIENCE_S
 from tests.workflows.playing import PlayedRunner, events_of, outcome, serving, starting, store, until
 from tests.workflows.test_create_project import agent_ports
 

@@ -22,10 +22,10 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import StartWorkflow
 from banksman.runs.ports import Log
 from banksman.runs.state import Conversation
-from banksman.testing.nats import NatsServer
 from banksman.workflows import app
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.worker import Worker
+from tests.support.nats import NatsServer
 from tests.workflows.playing import PlayedRunner, events_of, outcome, starting, store
 
 FILES = ("demo/README.md", "demo/src/.gitkeep", "demo/tests/.gitkeep")

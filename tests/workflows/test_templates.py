@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from banksman.testing.privileged import require
 from banksman.workflows.builtin.templates import files_of
+from tests.support.privileged import require
 
 
 def made(directory: Path, name: str, template: str) -> Path:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from banksman.bus.connection import Bus
-from banksman.bus.declarations import Replicas
 from banksman.bus.errors import WrongLastSequence
 from banksman.bus.names import RUNNERS, kv_subject
 from banksman.bus.publish import durable
-from banksman.bus.topology import LEASE_TTL_S
+from banksman.bus.settings import Replicas
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 
+LEASE_TTL_S: Mapping[Replicas, int] = {1: 3, 3: 20}
+"""Seconds a runner's lease lives without renewal, by the servers that keep it. Three take up to 8 s to elect
+another leader, in which nobody can renew: no runner is to end its commands over that."""
 RENEW_EVERY_S = 1.0
 """Seconds between renewals."""
 _STOPS_EARLIER_S = 1.0

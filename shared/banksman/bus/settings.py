@@ -5,11 +5,12 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-from banksman.bus.declarations import Replicas
+Replicas = Literal[1, 3]
+"""Servers that keep each stream."""
 
 
 def _number(value: object) -> object:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from banksman.bus.damage import DamagedLogs
 from banksman.bus.errors import LogBroken, LogDamaged
 from banksman.bus.log import EventLog
-from banksman.bus.log_survey import CONFIRM_S, LOOK_AGAIN_S
 from banksman.contracts.events import Commit
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.survey import CONFIRM_S, LOOK_AGAIN_S
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.state import Conversation
 

@@ -20,12 +20,8 @@ from banksman.runs.approvals import close, problem, resolution
 from banksman.runs.delivery import queued_behind
 from banksman.runs.owner import append, ask, open_question
 from banksman.runs.ports import Ports
-from banksman.runs.state import Conversation, QueuedRun
+from banksman.runs.state import CLOSED_FOR_A_CAUSE, Conversation, QueuedRun
 from banksman.runs.steps import cancelled, ending_of, never_started
-
-CLOSED_BY_A_SIGNAL = frozenset({"cancelled", "superseded"})
-"""Outcomes that nobody goes on from by themselves: the cancel or the message that closed the question comes
-into the log a moment later and brings the run on. Until then the model would be asked without knowing it."""
 
 
 async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
@@ -45,7 +41,7 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
             return
         run = state.run
         if run is None or question is None:
-            if reply.outcome not in CLOSED_BY_A_SIGNAL:
+            if reply.outcome not in CLOSED_FOR_A_CAUSE:
                 await _resume_if_parked(ports, state, reply.approval_id)
             return
         resolved = await append(ports, state, run.run_id, (resolution(reply),))

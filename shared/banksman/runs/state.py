@@ -49,7 +49,10 @@ NO_USAGE = Usage()
 CRASH_LOOP_CLAIMS = 5
 """Claims in a row without another commit that end a run as `crash_loop`."""
 
-CLOSED_UNANSWERED = frozenset({"expired", "cancelled", "superseded"})
+CLOSED_FOR_A_CAUSE = frozenset({"cancelled", "superseded"})
+"""Outcomes of a question that a cancel, a message or the end of its run closed. Whoever closed it brings the
+run on: until the cause is in the log too, the model would be asked without knowing it."""
+CLOSED_UNANSWERED = CLOSED_FOR_A_CAUSE | {"expired"}
 """Outcomes of a question that nobody decided."""
 
 Gate = Literal["free", "waiting", "approved", "rejected", "withdrawn"]

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
+from banksman.agent.log_guard import LogGuard
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.registry import ToolRegistry
 from banksman.agent.settings import AgentServiceSettings
@@ -13,17 +14,14 @@ from banksman.agent.tenants import Tenants
 from banksman.agent.thinking import Thinker
 from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import RUN_SIGNAL, Worker
+from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.damage import DamagedLogs
-from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
-from banksman.bus.log_guard import LogGuard
 from banksman.bus.slots import ApprovalSlots, CallSlots
-from banksman.bus.users import AGENT, inbox_prefix
 from banksman.bus.work import work
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
@@ -31,12 +29,14 @@ from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceVerdict
+from banksman.deployment.durability import Durability
+from banksman.deployment.users import AGENT, inbox_prefix
+from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.folded_log import FoldedLog
 from banksman.runs.guarded_log import GuardedLog
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock, Log, Ports
 from banksman.runs.stores import StoredApprovals, StoredSlots, StoredWork, Watch
-from banksman.runs.workspace_reports import WorkspaceReports
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life

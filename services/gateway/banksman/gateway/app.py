@@ -17,11 +17,10 @@ from starlette.types import ASGIApp
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.damage import DamagedLogs
-from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
-from banksman.bus.users import GATEWAY, GATEWAY_FILES, inbox_prefix
+from banksman.deployment.durability import Durability
+from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.api import Api
 from banksman.gateway.auth import Keys, Tickets
 from banksman.gateway.backlog import Backlog
@@ -49,6 +48,7 @@ from banksman.gateway.upstream import Upstreams
 from banksman.gateway.usage import UsageReports
 from banksman.gateway.views import Views
 from banksman.gateway.ws import Sockets
+from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runtime.health import Health, health_server, listening
 from banksman.runtime.service import Life

@@ -8,9 +8,9 @@ from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.gateway.assistants import Assistants, Prompts
 from banksman.gateway.auth import Caller
+from banksman.gateway.door import once
 from banksman.gateway.run_settings import model_name
 from banksman.gateway.stores import Requests
-from banksman.runs.door import once
 
 
 class AssistantDesk:

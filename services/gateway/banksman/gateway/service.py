@@ -39,12 +39,12 @@ from banksman.gateway.assistants import Assistants, Prompts
 from banksman.gateway.auth import Caller
 from banksman.gateway.backlog import Backlog
 from banksman.gateway.conversations import Conversations, new_record
+from banksman.gateway.door import Decided, Verdict, decide, once
 from banksman.gateway.run_settings import model_name, resolve
 from banksman.gateway.stores import ApprovalStore, Intake, Requests
 from banksman.gateway.tools import Tools
 from banksman.gateway.views import Views
 from banksman.gateway.workflows import Workflows, start_of
-from banksman.runs.door import Decided, Verdict, decide, once
 from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
 

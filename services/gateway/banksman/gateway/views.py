@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from banksman.bus import jetstream
-from banksman.bus.damage import DamagedLogs
 from banksman.bus.errors import LogBroken, LogDamaged
 from banksman.bus.log import EventLog, StoredCommit, stored_commit
 from banksman.bus.names import EVENTS
@@ -33,6 +32,7 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     UnknownEvent,
 )
+from banksman.log_integrity.damage import DamagedLogs
 
 logger = logging.getLogger(__name__)
 
@@ -234,6 +234,8 @@ class Views:
         """
         view = await self.read(tenant, conversation_id)
         page = StoredEvents(view.last_seq, view.oldest_seq, view.log_epoch, ())
+        if page.head_seq <= after_seq:
+            return page
         commits = await self.log.read(tenant, conversation_id, after=view.position(after_seq), leader=True)
         stored = (event for commit in commits for event in commit.commit.events)
         return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))

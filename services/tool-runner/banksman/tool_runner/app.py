@@ -16,10 +16,8 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.durability import Durability
 from banksman.bus.objects import Objects
 from banksman.bus.slots import CallSlots
-from banksman.bus.users import TOOL_RUNNER, tool_runner
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     DRAINING,
@@ -32,6 +30,8 @@ from banksman.contracts.calls import (
 )
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.subjects import ANY
+from banksman.deployment.durability import Durability
+from banksman.deployment.users import TOOL_RUNNER, tool_runner
 from banksman.runs.lease import Lease
 from banksman.runs.records import CallRecords, LateResults
 from banksman.runs.runner import CallDesk

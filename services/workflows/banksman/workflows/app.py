@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from banksman.bus import names, users
+from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.damage import DamagedLogs
-from banksman.bus.durability import Durability
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.slots import ApprovalSlots, CallSlots
-from banksman.bus.streams import provision_consumer
-from banksman.bus.topology import workflow_consumer
 from banksman.bus.work import work
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
@@ -27,6 +23,11 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
+from banksman.deployment import users
+from banksman.deployment.durability import Durability
+from banksman.deployment.streams import provision_consumer
+from banksman.deployment.topology import workflow_consumer
+from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.guarded_log import GuardedLog
 from banksman.runs.placement import Placements, WorkspaceSettings
 from banksman.runs.ports import Clock, Log, Ports

@@ -1,0 +1,216 @@
+"""`banksman config`: every setting with its value and where that came from, secrets masked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import (
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    TomlConfigSettingsSource,
+)
+
+from banksman.cli import models, output
+from banksman.cli.output import Exit
+from banksman.cli.services import SERVICES
+from banksman.contracts.errors import BadInput, BanksmanError
+from banksman.runtime.logs import HIDDEN, SECRET_NAMES
+from banksman.runtime.settings import PREFIX, SECTIONS, ServiceSettings, config_file, load
+
+_OWN: Mapping[str, tuple[str, str]] = {
+    "up": ("banksman.cli.local.settings", "UpSettings"),
+    "operator": ("banksman.cli.operator.operate", "OperatorSettings"),
+    "model-server": ("banksman.cli.model_server", "ModelServerSettings"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value."""
+
+    name: str
+    """`section.field`."""
+    value: Any
+    """As JSON; secrets masked."""
+    source: str
+    """The variable, file or secret it came from; `default`."""
+
+
+def show(*, as_json: bool) -> Exit:
+    """Print every setting of every service.
+
+    Raises:
+        BadInput: a setting is wrong.
+    """
+    models.adopt_vendor_names(os.environ)
+    for setting in all_settings():
+        if as_json:
+            output.emit({"name": setting.name, "value": setting.value, "source": setting.source})
+        else:
+            output.say(f"{setting.name} = {setting.value!r}  ({setting.source})")
+    return Exit.OK
+
+
+def validate(*, as_json: bool) -> Exit:
+    """Check the settings of every service; one sentence for each that is wrong."""
+    models.adopt_vendor_names(os.environ)
+    problems = list(_problems())
+    for problem in problems:
+        output.emit({"problem": problem}) if as_json else output.complain(problem)
+    if not problems and not as_json:
+        output.say("all settings are valid")
+    return Exit.CRITICAL if problems else Exit.OK
+
+
+def all_settings() -> list[Setting]:
+    """Every setting by its name; a value set for several services is listed once.
+
+    Raises:
+        BadInput: a setting is wrong.
+    """
+    found: dict[str, Setting] = {}
+    for settings_class in _classes():
+        for setting in _of(settings_class):
+            found.setdefault(setting.name, setting)
+    return sorted(found.values(), key=lambda setting: setting.name)
+
+
+def _problems() -> Iterator[str]:
+    seen: set[str] = set()
+    try:
+        unknown = sorted(_unknown_sections())
+    except BanksmanError as error:
+        yield str(error)
+        return
+    yield from unknown
+    for settings_class in _classes():
+        try:
+            load(settings_class)
+        except BanksmanError as error:
+            if str(error) not in seen:
+                seen.add(str(error))
+                yield str(error)
+
+
+def _unknown_sections() -> Iterator[str]:
+    """Sections of the file that no service has."""
+    file = config_file()
+    if file is None:
+        return
+    for section in TomlConfigSettingsSource(ServiceSettings, toml_file=file)():
+        if section not in SECTIONS:
+            yield f"{file}: {section}: a known section ({', '.join(sorted(SECTIONS))})"
+
+
+def _classes() -> Iterator[type[ServiceSettings]]:
+    for service, module in SERVICES.items():
+        try:
+            settings = importlib.import_module(f"{module.rpartition('.')[0]}.settings")
+        except ModuleNotFoundError as error:
+            # An image of one service has not the libraries of the others.
+            output.complain(f"{service}: left out, {error.name} is not installed here")
+            continue
+        yield _settings_of(settings)
+    for module, name in _OWN.values():
+        yield cast(type[ServiceSettings], getattr(importlib.import_module(module), name))
+
+
+def _settings_of(module: ModuleType) -> type[ServiceSettings]:
+    """The one class of settings that a module names.
+
+    Raises:
+        BadInput: it names none, or several.
+    """
+    named = [cast(object, value) for value in vars(module).values()]
+    found = {value for value in named if isinstance(value, type) and issubclass(value, ServiceSettings)}
+    found.discard(ServiceSettings)
+    if len(found) != 1:
+        raise BadInput(module.__name__, [cls.__name__ for cls in found], "one class of settings")
+    return found.pop()
+
+
+def _of(settings_class: type[ServiceSettings]) -> Iterator[Setting]:
+    settings = load(settings_class)
+    sources = [(source, source()) for source in _sources(settings_class)]
+    for path, value in _leaves(settings):
+        yield Setting(".".join(path), _shown(path[-1], value), _source(path, sources))
+
+
+def _sources(settings_class: type[ServiceSettings]) -> tuple[PydanticBaseSettingsSource, ...]:
+    nothing = InitSettingsSource(settings_class, init_kwargs={})
+    environment = EnvSettingsSource(settings_class)
+    return settings_class.settings_customise_sources(settings_class, nothing, environment, nothing, nothing)
+
+
+def _leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _source(path: tuple[str, ...], sources: list[tuple[PydanticBaseSettingsSource, dict[str, Any]]]) -> str:
+    for source, values in sources:
+        if _holds(values, path):
+            return _name(source, path)
+    return "default"
+
+
+def _holds(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    node: Any = values
+    for name in path:
+        if not isinstance(node, Mapping) or name not in node:
+            return False
+        node = cast(Mapping[str, Any], node)[name]
+    return True
+
+
+def _name(source: PydanticBaseSettingsSource, path: tuple[str, ...]) -> str:
+    variable = PREFIX + "__".join(path).upper()
+    match source:
+        case SecretsSettingsSource():
+            return f"secret {variable}"
+        case EnvSettingsSource():
+            return f"environment {_vendor_name(variable)}"
+        case TomlConfigSettingsSource():
+            return str(config_file())
+        case _:
+            return type(source).__name__
+
+
+def _vendor_name(variable: str) -> str:
+    """The name under which a value was given."""
+    for theirs, ours in models.VENDOR_VARIABLES.items():
+        if ours == variable and os.environ.get(theirs) == os.environ.get(ours):
+            return theirs
+    return variable
+
+
+def _shown(name: str, value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case SecretStr():
+            return HIDDEN
+        case Path():
+            return str(value)
+        case BaseModel():
+            return {field: _shown(field, getattr(value, field)) for field in type(value).model_fields}
+        case list() | tuple() | frozenset():
+            return [_shown(name, item) for item in cast(tuple[Any, ...], value)]
+        case dict():
+            return {str(key): _shown(str(key), item) for key, item in cast(Mapping[Any, Any], value).items()}
+        case _:
+            secret = SECRET_NAMES.search(name) and not name.endswith("_file")
+            return HIDDEN if secret else str(value)

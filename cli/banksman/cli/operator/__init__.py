@@ -1,0 +1,1 @@
+"""Commands for operators: streams, integrity, backup, dead letters, keys, doctor."""

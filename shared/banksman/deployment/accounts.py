@@ -1,0 +1,327 @@
+"""The server's configuration: accounts, who is in them, and the few subjects that cross between them.
+
+Users of one account are not kept apart by their permissions alone: the reply subject of a permitted request
+is not checked. Whoever must not forge lives in another account: a runner in RUN cannot name an inbox or a
+stream of APP, since only the subjects below cross, and answers come back on subjects the server makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from banksman.bus import names
+from banksman.bus.names import kv_subject
+from banksman.contracts import subjects
+from banksman.contracts.ids import check_token
+from banksman.contracts.subjects import ANY
+from banksman.deployment.conf import Variable, render
+from banksman.deployment.topology import StorageBudget
+from banksman.deployment.users import APP, RUN, SYS, TOOL_REGISTRY, User, all_users
+
+PublicKeys = Mapping[str, str | Variable]
+"""User name to public key (`U…`), or to the variable of the server's environment that holds it."""
+
+_RUN_PER_MILLE = 150
+CLUSTER_SIZE = 3
+"""Servers of a cluster; each keeps every stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant that uses NATS itself, in an account of its own."""
+
+    tenant: str
+    tool_servers: tuple[str, ...] = ()
+    """Ids of the tool servers that it runs; `*` for any, then its processes could also hear, and answer in
+    the runners' place, the calls of the tenant's own conversations."""
+
+    @property
+    def account(self) -> str:
+        """Its account."""
+        return f"TENANT_{self.tenant}"
+
+    @property
+    def user(self) -> str:
+        """Its user."""
+        return f"tenant-{self.tenant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of the server's certificate."""
+
+    cert_file: str
+    key_file: str
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """This server's place in a cluster of three."""
+
+    listen: str
+    routes: tuple[str, ...]
+    name: str = "banksman"
+    tls: Tls | None = None
+    """Servers show each other certificates, and check them against `ca_file`; None for an open cluster."""
+
+
+def user_names(
+    *,
+    runners: tuple[str, ...] = (),
+    tenants: tuple[Tenant, ...] = (),
+    tool_servers: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """Everybody who needs a key."""
+    users = all_users(runners, tool_servers)
+    return (*(user.name for user in users), *(tenant.user for tenant in tenants))
+
+
+def render_config(
+    keys: PublicKeys,
+    *,
+    port: int = 4222,
+    http_port: int | None = None,
+    host: str = "127.0.0.1",
+    http_host: str = "127.0.0.1",
+    server_name: str = "nats",
+    store_dir: str,
+    budget: StorageBudget,
+    sync_always: bool = True,
+    tls: Tls | None = None,
+    cluster: Cluster | None = None,
+    runners: tuple[str, ...] = (),
+    tenants: tuple[Tenant, ...] = (),
+    tool_servers: tuple[str, ...] = (),
+) -> str:
+    """The configuration file of one server.
+
+    Args:
+        keys: Public keys of all users, of runners and tenants too.
+        port: Where clients connect.
+        http_port: Where the server tells of itself; None for nowhere. Not for the public.
+        host: Interface for clients.
+        http_host: Interface for monitoring.
+        server_name: Unique in a cluster.
+        store_dir: Directory of the streams.
+        budget: Bytes that the streams may take.
+        sync_always: Whether every write is synced to disk before it is acknowledged. One node alone loses
+            acknowledged messages in a power cut without.
+        tls: The server's certificate; None for a network nobody else is on.
+        cluster: Its place in a cluster; None for a single server.
+        runners: Ids of the runners that have keys of their own; none for one key that all share.
+        tenants: Tenants with accounts of their own.
+        tool_servers: Ids of the tool servers that serve every tenant.
+    """
+    config: dict[str, Any] = {
+        "server_name": server_name,
+        "listen": f"{host}:{port}",
+        "max_payload": 1024 * 1024,
+        "ping_interval": "5s",
+        "ping_max": 2,
+        "write_deadline": "5s",
+        "jetstream": _jetstream(store_dir, budget, sync_always=sync_always),
+        "accounts": _accounts(
+            keys,
+            # The server counts each copy of a stream against its account.
+            budget if cluster is None else StorageBudget(budget.total_bytes * CLUSTER_SIZE),
+            all_users(runners, tool_servers),
+            tenants,
+            tool_servers,
+        ),
+        "system_account": SYS,
+    }
+    if http_port is not None:
+        config["http"] = f"{http_host}:{http_port}"
+    if tls is not None:
+        config["tls"] = _tls(tls)
+    if cluster is not None:
+        config["cluster"] = _cluster(cluster)
+    return render(config)
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "name": cluster.name,
+        "listen": cluster.listen,
+        "routes": list(cluster.routes),
+    }
+    # Without `verify` anybody who reaches the port could join, and would see every account.
+    return config if cluster.tls is None else {**config, "tls": {**_tls(cluster.tls), "verify": True}}
+
+
+def _jetstream(store_dir: str, budget: StorageBudget, *, sync_always: bool) -> dict[str, Any]:
+    settings: dict[str, Any] = {"store_dir": store_dir, "max_file_store": budget.total_bytes}
+    return {**settings, "sync_interval": "always"} if sync_always else settings
+
+
+def _tls(tls: Tls) -> dict[str, Any]:
+    # The server's own two seconds for a handshake are short for a busy machine.
+    files = {"cert_file": tls.cert_file, "key_file": tls.key_file, "timeout": 10}
+    return {**files, "ca_file": tls.ca_file} if tls.ca_file else files
+
+
+def _accounts(
+    keys: PublicKeys,
+    budget: StorageBudget,
+    users: tuple[User, ...],
+    tenants: tuple[Tenant, ...],
+    tool_servers: tuple[str, ...],
+) -> dict[str, Any]:
+    asked_by_run = (*_RUN_WRITES, *_tool_servers_ask(tool_servers))
+
+    def members(account: str) -> list[dict[str, Any]]:
+        return [_user(user, keys[user.name]) for user in users if user.account == account]
+
+    run_bytes = budget.share(_RUN_PER_MILLE)
+    return {
+        APP: {
+            "jetstream": {"max_file": budget.total_bytes - run_bytes},
+            "users": members(APP),
+            "exports": [
+                *_offered_to_run(asked_by_run),
+                *(offer for one in tenants for offer in _offered_to(one)),
+            ],
+            "imports": [*_taken_from_run(), *(taken for one in tenants for taken in _taken_from(one))],
+        },
+        RUN: {
+            "jetstream": {"max_file": run_bytes},
+            "users": members(RUN),
+            "exports": _run_exports(),
+            "imports": [_service(APP, subject) for subject in asked_by_run],
+        },
+        SYS: {"users": members(SYS)},
+        **{one.account: _tenant(one, keys[one.user]) for one in tenants},
+    }
+
+
+def _user(user: User, key: str | Variable) -> dict[str, Any]:
+    inbox = f"{user.inbox_prefix}.>"
+    permissions: dict[str, Any] = {
+        "publish": {"allow": [inbox, *user.publish]},
+        "subscribe": {"allow": [inbox, *user.subscribe]},
+    }
+    if user.answers:
+        permissions["allow_responses"] = {"max": -1 if user.answers_many else 1, "expires": "5m"}
+    return {"nkey": key, "permissions": permissions}
+
+
+_RUN_SERVES = (
+    subjects.tool_call(ANY, ANY, ANY),
+    subjects.tool_cancel(ANY, ANY, ANY),
+    subjects.files(ANY, ANY, ANY),
+)
+"""What APP may ask of runners."""
+_RUN_WRITES = (
+    subjects.tool_started(ANY, ANY),
+    subjects.tool_result(ANY, ANY),
+    kv_subject(names.RUNNERS, ANY),
+    subjects.workspace_report(ANY, ANY, ANY),
+    subjects.late_result(),
+)
+"""What runners may store in APP, and tell it. The acknowledgement comes back as a service's answer."""
+_RUN_TELLS = subjects.tool_progress(ANY, ANY)
+
+
+def _tool_servers_ask(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
+    """The registry, and the leases of their processes."""
+    registry = [subjects.registry("tool", action) for action in TOOL_REGISTRY] if tool_servers else []
+    return (*registry, *(kv_subject(names.RUNNERS, f"{server}.{ANY}") for server in tool_servers))
+
+
+def _offered_to_run(asked: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"service": subject, "accounts": [RUN]} for subject in asked]
+
+
+def _taken_from_run() -> list[dict[str, Any]]:
+    return [*(_service(RUN, subject) for subject in _RUN_SERVES), _stream(RUN, _RUN_TELLS)]
+
+
+def _run_exports() -> list[dict[str, Any]]:
+    services = [{"service": subject, "accounts": [APP]} for subject in _RUN_SERVES]
+    return [*services, {"stream": _RUN_TELLS, "accounts": [APP]}]
+
+
+def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
+    t = one.tenant
+    return {
+        "users": [{"nkey": key}],
+        "exports": [
+            *({"service": subject, "accounts": [APP]} for subject in _tenant_serves(one)),
+            {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
+        ],
+        "imports": [
+            *(_service(APP, subject) for subject in _tenant_asks(one)),
+            *(_stream(APP, subject) for subject in _tenant_hears(t)),
+            *(
+                {
+                    **_service(APP, subjects.tenant_registry(kind, action, t)),
+                    "to": subjects.registry(kind, action),
+                }
+                for kind, action in _REGISTRATIONS
+            ),
+        ],
+    }
+
+
+def _offered_to(one: Tenant) -> list[dict[str, Any]]:
+    registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
+    door = subjects.all_of("api", one.tenant)
+    services = [*_tenant_stores(one), *registry]
+    return [
+        # A replay has many answers; without this the server passes on the first one only.
+        {"service": door, "response": "stream", "accounts": [one.account]},
+        *({"service": subject, "accounts": [one.account]} for subject in services),
+        *({"stream": subject, "accounts": [one.account]} for subject in _tenant_hears(one.tenant)),
+    ]
+
+
+def _taken_from(one: Tenant) -> list[dict[str, Any]]:
+    return [
+        *(_service(one.account, subject) for subject in _tenant_serves(one)),
+        _stream(one.account, subjects.tool_progress(one.tenant, ANY)),
+    ]
+
+
+_REGISTRATIONS = (*(("tool", action) for action in TOOL_REGISTRY), ("workflow", "register"))
+
+
+def _tenant_asks(one: Tenant) -> tuple[str, ...]:
+    """The door, and what its tool servers store."""
+    return (subjects.all_of("api", one.tenant), *_tenant_stores(one))
+
+
+def _tenant_stores(one: Tenant) -> tuple[str, ...]:
+    """The slots of the calls that its tool servers take, and the leases of their processes."""
+    leases = (kv_subject(names.RUNNERS, f"{server}.{one.tenant}.{ANY}") for server in one.tool_servers)
+    return (subjects.tool_started(one.tenant, ANY), subjects.tool_result(one.tenant, ANY), *leases)
+
+
+def _tenant_hears(tenant: str) -> tuple[str, ...]:
+    return (
+        subjects.live(tenant, ANY),
+        subjects.delta(tenant, ANY),
+        subjects.approval_request(tenant, ANY),
+    )
+
+
+def _tenant_serves(one: Tenant) -> tuple[str, ...]:
+    check_token(one.tenant, "tenant")
+    return tuple(
+        subject
+        for server in one.tool_servers
+        for subject in (
+            subjects.tool_call(server, one.tenant, ANY),
+            subjects.tool_cancel(server, one.tenant, ANY),
+        )
+    )
+
+
+def _service(account: str, subject: str) -> dict[str, Any]:
+    return {"service": {"account": account, "subject": subject}}
+
+
+def _stream(account: str, subject: str) -> dict[str, Any]:
+    return {"stream": {"account": account, "subject": subject}}

@@ -1,0 +1,221 @@
+"""The one place that creates streams and consumers, and the check that they are as strong as promised."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+import httpx
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import ApiError, call
+from banksman.bus.names import (
+    CODE_CONSUMER_NOT_FOUND,
+    CODE_MORE_REPLICAS_THAN_STREAM,
+    CODE_NOT_ENABLED,
+    CODE_STREAM_NOT_FOUND,
+    api,
+)
+from banksman.deployment.topology import Consumer, Stream, Topology
+
+logger = logging.getLogger(__name__)
+
+MONITORING_TIMEOUT_S = 3.0
+GROWS_WITHIN_S = 30.0
+NEARLY_FULL = 0.8
+
+_JETSTREAM_OFF = "server: JetStream is off, expected on"
+_SYNCS_LATE = (
+    "server: sync_interval is not `always`, expected `always`: a power cut loses acknowledged messages"
+)
+_UNSEEN = (
+    "server: BANKSMAN_NATS__MONITORING_URL is not set, expected where a single server tells how it syncs"
+)
+
+_AT_LEAST = ("max_bytes", "num_replicas", "duplicate_window", "max_msg_size", "max_ack_pending")
+"""Settings where a bigger value is no weakness."""
+
+
+async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """Create what is missing and bring what differs to its settings; returns what was done, a line each.
+
+    Run by the operator's user before services start, any number of times.
+
+    Raises:
+        ApiError: the server refused; a stream's storage, retention and subjects it held cannot be changed.
+        Unavailable: no answer.
+    """
+    done: list[str] = []
+    for stream in topology.streams:
+        done += await _provision_stream(bus, stream)
+    for consumer in topology.consumers:
+        done += await provision_consumer(bus, consumer)
+    for line in done:
+        logger.info("%s: %s", topology.account, line)
+    return tuple(done)
+
+
+async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
+    """Create a consumer, or bring it to its settings."""
+    found = await _consumer_config(bus, consumer)
+    if found is not None and not _differences(found, consumer.config()):
+        return []
+    await _write_consumer(bus, consumer)
+    return [f"consumer {consumer.stream}/{consumer.durable} {'updated' if found else 'created'}"]
+
+
+async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """The streams that hold more than 80 % of what they may, a sentence each.
+
+    Raises:
+        Unavailable: no answer.
+    """
+    found: list[str] = []
+    for stream in topology.streams:
+        info = await stream_info(bus, stream.name)
+        most = int(info["config"]["max_bytes"]) if info else -1
+        held = int(info["state"]["bytes"]) if info else 0
+        if most > 0 and held > most * NEARLY_FULL:
+            found.append(f"stream {stream.name} is {held * 100 // most} % full: {held} of {most} bytes")
+    return tuple(found)
+
+
+async def _write_consumer(bus: Bus, consumer: Consumer) -> None:
+    subject = api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable)
+    body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
+    deadline = asyncio.get_running_loop().time() + GROWS_WITHIN_S
+    while True:
+        try:
+            await call(bus, subject, body)
+            return
+        except ApiError as error:
+            # A stream that was told to have more copies acknowledges before it counts them.
+            growing = error.err_code == CODE_MORE_REPLICAS_THAN_STREAM
+            if not growing or asyncio.get_running_loop().time() > deadline:
+                raise
+        await asyncio.sleep(0.1)
+
+
+async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """Say where what exists is missing or weaker than `topology`; empty when all is well.
+
+    A server that alone keeps a stream must sync every write (`sync_interval: always`): without, a power cut
+    loses acknowledged messages. That it does is read at `monitoring_url` of the connection's settings.
+
+    Raises:
+        Unavailable: no answer.
+    """
+    server = await _verify_server(bus.settings.monitoring_url, topology)
+    if _JETSTREAM_OFF in server:
+        return tuple(server)
+    findings: list[str] = []
+    try:
+        for stream in topology.streams:
+            findings += await _verify_stream(bus, stream)
+        for consumer in topology.consumers:
+            findings += await _verify_consumer(bus, consumer)
+    except ApiError as error:
+        if error.err_code != CODE_NOT_ENABLED:
+            raise
+        findings.append(f"account {topology.account}: JetStream is off, expected on")
+    return (*findings, *server)
+
+
+async def _provision_stream(bus: Bus, stream: Stream) -> list[str]:
+    found = await _stream_config(bus, stream.name)
+    if found is None:
+        await call(bus, api("STREAM.CREATE", stream.name), stream.config())
+        return [f"stream {stream.name} created"]
+    differences = _differences(found, stream.config())
+    if not differences:
+        return []
+    await call(bus, api("STREAM.UPDATE", stream.name), {**found, **stream.config()})
+    return [f"stream {stream.name} updated: {', '.join(differences)}"]
+
+
+async def stream_info(bus: Bus, name: str) -> dict[str, Any] | None:
+    """What the server says of a stream, `config` and `state`; None when there is none of that name.
+
+    Raises:
+        ApiError: it refused.
+        Unavailable: no answer.
+    """
+    try:
+        return await call(bus, api("STREAM.INFO", name))
+    except ApiError as error:
+        if error.err_code == CODE_STREAM_NOT_FOUND:
+            return None
+        raise
+
+
+async def _stream_config(bus: Bus, name: str) -> dict[str, Any] | None:
+    info = await stream_info(bus, name)
+    return None if info is None else cast(dict[str, Any], info["config"])
+
+
+async def _consumer_config(bus: Bus, consumer: Consumer) -> dict[str, Any] | None:
+    try:
+        info = await call(bus, api("CONSUMER.INFO", consumer.stream, consumer.durable))
+    except ApiError as error:
+        if error.err_code in (CODE_CONSUMER_NOT_FOUND, CODE_STREAM_NOT_FOUND):
+            return None
+        raise
+    return cast(dict[str, Any], info["config"])
+
+
+async def _verify_stream(bus: Bus, stream: Stream) -> list[str]:
+    found = await _stream_config(bus, stream.name)
+    if found is None:
+        return [f"stream {stream.name} is missing"]
+    return _weaknesses(f"stream {stream.name}", found, stream.config())
+
+
+async def _verify_consumer(bus: Bus, consumer: Consumer) -> list[str]:
+    found = await _consumer_config(bus, consumer)
+    name = f"consumer {consumer.stream}/{consumer.durable}"
+    if found is None:
+        return [f"{name} is missing"]
+    weaknesses = _weaknesses(name, found, consumer.config())
+    return [*weaknesses, f"{name}: backoff overrides ack_wait"] if found.get("backoff") else weaknesses
+
+
+async def _verify_server(monitoring_url: str | None, topology: Topology) -> list[str]:
+    alone = all(stream.replicas == 1 for stream in topology.streams)
+    if monitoring_url is None:
+        return [_UNSEEN] if alone else []
+    try:
+        # Proxies of the environment are for the way out, not for this network.
+        async with httpx.AsyncClient(timeout=MONITORING_TIMEOUT_S, trust_env=False) as client:
+            answer = await client.get(f"{monitoring_url}/varz")
+            config = cast(dict[str, Any], answer.json()["jetstream"].get("config"))
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        # In a cluster another node may serve while this one is down.
+        unseen = f"server: {monitoring_url} does not say how it syncs: {type(error).__name__}"
+        return [unseen] if alone else []
+    if not config:
+        return [_JETSTREAM_OFF]
+    return [_SYNCS_LATE] if alone and not config.get("sync_always") else []
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return [field for field, value in wanted.items() if not _same(found.get(field), value)]
+
+
+def _weaknesses(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what}: {field} is {found.get(field)!r}, expected {wanted[field]!r}"
+        for field in _differences(found, wanted)
+        if not (field in _AT_LEAST and _exceeds(found.get(field), wanted[field]))
+    ]
+
+
+def _same(found: object, wanted: object) -> bool:
+    # The server leaves out what is false or zero.
+    return found == wanted or (not found and not wanted)
+
+
+def _exceeds(found: object, wanted: object) -> bool:
+    unlimited = found == -1
+    return isinstance(found, int) and isinstance(wanted, int) and (unlimited or found > wanted)

@@ -1,0 +1,248 @@
+"""What exists in NATS: every stream, consumer, bucket and object store of both accounts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from banksman.bus import names
+from banksman.bus.leases import LEASE_TTL_S
+from banksman.bus.settings import Replicas
+from banksman.contracts import subjects
+from banksman.contracts.subjects import ANY
+from banksman.deployment.declarations import (
+    DUPLICATE_WINDOW_S,
+    MAX_WORK_BYTES,
+    Consumer,
+    StorageBudget,
+    Stream,
+)
+
+__all__ = [
+    "Consumer",
+    "StorageBudget",
+    "Stream",
+    "Topology",
+    "app_topology",
+    "bucket",
+    "object_store",
+    "run_topology",
+    "workflow_consumer",
+]
+
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What one account holds."""
+
+    account: str
+    streams: tuple[Stream, ...]
+    consumers: tuple[Consumer, ...] = ()
+
+    def stream(self, name: str) -> Stream:
+        """The stream of that name."""
+        return next(stream for stream in self.streams if stream.name == name)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that all its streams may take together."""
+        return sum(stream.max_bytes or 0 for stream in self.streams)
+
+
+def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
+    """What account APP holds: 80 % of the budget, with a fifth of that for snapshots."""
+    streams = (*_logs(budget, replicas), *_work(budget, replicas), *_slots(budget, replicas))
+    return Topology(
+        "APP", (*streams, *_buckets(budget, replicas), _snapshots(budget, replicas)), _consumers(replicas)
+    )
+
+
+def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
+    """What account RUN holds: 15 % of the budget, for whole outputs and workspaces."""
+    return Topology(
+        "RUN",
+        (
+            object_store(names.OUTPUTS, budget.share(50), replicas, max_age_s=30 * DAY_S),
+            object_store(names.WORKSPACES, budget.share(100), replicas),
+        ),
+    )
+
+
+def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
+    """The durable that serves one workflow; `workflow-{name}`."""
+    return Consumer(
+        stream=names.WORKFLOWS,
+        durable=f"workflow-{name}",
+        filter=subjects.workflow_run(name, ANY, ANY),
+        replicas=replicas,
+    )
+
+
+def bucket(
+    name: str, max_bytes: int, replicas: Replicas, *, ttl_s: int | None = None, tells_end: bool = False
+) -> Stream:
+    """A bucket that keeps the last value of each key and sends each change on once it is stored.
+
+    Args:
+        name: The bucket's.
+        max_bytes: Of all values together.
+        replicas: 1 or 3.
+        ttl_s: Seconds after which a key ends unless it is written again.
+        tells_end: Whether watchers are told when a key ends so.
+    """
+    keys = names.kv_subject(name, ">")
+    return Stream(
+        name=names.kv_stream(name),
+        subjects=(keys,),
+        max_bytes=max_bytes,
+        max_age_s=ttl_s,
+        replaces=True,
+        rollup=True,
+        direct=True,
+        republish=(keys, subjects.stored(keys)),
+        message_ttl=True,
+        marker_ttl_s=1 if tells_end else None,
+        duplicate_window_s=min(DUPLICATE_WINDOW_S, ttl_s or DUPLICATE_WINDOW_S),
+        replicas=replicas,
+    )
+
+
+def object_store(name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None) -> Stream:
+    """An object store in the layout that all NATS clients share."""
+    return Stream(
+        name=names.object_stream(name),
+        subjects=(names.object_chunks(name, ">"), names.object_meta(name, ">")),
+        max_bytes=max_bytes,
+        max_age_s=max_age_s,
+        direct=True,
+        rollup=True,
+        replicas=replicas,
+    )
+
+
+def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        Stream(
+            name=names.EVENTS,
+            subjects=(subjects.conversation(ANY, ANY),),
+            max_bytes=budget.share(370),
+            direct=True,
+            republish=(subjects.all_of("conversation"), subjects.all_of("live")),
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.DEAD,
+            subjects=(subjects.all_of("dead"),),
+            max_bytes=budget.share(25),
+            max_msg_size=None,
+            direct=True,
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.ADVISORIES,
+            subjects=(
+                "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
+                "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>",
+            ),
+            max_bytes=budget.share(5),
+            max_age_s=30 * DAY_S,
+            replicas=replicas,
+        ),
+    )
+
+
+def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        Stream(
+            name=names.RUNS,
+            subjects=(subjects.run_work(ANY, ANY), subjects.run_signal(ANY, ANY)),
+            retention="workqueue",
+            max_bytes=budget.share(50),
+            max_msg_size=MAX_WORK_BYTES,
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.WORKFLOWS,
+            subjects=(subjects.workflow_run(ANY, ANY, ANY),),
+            retention="workqueue",
+            max_bytes=budget.share(20),
+            max_msg_size=MAX_WORK_BYTES,
+            replicas=replicas,
+        ),
+        # The server refuses schedules with `discard: new` and drops them silently at a limit.
+        Stream(
+            name=names.TIMERS,
+            subjects=(subjects.timer_set(ANY, ANY, ANY), subjects.timer_fired(ANY, ANY, ANY)),
+            retention="workqueue",
+            discard="old",
+            schedules=True,
+            replicas=replicas,
+        ),
+    )
+
+
+def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        Stream(
+            name=names.APPROVALS,
+            subjects=(subjects.approval_request(ANY, ANY), subjects.approval_reply(ANY, ANY)),
+            max_bytes=budget.share(60),
+            write_once=True,
+            direct=True,
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.RESULTS,
+            subjects=(subjects.tool_started(ANY, ANY), subjects.tool_result(ANY, ANY)),
+            max_bytes=budget.share(60),
+            max_age_s=30 * DAY_S,
+            write_once=True,
+            direct=True,
+            republish=(subjects.all_of("tool"), subjects.stored(subjects.all_of("tool"))),
+            replicas=replicas,
+        ),
+    )
+
+
+def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+    return (
+        bucket(names.TOOLS, budget.share(5), replicas),
+        bucket(names.ASSISTANTS, budget.share(5), replicas),
+        bucket(names.PROMPTS, budget.share(5), replicas),
+        bucket(names.WORKFLOW_DEFINITIONS, budget.share(5), replicas),
+        bucket(names.CONVERSATIONS, budget.share(40), replicas),
+        bucket(names.OWNERS, budget.share(10), replicas),
+        bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S[replicas], tells_end=True),
+        bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
+        bucket(names.USAGE, budget.share(2), replicas),
+        bucket(names.HEADS, budget.share(15), replicas),
+        bucket(names.DAMAGED, budget.share(1), replicas),
+    )
+
+
+def _snapshots(budget: StorageBudget, replicas: Replicas) -> Stream:
+    return object_store(names.SNAPSHOTS, budget.share(100), replicas)
+
+
+def _consumers(replicas: Replicas) -> tuple[Consumer, ...]:
+    return (
+        Consumer(
+            stream=names.RUNS, durable=names.AGENTS, filter=subjects.run_work(ANY, ANY), replicas=replicas
+        ),
+        Consumer(
+            stream=names.RUNS, durable=names.SIGNALS, filter=subjects.run_signal(ANY, ANY), replicas=replicas
+        ),
+        Consumer(
+            stream=names.APPROVALS,
+            durable=names.APPROVAL_REPLIES,
+            filter=subjects.approval_reply(ANY, ANY),
+            replicas=replicas,
+        ),
+        Consumer(
+            stream=names.TIMERS,
+            durable=names.FIRED_TIMERS,
+            filter=subjects.timer_fired(ANY, ANY, ANY),
+            replicas=replicas,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Detecting what a store has lost of the event logs."""

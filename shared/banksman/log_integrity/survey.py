@@ -1,0 +1,106 @@
+"""The check at start: whether every log still holds what it is known to have held. It reads no commit.
+
+The server counts the messages of each subject in memory; those counts are compared with the account that is
+kept beside the logs (`log_heads`). Whatever a damaged store lost shows so: the middle of a log, its end, all
+of it. Only logs that hold less are looked at: a deleted one keeps nothing but its tombstone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call
+from banksman.bus.log import stored_commit
+from banksman.bus.names import EVENTS, api
+from banksman.bus.settings import Replicas
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison
+from banksman.contracts.integrity import DamagedLog
+from banksman.log_integrity.check import commit_counts, is_tombstone
+from banksman.log_integrity.damage import found_now
+from banksman.log_integrity.heads import KnownHeads, KnownLog, LogHeads, created_at
+
+CONFIRM_S: Mapping[Replicas, float] = {1: 1.0, 3: 10.0}
+"""Seconds for which less must be there before it counts as lost, by the servers that keep it: one that was
+elected a moment ago may still be taking up what the others stored."""
+LOOK_AGAIN_S = 0.5
+MOST_DAMAGED = 1_000
+"""Damaged logs above which nothing goes on at all: then the store as a whole is not to be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found."""
+
+    known: KnownHeads
+    damaged: tuple[DamagedLog, ...] = ()
+    went_back: bool = False
+    """Whether the stream ends before what is known, or is another one: sequences will be used again."""
+
+
+async def survey(heads: LogHeads) -> Survey:
+    """Compare what is stored with what is known to have been.
+
+    Raises:
+        Unavailable: no answer.
+    """
+    bus = heads.bus
+    # First what is known: what is stored only grows, but for deleted conversations.
+    known = await heads.read()
+    if known.mark is None:
+        return Survey(known)
+    counts, info = await commit_counts(bus)
+    stored = {subject.partition(".")[2]: count for subject, count in counts.items()}
+    suspects = {name: log for name, log in known.logs.items() if stored.get(name, 0) < log.commits}
+    # Where an operator lets the server remove what is old, less than was stored is no loss.
+    damaged = [] if info["config"].get("max_age") else await _confirmed(bus, suspects)
+    went_back = (
+        int(info["state"]["last_seq"]) < known.upto or created_at(info) != known.mark.value.stream_created
+    )
+    return Survey(known, tuple(damaged), went_back)
+
+
+async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[DamagedLog]:
+    """Those that hold less for as long as `CONFIRM_S`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + CONFIRM_S[bus.settings.replicas]
+    found = {name: await _problem(bus, name, log) for name, log in suspects.items()}
+    while any(found.values()) and loop.time() < deadline:
+        await asyncio.sleep(LOOK_AGAIN_S)
+        found = {
+            name: await _problem(bus, name, suspects[name]) for name, problem in found.items() if problem
+        }
+    return [
+        found_now(tenant, conversation_id, problem)
+        for name, problem in found.items()
+        if problem is not None
+        for tenant, _, conversation_id in (name.partition("."),)
+    ]
+
+
+async def _problem(bus: Bus, name: str, log: KnownLog) -> str | None:
+    """What a log has lost; None when it has lost nothing, or was deleted."""
+    tenant, _, conversation_id = name.partition(".")
+    subject = subjects.conversation(tenant, conversation_id)
+    last = await jetstream.last_message(bus, EVENTS, subject)
+    first = await jetstream.next_message(bus, EVENTS, subject, after=0)
+    if last is None or first is None:
+        return f"all of it is gone: {log.commits} commits were stored"
+    try:
+        end = stored_commit(last).commit.last_seq
+        if is_tombstone(stored_commit(first)):
+            return None
+    except Poison as poison:
+        return poison.reason
+    info = await call(bus, api("STREAM.INFO", EVENTS), {"subjects_filter": subject})
+    count = sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())
+    if count >= log.commits:
+        return None
+    if last.stream_seq < log.last:
+        return f"its end after event {end} is gone: {log.commits} commits were stored, {count} are there"
+    return f"{log.commits - count} of the {log.commits} commits that were stored are gone from within it"

@@ -1,0 +1,63 @@
+"""Every vendor's adapter over the vendor's real SDK, and what its server was sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.support.backboard import BackboardServer
+
+from banksman.agent.providers.base import Provider, ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.model_server import ModelServer, RawReply, Reply
+
+VENDORS = ("anthropic", "openai", "backboard")
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """One vendor's adapter, and the server in the vendor's place."""
+
+    name: str
+    provider: Provider
+    model_server: ModelServer
+    backboard: BackboardServer
+
+    def play(self, *replies: Reply | RawReply) -> str:
+        """Load replies; returns the vendor's name of the model that plays them."""
+        if self.name == "backboard":
+            self.backboard.play(*replies)
+            return "openai/gpt-4o"
+        return self.model_server.play("golden", replies, by="count")
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Every request so far."""
+        if self.name == "backboard":
+            return [{"method": r.method, "path": r.path, "body": r.body} for r in self.backboard.requests]
+        return [
+            {"method": "POST", "path": request.path, "body": request.body}
+            for request in self.model_server.requests("golden")
+        ]
+
+    def violations(self) -> list[Any]:
+        """What the vendor would refuse."""
+        return [*self.model_server.violations, *self.backboard.violations]
+
+
+@pytest.fixture(params=VENDORS)
+async def vendor(request: pytest.FixtureRequest) -> AsyncGenerator[Vendor]:
+    async with ModelServer.running() as model_server, BackboardServer.running() as backboard:
+        settings = ProviderSettings.model_validate(
+            {
+                "openai_base_url": model_server.openai_url,
+                "anthropic_base_url": model_server.url,
+                "backboard_base_url": backboard.url,
+                "max_attempts": 1,
+            }
+        )
+        providers = Providers(settings)
+        await providers.warm(f"{request.param}:any")
+        yield Vendor(request.param, providers.choose(f"{request.param}:any")[0], model_server, backboard)
+        await providers.close()

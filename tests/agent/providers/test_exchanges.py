@@ -1,0 +1,101 @@
+"""Whole exchanges of two iterations, requests and replies, as each protocol makes them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.agent.providers.conftest import Vendor
+from tests.agent.providers.golden import golden, plain
+from tests.agent.providers.histories import OPTIONS, TOOLS
+from tests.support.deltas import Shown
+
+from banksman.agent.protocols import protocol_for
+from banksman.agent.protocols.base import Calls, ModelReply, ModelRequest
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.model_server import Reply, Usage
+from banksman.model_server import ToolCall as ScriptedCall
+from banksman.prompting.enhance import enhance
+
+RESULTS = {
+    "bash": {"success": True, "exit_code": 0, "stdout": "notes.txt\n", "stderr": ""},
+    "read_file": {"success": True, "path": "notes.txt", "content": "Buy milk.\n"},
+}
+
+AS_TEXT = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
+
+SCRIPTS: dict[ToolProtocol, list[Reply]] = {
+    "native": [
+        Reply(
+            text="Let me look.",
+            reasoning="Two calls at once.",
+            tool_calls=(
+                ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_1"),
+                ScriptedCall(name="read_file", arguments={"path": "notes.txt"}, id="call_2"),
+            ),
+            usage=Usage(input_tokens=200, output_tokens=40),
+        ),
+        Reply(
+            text="You have to buy milk.", usage=Usage(input_tokens=260, output_tokens=9, cached_tokens=200)
+        ),
+    ],
+    "json_text": [
+        Reply(text=AS_TEXT, usage=Usage(input_tokens=400, output_tokens=30)),
+        Reply(text="There is one file.", usage=Usage(input_tokens=450, output_tokens=6)),
+    ],
+}
+
+
+@pytest.mark.parametrize("protocol", ["native", "json_text"])
+async def test_an_exchange_with_calls_is_what_it_was(vendor: Vendor, protocol: ToolProtocol) -> None:
+    """R48, R49, R56, R62, R77, R79, R80, R85, R87, R92, R95, R113."""
+    replies = await converse(vendor, protocol)
+
+    exchange = {"requests": vendor.requests(), "replies": [plain(reply) for reply in replies]}
+    assert vendor.violations() == []
+    assert exchange == golden(f"exchanges/{vendor.name}-{protocol}", exchange)
+
+
+async def converse(vendor: Vendor, protocol_name: ToolProtocol) -> list[ModelReply]:
+    """Two iterations, as the loop would make them."""
+    model = vendor.play(*SCRIPTS[protocol_name])
+    protocol = protocol_for(protocol_name)
+    system = enhance("You keep notes.", TOOLS, protocol_name, mermaid=False).text
+    history: list[Message] = [UserMessage(message_id="m1", content="What do I have to do?")]
+    replies: list[ModelReply] = []
+    for _ in SCRIPTS[protocol_name]:
+        request = protocol.prepare(ModelRequest(model, system, tuple(history), TOOLS, OPTIONS, "c1"))
+        replies.append(await vendor.provider.complete(request, deltas=Shown(), deadline_s=30))
+        history += said_and_done(protocol_name, vendor.name, replies[-1])
+    return replies
+
+
+def said_and_done(protocol: ToolProtocol, vendor: str, reply: ModelReply) -> list[Message]:
+    reading = protocol_for(protocol).read(reply)
+    if not isinstance(reading, Calls):
+        return []
+    calls = tuple(
+        ToolCall(
+            id=f"c{number}",
+            name=call.name,
+            arguments=call.arguments or {},
+            provider_call_id=call.provider_call_id,
+            terminate=call.terminate,
+        )
+        for number, call in enumerate(reading.calls, 1)
+    )
+    said = AssistantMessage(
+        message_id="m2",
+        content=reading.text,
+        calls=calls,
+        protocol=protocol,
+        provider=vendor,
+        provider_state=reply.provider_state,
+    )
+    results = [
+        ToolMessage(
+            name=call.name,
+            result=ToolResult.model_validate({"tool_call_id": call.id, "content": RESULTS[call.name]}),
+        )
+        for call in calls
+    ]
+    return [said, *results]

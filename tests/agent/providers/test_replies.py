@@ -1,0 +1,32 @@
+"""What each vendor's streams mean to us. The streams are written by hand, from the vendors' documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.agent.providers.conftest import Vendor
+from tests.agent.providers.golden import golden, plain
+from tests.agent.providers.histories import TOOLS, user
+from tests.support.deltas import Shown
+
+from banksman.agent.protocols.base import ModelRequest
+from banksman.model_server import RawReply
+
+STREAMS = Path(__file__).parent / "golden" / "streams"
+
+NAMES = ("text", "parallel-calls", "reasoning", "cut-by-length", "unknown-events")
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_stream_is_read_as_agreed(vendor: Vendor, name: str) -> None:
+    """R48, R81, R90, R91, R94, R99."""
+    stream = (STREAMS / vendor.name / f"{name}.sse").read_text(encoding="utf-8")
+    model = vendor.play(RawReply(raw_chunks=(stream,)))
+    shown = Shown()
+
+    request = ModelRequest(model, "Be brief.", (user("go"),), TOOLS)
+    reply = await vendor.provider.complete(request, deltas=shown, deadline_s=30)
+
+    found = {"shown": {"message": shown.message, "reasoning": shown.reasoning}, "reply": plain(reply)}
+    assert found == golden(f"replies/{vendor.name}/{name}", found)

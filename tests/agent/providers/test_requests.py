@@ -1,0 +1,26 @@
+"""What each vendor is sent for a history, byte for byte of its JSON."""
+
+from __future__ import annotations
+
+import pytest
+from tests.agent.providers.conftest import Vendor
+from tests.agent.providers.golden import golden
+from tests.agent.providers.histories import histories
+from tests.support.deltas import Shown
+
+from banksman.model_server import Reply
+from banksman.model_server.thinking import signature_of
+
+SIGNATURE = signature_of("Two at once.")
+
+
+@pytest.mark.parametrize("name", histories("", ""))
+async def test_a_history_is_sent_as_agreed(vendor: Vendor, name: str) -> None:
+    """R57, R62, R77, R79, R80, R85, R87, R92, R95, R113."""
+    model = vendor.play(Reply(text="Fine."))
+
+    request = histories(vendor.name, SIGNATURE)[name].request(model)
+    await vendor.provider.complete(request, deltas=Shown(), deadline_s=30)
+
+    assert vendor.violations() == []
+    assert vendor.requests() == golden(f"requests/{vendor.name}/{name.replace(' ', '-')}", vendor.requests())

@@ -1,0 +1,92 @@
+"""The AppArmor profiles are read by the parsers of the hosts that they are for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.compose import PLUGIN_RELEASE, ROOT, Compose
+from tests.support.debian import cache_directory, exclusively, make_archive
+from tests.support.privileged import require
+
+PROFILES = ROOT / "deploy" / "apparmor"
+
+Parse = Callable[[Path], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def host_parser() -> Parse:
+    """This machine's parser: version 3 on Debian 12, without a kernel that has AppArmor."""
+    program = shutil.which("apparmor_parser") or shutil.which("apparmor_parser", path="/usr/sbin:/sbin")
+    require("apparmor_parser", program is not None, "the AppArmor profiles")
+    return lambda profile: _parse([str(program)], profile)
+
+
+@pytest.fixture(scope="module")
+def newer_parser(tmp_path_factory: pytest.TempPathFactory) -> Parse:
+    """Version 4, which mediates user namespaces, from the next release of the mirror."""
+    archive = cache_directory() / f"apparmor-{PLUGIN_RELEASE}.tar"
+    with exclusively(cache_directory() / "apparmor.lock"):
+        if not archive.exists():
+            make_archive(archive, ["apparmor"], variant="extract", release=PLUGIN_RELEASE)
+    root = tmp_path_factory.mktemp("apparmor")
+    with tarfile.open(archive) as packed:
+        packed.extractall(root, filter=lambda member, _: None if member.isdev() else member)
+    (loader,) = root.glob("usr/lib/*/ld-linux-*.so.*")
+    command = [str(loader), "--library-path", str(loader.parent), str(root / "usr/sbin/apparmor_parser")]
+    return lambda profile: _parse([*command, "--base", str(root / "etc/apparmor.d")], profile)
+
+
+def _parse(parser: list[str], profile: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*parser, "--skip-kernel-load", "--skip-cache", str(profile)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_containers_profile_is_read_by_the_parser_of_this_host(host_parser: Parse) -> None:
+    done = host_parser(PROFILES / "banksman-tool-runner")
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("profile", sorted(path.name for path in PROFILES.iterdir()))
+def test_every_profile_is_read_by_a_parser_that_knows_user_namespaces(
+    newer_parser: Parse, profile: str
+) -> None:
+    done = newer_parser(PROFILES / profile)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_parser_refuses_a_rule_that_does_not_exist(newer_parser: Parse, tmp_path: Path) -> None:
+    text = (PROFILES / "banksman-bwrap").read_text(encoding="utf-8")
+    broken = tmp_path / "broken"
+    broken.write_text(text.replace("userns,", "usernames,"), encoding="utf-8")
+
+    assert newer_parser(broken).returncode != 0
+
+
+def test_its_compose_file_adds_the_profile_to_the_other_settings(built: Compose) -> None:
+    confined = replace(built, overrides=(ROOT / "deploy" / "docker" / "compose.apparmor.yaml",))
+
+    options = yaml.safe_load(confined("config"))["services"]["tool-runner"]["security_opt"]
+
+    assert [option.partition("=")[0] for option in options] == [
+        "no-new-privileges:true",
+        "seccomp",
+        "systempaths",
+        "apparmor",
+    ]
+    assert options[-1] == "apparmor=banksman-tool-runner"

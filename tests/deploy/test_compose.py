@@ -1,0 +1,202 @@
+"""compose.yaml is accepted, keeps services apart, and lets bubblewrap work in the tool-runner's container."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.paths import ROOT
+from tests.support.privileged import require
+
+PROFILE = ROOT / "deploy" / "docker" / "seccomp-tool-runner.json"
+
+AS_NOBODY = """
+import os, shutil, sys
+
+def become_nobody():
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+command = sys.argv[1:]
+program = shutil.which(command[0])
+"""
+
+WITHOUT_PROFILE = f"""
+{AS_NOBODY}
+become_nobody()
+os.execv(program, command)
+"""
+
+UNDER_PROFILE = f"""
+{AS_NOBODY}
+import json
+import pyseccomp
+
+profile = json.load(open({str(PROFILE)!r}))
+rules = pyseccomp.SyscallFilter(pyseccomp.ERRNO(profile["defaultErrnoRet"]))
+for entry in profile["syscalls"]:
+    limits = [pyseccomp.Arg(a["index"], pyseccomp.EQ, a["value"]) for a in entry.get("args", ())]
+    for name in entry["names"]:
+        try:
+            rules.add_rule(pyseccomp.ALLOW, name, *limits)
+        except (OSError, ValueError):
+            continue  # as an engine does with a name that its libseccomp does not know
+become_nobody()
+rules.load()
+os.execv(program, command)
+"""
+
+BWRAP = (
+    "bwrap --unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try "
+    "--disable-userns --uid 1000 --gid 1000 --new-session --die-with-parent --cap-drop ALL "
+    "--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 "
+    "--dev /dev --proc /proc --size 1048576 --tmpfs /tmp --remount-ro / --clearenv"
+).split()
+
+
+@pytest.fixture(scope="module")
+def compose() -> list[str]:
+    """The command of whichever Compose there is."""
+    plugin = (
+        subprocess.run(["docker", "compose", "version"], capture_output=True)
+        if shutil.which("docker")
+        else None
+    )
+    if plugin and plugin.returncode == 0:
+        return ["docker", "compose"]
+    require(
+        "Docker Compose", shutil.which("docker-compose") is not None, "compose.yaml read by Compose itself"
+    )
+    return ["docker-compose"]
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """The services as written, merge keys resolved."""
+    return yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+
+
+def test_compose_accepts_the_file_with_every_profile(compose: list[str]) -> None:
+    done = subprocess.run(
+        [*compose, "--file", str(ROOT / "compose.yaml"), "--profile", "docker-sandbox", "config", "--quiet"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_gateway_is_reached_from_outside_and_only_from_this_machine(
+    services: dict[str, Any],
+) -> None:
+    assert {name: service["ports"] for name, service in services.items() if "ports" in service} == {
+        "gateway": ["127.0.0.1:${BANKSMAN_PORT:-8080}:8080"]
+    }
+
+
+def test_no_service_mounts_the_key_of_another(services: dict[str, Any]) -> None:
+    mounted = {
+        name: {mount.split(":")[0] for mount in service.get("volumes", ()) if mount.startswith("nkeys-")}
+        for name, service in services.items()
+        if name != "keys"
+    }
+
+    assert {name: keys for name, keys in mounted.items() if keys} == {
+        "agent": {"nkeys-agent"},
+        "gateway": {"nkeys-gateway"},
+        "nats": {"nkeys-nats"},
+        "provision": {"nkeys-operator"},
+        "tool-runner": {"nkeys-tool-runner"},
+        "tool-runner-docker": {"nkeys-tool-runner"},
+        "workflows": {"nkeys-workflows"},
+    }
+
+
+def test_no_provider_key_reaches_a_service_that_calls_no_model(services: dict[str, Any]) -> None:
+    holders = {name for name, service in services.items() if "API_KEY" in str(service.get("environment"))}
+
+    assert holders == {"agent", "gateway"}
+
+
+def test_no_service_runs_as_root_with_a_capability_or_a_writable_root(services: dict[str, Any]) -> None:
+    walls = {
+        name: (service["user"], service["cap_drop"], service["read_only"], service["security_opt"][0])
+        for name, service in services.items()
+    }
+
+    assert set(map(str, walls.values())) == {
+        str(("10001:10001", ["ALL"], True, "no-new-privileges:true")),
+    }, walls
+
+
+def test_only_the_docker_profile_holds_the_engine_socket(services: dict[str, Any]) -> None:
+    holders = {name for name, service in services.items() if "docker.sock" in str(service.get("volumes"))}
+
+    assert holders == {"tool-runner-docker"}
+    assert services["tool-runner-docker"]["profiles"] == ["docker-sandbox"]
+
+
+def test_bubblewrap_makes_its_sandbox_under_the_container_profile() -> None:
+    require_user_namespaces()
+
+    done = under_profile([*BWRAP, "bash", "-c", "echo inside; ls /proc | grep -c '^[0-9]'"])
+
+    assert done.stdout.startswith("inside\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("ptrace", 101),
+        ("add_key", 248),
+        ("setns", 308),
+        ("bpf", 321),
+        ("userfaultfd", 323),
+        ("io_uring_setup", 425),
+    ],
+)
+def test_the_container_profile_refuses(call: str, number: int) -> None:
+    require("an x86-64 machine", os.uname().machine == "x86_64", f"{call} by its number")
+    program = f"$! = 0; syscall({number}, 0, 0, 0, 0); print $! + 0"
+
+    done = under_profile(["perl", "-e", program])
+
+    assert done.stdout == "1", (call, done.stdout, done.stderr)
+
+
+def test_the_container_profile_is_what_its_generator_describes() -> None:
+    allowed = {
+        name
+        for entry in json.loads(PROFILE.read_text())["syscalls"]
+        if "args" not in entry
+        for name in entry["names"]
+    }
+
+    assert {"clone", "unshare", "mount", "umount2", "pivot_root", "openat2", "seccomp"} <= allowed
+    assert allowed.isdisjoint(
+        {"bpf", "ptrace", "keyctl", "kexec_load", "init_module", "open_by_handle_at", "setns"}
+    )
+
+
+def under_profile(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command as an ordinary user under the tool-runner's container profile."""
+    return _python(UNDER_PROFILE, command)
+
+
+def require_user_namespaces() -> None:
+    """Leave the check out where an ordinary user may make no namespace, whatever the profile."""
+    made = shutil.which("bwrap") is not None and _python(WITHOUT_PROFILE, [*BWRAP, "true"]).returncode == 0
+    require("user namespaces and bubblewrap", made, "bubblewrap under the container's profile")
+
+
+def _python(program: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *command], capture_output=True, text=True, cwd="/", timeout=20
+    )

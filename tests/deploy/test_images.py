@@ -1,0 +1,63 @@
+"""What the images hold, and what they must not: the secrets of their build."""
+
+import subprocess
+
+import pytest
+
+from tests.support.compose import MARKER, TAG, Compose
+
+CONTROL = "Successfully uninstalled"
+"""A text of pip's own code, which is in every image."""
+
+IMAGES = ("agent", "gateway", "model-server", "nats", "tool-runner", "workflows")
+
+
+def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: Compose) -> None:
+    names = [f"banksman-{name}:{TAG}" for name in IMAGES]
+
+    histories = [built.engine.output("history", "--no-trunc", name) for name in names]
+    found = _found_in_layers(built, names, MARKER, CONTROL)
+
+    assert not [history for history in histories if MARKER in history]
+    assert found == {CONTROL}
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_runs_as_nobody_with_its_own_command_and_no_files_of_the_build(
+    built: Compose, image: str
+) -> None:
+    files = "find /src /run/secrets /requirements -type f; find / -xdev -name pip.conf 2>/dev/null"
+
+    done = _run(built, image, f"id -u; banksman --help | head -c 5; {files}; touch /opt/banksman/x")
+
+    assert done.stdout.split() == ["10001", "Usage"], done.stdout
+    assert "/opt/banksman/x': Permission denied" in done.stderr, done.stderr
+
+
+def test_only_the_tool_runners_image_has_bubblewrap(built: Compose) -> None:
+    present = [
+        image for image in IMAGES if _run(built, image, "type -P bwrap prlimit bash | wc -l").stdout == "3\n"
+    ]
+
+    assert present == ["tool-runner"]
+
+
+def _run(built: Compose, image: str, script: str) -> subprocess.CompletedProcess[str]:
+    command = ("run", "--rm", "--network=none", "--entrypoint=bash", f"banksman-{image}:{TAG}", "-c", script)
+    return built.engine.docker(*command, timeout_s=120)
+
+
+def _found_in_layers(built: Compose, names: list[str], *texts: str) -> set[str]:
+    """Which of the texts the images' layers and descriptions hold; layers are saved uncompressed."""
+    with subprocess.Popen(
+        ["docker", "save", *names], env=built.engine.environment, stdout=subprocess.PIPE
+    ) as saving:
+        patterns = [word for text in texts for word in ("-e", text)]
+        searched = subprocess.run(
+            ["grep", "--text", "--only-matching", "--fixed-strings", *patterns],
+            stdin=saving.stdout,
+            capture_output=True,
+            text=True,
+        )
+    assert saving.returncode == 0
+    return set(searched.stdout.split("\n")) - {""}

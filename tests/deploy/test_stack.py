@@ -1,0 +1,84 @@
+"""compose.yaml starts the whole system, and what it starts works."""
+
+import json
+import subprocess
+from urllib.request import urlopen
+
+from tests.support.client import Client
+from tests.support.compose import Compose
+
+from .conftest import PATIENCE_S, bash_in
+
+
+def test_the_page_answers_on_the_published_port(stack: Compose) -> None:
+    with urlopen(stack.url, timeout=PATIENCE_S) as answer:
+        assert "<title>Banksman" in answer.read().decode()
+
+
+async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(stack: Compose) -> None:
+    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+        conversation = await client.create()
+
+        run = await client.chat(conversation, 'write "signal" to notes.txt')
+        await client.approve(run)
+        written = await client.finished(run)
+        shown = await bash_in(client, conversation, "pwd; id -u; cat notes.txt; echo; hostname")
+        read = await client.run(conversation, "read notes.txt")
+
+    assert written["status"] == "completed"
+    assert shown["stdout"].split() == ["/workspace", "1000", "signal", "sandbox"]
+    assert "signal" in read["content"]
+
+
+def test_every_container_has_the_walls_of_the_file(stack: Compose) -> None:
+    services = stack("config", "--services").split()
+
+    walls = {
+        name: wall
+        for name in services
+        for container in stack.containers(name)
+        for wall in [_wall(stack, container)]
+    }
+
+    assert set(walls) == set(services)
+    assert set(walls.values()) == {("10001:10001", True, ("ALL",), None, True, True)}, walls
+
+
+def _wall(stack: Compose, container: str) -> tuple[object, ...]:
+    known = json.loads(stack.engine.output("inspect", container))[0]
+    host = known["HostConfig"]
+    return (
+        known["Config"]["User"],
+        host["ReadonlyRootfs"],
+        tuple(host["CapDrop"]),
+        host["CapAdd"],
+        "no-new-privileges:true" in host["SecurityOpt"],
+        host["Init"],
+    )
+
+
+def test_no_service_logs_an_error(stack: Compose) -> None:
+    logs = stack("logs", "--no-color")
+
+    assert [line for line in logs.splitlines() if '"level": "error"' in line or "Traceback" in line] == []
+
+
+def test_nats_and_the_runner_are_reached_by_nobody_outside(stack: Compose) -> None:
+    published = stack.engine.output(
+        "ps", "--filter", f"label=com.docker.compose.project={stack.project}", "--format", "{{.Ports}}"
+    )
+
+    assert [line for line in published.splitlines() if line] == [f"127.0.0.1:{stack.port}->8080/tcp"]
+
+
+def test_a_service_on_the_bus_alone_has_no_way_out(stack: Compose) -> None:
+    program = (
+        "import socket\n"
+        "for host in ('1.1.1.1', '169.254.169.254'):\n"
+        "    try: socket.create_connection((host, 80), 3); print('out')\n"
+        "    except OSError as error: print('no way')"
+    )
+
+    done: subprocess.CompletedProcess[str] = stack.execute("workflows", "python", "-c", program)
+
+    assert done.stdout.split("\n")[:2] == ["no way", "no way"], done.stderr

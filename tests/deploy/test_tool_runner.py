@@ -1,0 +1,181 @@
+"""The tool-runner's container as compose.yaml sets it up: bubblewrap in it, attacks, limits, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.client import Client
+from tests.support.compose import Compose
+
+from .conftest import PATIENCE_S, bash, bash_in, ready
+
+RUNNER = "tool-runner"
+
+OUTSIDE = "/proc/*/root"
+"""Where a process that is not in the sandbox would show the container's files."""
+
+# A command that succeeds is an attack that succeeds.
+ATTACKS = {
+    "the runner's variables": "tr '\\0' '\\n' < /proc/1/environ | grep BANKSMAN || env | grep BANKSMAN",
+    "the runner's seed": f"cat /keys/tool-runner/*.nk {OUTSIDE}/keys/tool-runner/*.nk | grep .",
+    "other workspaces": f"ls /workspaces || ls {OUTSIDE}/workspaces",
+    "processes outside": "ls -d /proc/[0-9]* | wc -l | grep -E '[0-9][0-9]|[6-9]'",
+    "the kernel's settings": "echo x > /proc/sys/kernel/core_pattern || echo 1 > /proc/sys/vm/drop_caches",
+    "the kernel's keys": "echo h > /proc/sysrq-trigger || cat /proc/kcore | head -c 1 | grep .",
+    "a mount": "mount -t tmpfs x /tmp || mount --bind /usr /tmp || umount -l /proc",
+    "a namespace": "unshare --user --map-root-user true || unshare --mount true || unshare --net true",
+    "a namespace of pid 1": "nsenter --target 1 --mount true || chroot / true",
+    "a capability": "grep ^Cap /proc/self/status | grep -v 0000000000000000",
+    "a set-uid program": "grep NoNewPrivs /proc/self/status | grep 0 || su -c true",
+    "the programs": "touch /usr/bin/x || touch /etc/x || touch /x",
+    "a device": "mknod d b 8 0 || head -c 1 /dev/sda || head -c 1 /dev/mem",
+    "the engine": "ls /var/run/docker.sock || ls /run/docker.sock",
+    "control groups": "ls /sys/fs/cgroup",
+    "the cloud's metadata": "timeout 5 bash -c 'exec 3<>/dev/tcp/169.254.169.254/80'",
+    "the internet": "timeout 5 bash -c 'exec 3<>/dev/tcp/1.1.1.1/53'",
+}
+
+ESCAPED = {
+    "the kernel's settings": "echo x > /proc/sys/kernel/core_pattern || echo 1 > /proc/sys/vm/drop_caches",
+    "the kernel's keys": "echo h > /proc/sysrq-trigger",
+    "the programs": "touch /usr/bin/x || touch /etc/x || touch /opt/banksman/x",
+    "a set-uid program": "su -c true || mount -t tmpfs x /tmp",
+    "a device": "mknod /tmp/d b 8 0",
+    "keys of other services": "ls /keys/*/* | grep -v ^/keys/tool-runner",
+    "control groups": "mkdir /sys/fs/cgroup/x || mkdir /sys/fs/cgroup/memory/x",
+}
+
+
+@pytest.mark.parametrize("aim", ATTACKS)
+async def test_a_command_does_not_reach(stack: Compose, aim: str) -> None:
+    result = await bash(stack, ATTACKS[aim])
+
+    assert result["exit_code"] not in (0, None), result
+    assert result["stdout"] == "", result
+
+
+@pytest.mark.parametrize(
+    "present",
+    ["env | grep -q BANKSMAN_NATS__URL", "grep -q . /keys/tool-runner/tool-runner.nk", "ls /workspaces"],
+)
+def test_what_commands_must_not_see_is_there_in_the_container(stack: Compose, present: str) -> None:
+    assert stack.execute(RUNNER, "bash", "-c", present).returncode == 0
+
+
+@pytest.mark.parametrize(("service", "port"), [("nats", 4222), ("gateway", 8080), ("model-server", 8000)])
+async def test_a_command_does_not_reach_a_service_that_its_runner_reaches(
+    stack: Compose, service: str, port: int
+) -> None:
+    connects = f"timeout 5 bash -c 'exec 3<>/dev/tcp/{_address(stack, service)}/{port}'"
+
+    from_the_container = stack.execute(RUNNER, "bash", "-c", connects)
+    result = await bash(stack, connects)
+
+    assert from_the_container.returncode == 0, from_the_container.stderr
+    assert result["exit_code"] not in (0, None), result
+
+
+@pytest.mark.parametrize("aim", ESCAPED)
+def test_one_that_got_out_of_the_sandbox_does_not_reach(stack: Compose, aim: str) -> None:
+    done = stack.execute(RUNNER, "bash", "-c", ESCAPED[aim])
+
+    assert done.returncode != 0, done.stdout
+
+
+async def test_neighbours_share_no_file_and_one_conversation_keeps_its_own(stack: Compose) -> None:
+    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+        first, second = await client.create(), await client.create()
+        await bash_in(client, first, "echo mine > kept.txt")
+
+        kept = await bash_in(client, first, "cat kept.txt")
+        other = await bash_in(client, second, "ls -A")
+
+    assert (kept["stdout"], other["stdout"]) == ("mine\n", "")
+
+
+async def test_where_memory_ends_the_kernel_kills_commands_and_never_the_runner(stack: Compose) -> None:
+    # Each process is smaller than the runner: by size alone the kernel would choose that.
+    many = (
+        "for i in {1..20}; do python3 -S -c 'import time; x = b\"x\" * (40 << 20); time.sleep(50)' & done; "
+        "wait -n; code=$?; kill $(jobs -p) 2>/dev/null; exit $code"
+    )
+    before = _incarnation(stack)
+    with _memory(stack, "400m"):
+        crowd = await bash(stack, many)
+        single = await bash(stack, "python3 -c 'x = b\"x\" * (900 << 20)'")
+        after = await bash(stack, "echo fine")
+
+    assert (crowd["exit_code"], single["exit_code"]) == (137, 137), (crowd, single)
+    assert after["stdout"] == "fine\n"
+    assert _incarnation(stack) == before
+    assert _kills(stack) >= 2
+
+
+async def test_a_stop_lets_a_running_command_finish_and_the_next_start_goes_on(stack: Compose) -> None:
+    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+        conversation = await client.create()
+        run = await client.chat(conversation, "run `echo begun > begun; sleep 4; echo finished`")
+        await client.approve(run)
+        await client.event("tool_call.started", run_id=run)
+
+        await asyncio.to_thread(stack, "stop", RUNNER)
+        ended = stack.inspect(RUNNER)["State"]
+        (call,) = (await client.finished(run))["tool_calls"]
+        await ready(stack, RUNNER)
+        kept = await bash_in(client, conversation, "cat begun")
+
+    assert call["result"]["stdout"] == "finished\n"
+    assert (ended["Status"], ended["ExitCode"]) == ("exited", 0)
+    assert kept["stdout"] == "begun\n"
+
+
+async def test_a_killed_container_leaves_its_call_unknown_its_files_kept_and_nothing_running(
+    stack: Compose,
+) -> None:
+    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+        conversation = await client.create()
+        run = await client.chat(conversation, "run `echo begun > begun; sleep 50`")
+        await client.approve(run)
+        await client.event("tool_call.started", run_id=run)
+
+        stack.engine.output("kill", stack.container(RUNNER))
+        await client.finished(run)
+        await ready(stack, RUNNER)
+        kept = await bash_in(client, conversation, "cat begun")
+
+    outcomes = [event["data"]["error_kind"] for event in client.events(conversation, "tool_call.completed")]
+    assert outcomes == ["unknown_outcome", None]
+    assert kept["stdout"] == "begun\n"
+    assert stack.execute(RUNNER, "pgrep", "sleep").returncode == 1
+
+
+def _address(stack: Compose, service: str) -> str:
+    networks = stack.inspect(service)["NetworkSettings"]["Networks"]
+    return str(networks[f"{stack.project}_bus"]["IPAddress"])
+
+
+@contextmanager
+def _memory(stack: Compose, limit: str) -> Generator[None]:
+    container = stack.container(RUNNER)
+    given = stack.inspect(RUNNER)["HostConfig"]["Memory"]
+    stack.engine.output("update", "--memory", limit, "--memory-swap", limit, container)
+    try:
+        yield
+    finally:
+        stack.engine.output("update", "--memory", str(given), "--memory-swap", str(given), container)
+
+
+def _incarnation(stack: Compose) -> tuple[str, int]:
+    known = stack.inspect(RUNNER)
+    return known["State"]["StartedAt"], known["RestartCount"]
+
+
+def _kills(stack: Compose) -> int:
+    """How often the kernel killed a process of the container for its memory; cgroup v1 or v2."""
+    files = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2>/dev/null"
+    lines = stack.execute(RUNNER, "sh", "-c", files).stdout.splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -1,0 +1,63 @@
+"""A tool-runner whose container lacks a setting refuses calls and names the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.compose import Compose
+
+PROFILE = "seccomp=./deploy/docker/seccomp-tool-runner.json"
+UNMASKED = "systempaths=unconfined"
+
+WEAKER = {
+    "the engine's seccomp profile": ([UNMASKED], "seccomp profile of this project"),
+    "a masked /proc": ([PROFILE], UNMASKED),
+    "a masked /proc without seccomp": (["seccomp=unconfined"], UNMASKED),
+}
+"""Settings beside no-new-privileges, and what the refusal must name."""
+
+
+READINESS = """
+import json, time, urllib.error, urllib.request
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    try:
+        answer = json.load(urllib.request.urlopen("http://127.0.0.1:8081/readyz", timeout=5))
+    except urllib.error.HTTPError as error:
+        answer = json.load(error)
+    except OSError:
+        answer = {}
+    if answer.get("ready") or "sandbox" in answer.get("problems", {}):
+        break
+    time.sleep(0.1)
+print(answer)
+"""
+"""What a health check of the container is told once the runner has tried its sandbox."""
+
+
+@pytest.fixture(scope="module")
+def weakened(stack: Compose, tmp_path_factory: pytest.TempPathFactory) -> Generator[Compose]:
+    """The stack with another file for its tool-runner; afterwards as compose.yaml has it."""
+    override = tmp_path_factory.mktemp("weaker") / "compose.weaker.yaml"
+    yield replace(stack, overrides=(override,))
+    stack("up", "--detach", "--wait", "--no-deps", "tool-runner")
+
+
+@pytest.mark.parametrize("settings", WEAKER)
+def test_the_runner_is_not_ready_and_names_the_setting_under(weakened: Compose, settings: str) -> None:
+    options, named = WEAKER[settings]
+    _write(weakened.overrides[0], ["no-new-privileges:true", *options])
+    weakened("up", "--detach", "--no-deps", "tool-runner")
+
+    told = weakened.execute("tool-runner", "python", "-c", READINESS)
+
+    assert named in told.stdout, told.stdout + told.stderr
+
+
+def _write(override: Path, security_opt: list[str]) -> None:
+    lines = "".join(f"      - {option}\n" for option in security_opt)
+    override.write_text(f"services:\n  tool-runner:\n    security_opt: !override\n{lines}", encoding="utf-8")

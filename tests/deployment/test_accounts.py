@@ -1,0 +1,333 @@
+"""Who may do what on the one server configuration that a deployment runs."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.errors import NoResponders, WrongLastSequence
+from banksman.bus.jetstream import ApiError, call, last_message
+from banksman.bus.kv import Bucket
+from banksman.bus.leases import renew_lease, take_lease
+from banksman.bus.log import EventLog
+from banksman.bus.messages import Message
+from banksman.bus.objects import Objects
+from banksman.bus.publish import durable
+from banksman.bus.slots import CallSlots
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallFinished, CallStarted, RunnerLease
+from banksman.contracts.errors import Forbidden
+from banksman.contracts.ids import new_id
+from banksman.contracts.tools import ToolResult
+from banksman.deployment import users
+from banksman.deployment.accounts import Tenant, render_config, user_names
+from banksman.deployment.conf import Variable
+from banksman.deployment.keys import generate_keys, key_variable
+from banksman.deployment.streams import verify
+from banksman.deployment.topology import StorageBudget, app_topology
+from tests.support.fixtures import BUDGET, SecuredNats
+from tests.support.paths import ROOT
+from tests.support.patience import PATIENCE_S
+
+Connect = Callable[[str], Coroutine[Any, Any, Bus]]
+
+RUNNER = "tool-runner-r1"
+
+
+@pytest.fixture
+async def connect(secured_nats: SecuredNats) -> AsyncGenerator[Connect]:
+    opened: list[Bus] = []
+
+    async def as_user(user: str) -> Bus:
+        opened.append(await secured_nats.connect(user))
+        return opened[-1]
+
+    yield as_user
+    for bus in opened:
+        await bus.close()
+
+
+def started(attempt: str, runner: str | None = "r1") -> CallStarted:
+    return CallStarted(conversation_id="c1", attempt=attempt, runner=runner, runner_epoch=1, ts=now())
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def collect(bus: Bus, subject: str) -> asyncio.Queue[Message]:
+    queue: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def put(message: Message) -> None:
+        queue.put_nowait(message)
+
+    await bus.subscribe(subject, put)
+    await bus.ready()
+    return queue
+
+
+async def first(queue: asyncio.Queue[Message]) -> Message:
+    async with asyncio.timeout(PATIENCE_S):
+        return await queue.get()
+
+
+async def test_a_runner_takes_a_call_and_stores_its_start_and_result_in_app(
+    connect: Connect, tenant: str
+) -> None:
+    agent, runner = await connect(users.AGENT), await connect(RUNNER)
+
+    async def accept(message: Message) -> None:
+        await runner.publish(message.reply, b"accepted")
+
+    await runner.subscribe(subjects.tool_call("r1", subjects.ANY, subjects.ANY), accept)
+    await runner.ready()
+    assert await agent.request(subjects.tool_call("r1", tenant, "c1"), b"{}", 5) == b"accepted"
+
+    writer = CallSlots(runner, may_read=False)
+    assert (await writer.put_started(tenant, started("k-1"))).fresh
+    result = ToolResult(tool_call_id="k", content={"success": True}, runner="r1")
+    finished = CallFinished(conversation_id="c1", attempt="k-1", result=result)
+    assert (await writer.put_result(tenant, finished, runner_epoch=1)).fresh
+
+    facts = await CallSlots(agent).facts(tenant, "k-1")
+    assert facts.started is not None and facts.started.runner == "r1"
+    assert facts.result == finished
+
+
+async def test_a_runner_learns_that_its_start_came_second_without_a_right_to_read(
+    connect: Connect, tenant: str
+) -> None:
+    agent, runner = await connect(users.AGENT), await connect(RUNNER)
+    void = CallStarted(conversation_id="c1", attempt="k-2", runner=None, void=True, ts=now())
+    assert (await CallSlots(agent).put_started(tenant, void)).fresh
+    placed = await CallSlots(runner, may_read=False).put_started(tenant, started("k-2"))
+    assert not placed.fresh
+    assert placed.stored is None
+
+
+async def test_a_runner_renews_its_own_lease_and_no_other(connect: Connect) -> None:
+    agent, runner = await connect(users.AGENT), await connect(RUNNER)
+    mine = RunnerLease(runner="r1", runner_epoch=1)
+    revision = await take_lease(runner, mine)
+    later = await renew_lease(runner, mine, revision)
+    with pytest.raises(WrongLastSequence):
+        await renew_lease(runner, mine, revision)
+    entry = await Bucket(agent, "runners", RunnerLease).get("r1")
+    assert entry is not None and entry.revision == later
+    with pytest.raises(Forbidden):
+        await take_lease(runner, RunnerLease(runner="r2", runner_epoch=9))
+
+
+async def test_a_dead_runner_is_known_at_once(connect: Connect, tenant: str) -> None:
+    agent = await connect(users.AGENT)
+    with pytest.raises(NoResponders):
+        await agent.request(subjects.tool_call("r2", tenant, "c1"), b"{}", 5)
+
+
+async def test_progress_of_a_runner_reaches_the_gateway(connect: Connect, tenant: str) -> None:
+    gateway, runner = await connect(users.GATEWAY), await connect(RUNNER)
+    heard = await collect(gateway, subjects.tool_progress(tenant, subjects.ANY))
+    await runner.publish(subjects.tool_progress(tenant, "c1"), b"line")
+    assert (await first(heard)).data == b"line"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        subjects.approval_reply("t1", "a1"),
+        subjects.approval_request("t1", "a1"),
+        subjects.run_work("t1", "c1"),
+        subjects.conversation("t1", "c1"),
+        subjects.tool_call("r2", "t1", "c1"),
+        subjects.stored(subjects.tool_result("t1", "k-1")),
+        "$JS.API.STREAM.CREATE.X",
+        "$JS.API.CONSUMER.MSG.NEXT.RUNS.agents",
+        "$KV.owners.t1.c1",
+        "$KV.runners.r2",
+        "_INBOX_agent.x",
+    ],
+)
+async def test_a_runner_may_publish_nothing_else(connect: Connect, subject: str) -> None:
+    runner = await connect(RUNNER)
+    with pytest.raises(Forbidden):
+        await durable(runner, subject, b"forged", msg_id=f"forged:{subject}")
+    assert runner.stats.forbidden == 1
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        subjects.live("*", "*"),
+        subjects.tool_call("r2", "*", "*"),
+        subjects.approval_reply("*", "*"),
+        "stored.>",
+        "_INBOX_agent.>",
+        ">",
+    ],
+)
+async def test_a_runner_may_hear_nothing_else(connect: Connect, subject: str) -> None:
+    runner = await connect(RUNNER)
+    await collect(runner, subject)
+    assert runner.stats.forbidden == 1
+
+
+async def test_a_reply_subject_that_a_runner_forges_stays_in_its_account(
+    connect: Connect, tenant: str
+) -> None:
+    """A permitted request's reply subject is not checked: so it must not reach APP."""
+    agent, runner = await connect(users.AGENT), await connect(RUNNER)
+    inbox = f"{agent.inbox_prefix}.forged"
+    heard_by_agent = await collect(agent, f"{inbox}.*")
+    target = subjects.run_work(tenant, "c1")
+    slot = subjects.tool_started(tenant, "k-3")
+    for number, reply in enumerate((f"{inbox}.1", target)):
+        await runner.nc.publish(slot, b"x", reply=reply, headers={"Nats-Msg-Id": f"{tenant}:{number}"})
+    await runner.ready()
+    # The slot was written, so the server has answered both by now.
+    assert await CallSlots(runner, may_read=False).put_started(tenant, started("k-3"))
+    await agent.ready()
+    assert heard_by_agent.empty()
+    operator = await connect(users.OPERATOR)
+    assert await last_message(operator, "RUNS", target) is None
+
+
+async def test_app_cannot_be_read_from_run(connect: Connect) -> None:
+    """RUN has a JetStream of its own: the same API subject reaches only that."""
+    files = await connect(users.OPERATOR_FILES)
+    found = await verify(files, app_topology(BUDGET))
+    assert "stream EVENTS is missing" in found
+
+
+async def test_outputs_are_written_by_the_runner_and_read_by_the_gateway(
+    connect: Connect, tenant: str
+) -> None:
+    runner, gateway = await connect(RUNNER), await connect(users.GATEWAY_FILES)
+    await Objects(runner, "outputs").put(f"{tenant}/k-1", b"whole output")
+    assert await Objects(gateway, "outputs").get(f"{tenant}/k-1") == b"whole output"
+    with pytest.raises(Forbidden):
+        await Objects(gateway, "outputs").put(f"{tenant}/k-2", b"forged")
+
+
+@pytest.mark.parametrize("user", [users.GATEWAY, users.AGENT, users.WORKFLOWS])
+@pytest.mark.one_server
+async def test_every_service_may_check_what_exists(connect: Connect, user: str) -> None:
+    found = await verify(await connect(user), app_topology(BUDGET))
+    # How a server syncs is no matter of rights, and the one of all tests does not.
+    assert [weakness for weakness in found if not weakness.startswith("server:")] == []
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        subjects.conversation("t1", "c1"),
+        subjects.tool_call("r1", "t1", "c1"),
+        subjects.tool_started("t1", "k-1"),
+        subjects.tool_result("t1", "k-1"),
+        "$JS.API.STREAM.PURGE.EVENTS",
+        "$JS.API.STREAM.DELETE.EVENTS",
+    ],
+)
+async def test_a_gateway_neither_appends_nor_calls(connect: Connect, subject: str) -> None:
+    gateway = await connect(users.GATEWAY)
+    with pytest.raises(Forbidden):
+        await durable(gateway, subject, b"forged", msg_id=f"forged:{subject}")
+
+
+@pytest.mark.parametrize("user", [users.GATEWAY, users.WORKFLOWS])
+async def test_only_the_janitors_user_may_purge_a_log(connect: Connect, user: str) -> None:
+    with pytest.raises(Forbidden):
+        await EventLog(await connect(user)).purge("t1", "c1")
+    assert await EventLog(await connect(users.AGENT)).purge("t1", "c1") == 0
+
+
+async def test_no_service_hears_the_inbox_of_another(connect: Connect) -> None:
+    gateway = await connect(users.GATEWAY)
+    await collect(gateway, "_INBOX_agent.>")
+    assert gateway.stats.forbidden == 1
+
+
+async def test_a_tenant_hears_its_own_conversations_only(connect: Connect) -> None:
+    acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
+    deltas, commits = await collect(acme, "delta.>"), await collect(acme, "live.>")
+    for tenant in ("other", "acme"):
+        await agent.publish(subjects.delta(tenant, "c1"), b"")
+    await durable(agent, subjects.conversation("other", "c1"), b"", msg_id=new_id("k"))
+    await durable(agent, subjects.conversation("acme", "c1"), b"", msg_id=new_id("k"))
+    assert (await first(deltas)).subject == subjects.delta("acme", "c1")
+    assert (await first(commits)).subject == subjects.live("acme", "c1")
+    await agent.ready()
+    await acme.ready()
+    assert deltas.empty() and commits.empty()
+
+
+async def test_a_tenant_reaches_its_door_and_no_api_of_the_broker(connect: Connect) -> None:
+    acme, gateway = await connect("tenant-acme"), await connect(users.GATEWAY)
+
+    async def door(message: Message) -> None:
+        await gateway.publish(message.reply, message.subject.encode())
+
+    await gateway.subscribe("api.*.>", door)
+    await gateway.ready()
+    send = subjects.api("acme", "chat", "send", "c1")
+    assert await acme.request(send, b"{}", 5) == send.encode()
+    with pytest.raises(NoResponders):
+        await acme.request(subjects.api("other", "chat", "send", "c1"), b"{}", 5)
+    with pytest.raises(ApiError, match="not enabled for account"):
+        await call(acme, "$JS.API.STREAM.INFO.EVENTS")
+
+
+async def test_a_tenant_serves_its_tools_and_stores_their_results(connect: Connect) -> None:
+    acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
+
+    async def accept(message: Message) -> None:
+        await acme.publish(message.reply, b"accepted")
+
+    await acme.subscribe(subjects.tool_call("weather", "acme", "*"), accept)
+    await acme.ready()
+    assert await agent.request(subjects.tool_call("weather", "acme", "c1"), b"{}", 5) == b"accepted"
+    assert (await CallSlots(acme, may_read=False).put_started("acme", started("k-9", "weather"))).fresh
+
+
+async def test_a_registration_from_a_tenants_account_names_the_tenant(connect: Connect) -> None:
+    acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
+
+    async def registry(message: Message) -> None:
+        await agent.publish(message.reply, message.subject.encode())
+
+    await agent.subscribe(subjects.tenant_registry("tool", "register", "*"), registry)
+    await agent.ready()
+    answer = await acme.request(subjects.registry("tool", "register"), b"{}", 5)
+    assert answer.decode() == subjects.tenant_registry("tool", "register", "acme")
+
+
+def test_seeds_are_readable_by_their_owner_only_and_made_once(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    made = generate_keys(keys, user_names(runners=("r1",)))
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in keys.iterdir()} == {0o600}
+    assert generate_keys(keys, user_names(runners=("r1",))) == made
+    assert len(set(made.values())) == len(made) == len(list(keys.iterdir()))
+
+
+def test_the_deployed_configuration_is_the_tested_one() -> None:
+    """`deploy/nats/nats.conf` is rendered from the same rights, with keys from the server's environment."""
+    deployed = ROOT / "deploy" / "nats" / "nats.conf"
+    variables = {user: Variable(key_variable(user)) for user in user_names()}
+    assert "tenant-" not in "".join(user_names()) and Tenant("x").user == "tenant-x"
+    rendered = render_config(
+        variables,
+        port=4222,
+        host="0.0.0.0",
+        http_port=8222,
+        http_host="0.0.0.0",
+        store_dir="/data",
+        budget=StorageBudget(20 * 1024**3),
+    )
+    assert deployed.read_text(encoding="utf-8").endswith(rendered)

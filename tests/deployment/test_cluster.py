@@ -1,0 +1,101 @@
+"""Three nodes: a leader is killed, and nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.jetstream import call
+from banksman.bus.live import LiveHub
+from banksman.bus.log import EventLog, StoredCommit
+from banksman.bus.names import AGENTS, EVENTS, RUNS, api
+from banksman.bus.publish import durable
+from banksman.bus.slots import ApprovalSlots
+from banksman.bus.work import Done, Outcome, WorkMessage, work
+from banksman.contracts import subjects
+from banksman.deployment.streams import provision, verify
+from banksman.deployment.topology import StorageBudget, app_topology
+from tests.bus.making import answered, asked, commit
+from tests.support.nats import NatsCluster
+
+pytestmark = pytest.mark.timeout(60)
+BUDGET = StorageBudget(1024**3)
+
+
+@pytest.fixture
+def cluster() -> Generator[NatsCluster]:
+    with NatsCluster() as running:
+        yield running
+
+
+async def connect(cluster: NatsCluster) -> Bus:
+    return await Bus.connect(NatsSettings(url=cluster.urls), name="test")
+
+
+async def leader(bus: Bus, stream: str) -> str:
+    return (await call(bus, api("STREAM.INFO", stream)))["cluster"]["leader"]
+
+
+async def test_nothing_is_lost_when_leaders_are_killed(cluster: NatsCluster) -> None:
+    """Appends, work and decisions go on; followers miss nothing; nothing runs twice beside itself."""
+    done: dict[bytes, int] = {}
+    finished = asyncio.Event()
+    seen: list[int] = []
+
+    async def handler(message: WorkMessage) -> Outcome:
+        done[message.data] = done.get(message.data, 0) + 1
+        if len(done) == 60:
+            finished.set()
+        return Done()
+
+    def on_commit(stored: StoredCommit) -> None:
+        seen.append(stored.commit.first_seq)
+
+    stop = asyncio.Event()
+    async with await connect(cluster) as bus, await connect(cluster) as watching:
+        await provision(bus, app_topology(BUDGET, replicas=3))
+        assert await verify(bus, app_topology(BUDGET, replicas=3)) == ()
+        log = EventLog(bus)
+        async with LiveHub(EventLog(watching), check_s=0.5) as hub, asyncio.TaskGroup() as tasks:
+            tasks.create_task(work(bus, RUNS, AGENTS, handler, slots=4, stop=stop))
+            await hub.follow("t", "c", after_stream_seq=0, on_commit=on_commit)
+            after = 0
+            for number in range(60):
+                if number == 20:
+                    cluster.node(await leader(bus, EVENTS)).kill()
+                stored = await log.append("t", "c", commit(number + 1), after=after)
+                assert isinstance(stored, int)
+                after = stored
+                await durable(bus, subjects.run_work("t", "c"), b"%d" % number, msg_id=f"m{number}")
+            async with asyncio.timeout(30):
+                await finished.wait()
+            commits = await log.read("t", "c", leader=True)
+            assert [it.commit.first_seq for it in commits] == list(range(1, 61))
+            async with asyncio.timeout(30):
+                while len(seen) < 60:
+                    await bus.ready(5)
+            stop.set()
+        assert seen == list(range(1, 61))
+        assert done.keys() == {b"%d" % number for number in range(60)}
+        approvals = ApprovalSlots(bus)
+        await approvals.request(asked("t", "a1"))
+        first = await approvals.reply(answered("t", "a1", by="alice"))
+        assert await approvals.reply(answered("t", "a1", by="bob")) == first
+
+
+async def test_a_server_that_is_coming_back_is_waited_for(cluster: NatsCluster) -> None:
+    """While one starts, a cluster refuses streams of three copies for a moment: it has too few "peers"."""
+    last = cluster.nodes[2]
+    async with await Bus.connect(NatsSettings(url=cluster.urls[:2]), name="test") as bus:
+        await asyncio.to_thread(last.stop)
+        last.launch()
+        coming = asyncio.create_task(asyncio.to_thread(last.wait_ready))
+        made = 0
+        while not coming.done() or made < 50:
+            config = {"name": f"S{made}", "subjects": [f"s{made}"], "num_replicas": 3}
+            await call(bus, api("STREAM.CREATE", f"S{made}"), config)
+            made += 1
+        await coming

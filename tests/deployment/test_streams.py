@@ -1,0 +1,191 @@
+"""What exists in NATS: made in one place, and checked for being as strong as promised."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.jetstream import call
+from banksman.bus.names import api
+from banksman.bus.publish import durable
+from banksman.deployment import streams
+from banksman.deployment.streams import provision, provision_consumer
+from banksman.deployment.topology import (
+    Consumer,
+    StorageBudget,
+    Stream,
+    Topology,
+    app_topology,
+    run_topology,
+    workflow_consumer,
+)
+from tests.support.nats import NatsServer, plain_config
+
+BUDGET = StorageBudget(1024**3)
+WITHOUT_JETSTREAM = """
+listen: "127.0.0.1:{port}"
+http: "127.0.0.1:{http_port}"
+"""
+ACCOUNT_WITHOUT_JETSTREAM = (
+    plain_config(sync_always=True)
+    + """
+accounts { OURS { users: [{ user: "us", password: "us" }] } }
+no_auth_user: "us"
+"""
+)
+
+
+@pytest.fixture
+async def bus(nats_server: NatsServer) -> AsyncGenerator[Bus]:
+    """A connection that does not look at the server's own settings."""
+    async with await Bus.connect(NatsSettings(url=nats_server.url), name="test") as connected:
+        yield connected
+
+
+async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
+    """The findings about streams and consumers; those about the server have tests of their own."""
+    findings = await streams.verify(bus, topology)
+    return tuple(finding for finding in findings if not finding.startswith("server:"))
+
+
+def small(name: str, **changes: Any) -> Topology:
+    """A topology of one stream and one consumer."""
+    stream = Stream(name=name, subjects=(f"{name}.>",), max_bytes=10_000_000, write_once=True)
+    consumer = Consumer(stream=name, durable="readers", filter=f"{name}.>")
+    return Topology("TEST", (dataclasses.replace(stream, **changes),), (consumer,))
+
+
+async def alter_stream(bus: Bus, name: str, **changes: Any) -> None:
+    config = (await call(bus, api("STREAM.INFO", name)))["config"]
+    await call(bus, api("STREAM.UPDATE", name), {**config, **changes})
+
+
+async def test_provisioning_twice_changes_nothing(bus: Bus, tenant: str) -> None:
+    assert len(await provision(bus, small(tenant))) == 2
+    assert await provision(bus, small(tenant)) == ()
+    assert await verify(bus, small(tenant)) == ()
+
+
+@pytest.mark.one_server
+async def test_everything_of_both_accounts_is_as_described(bus: Bus) -> None:
+    """Also that the server took every setting: it leaves out silently what it does not know."""
+    for topology in (app_topology(StorageBudget(10 * 1024**3)), run_topology(StorageBudget(10 * 1024**3))):
+        assert await verify(bus, topology) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding"),
+    [
+        ({"discard_new_per_subject": False}, "discard_new_per_subject is None, expected True"),
+        ({"max_bytes": 1000}, "max_bytes is 1000, expected 10000000"),
+        ({"duplicate_window": 1_000_000_000}, "duplicate_window is 1000000000, expected 600000000000"),
+        ({"max_age": 3_600_000_000_000}, "max_age is 3600000000000, expected 0"),
+        ({"max_msgs": 5}, "max_msgs is 5, expected -1"),
+    ],
+)
+async def test_a_weaker_stream_is_found_and_repaired(
+    bus: Bus, tenant: str, changes: dict[str, Any], finding: str
+) -> None:
+    await provision(bus, small(tenant))
+    await alter_stream(bus, tenant, **changes)
+    found = await verify(bus, small(tenant))
+    assert found[0] == f"stream {tenant}: {finding}"
+    await provision(bus, small(tenant))
+    assert await verify(bus, small(tenant)) == ()
+
+
+async def test_discard_old_loses_messages_and_is_found(bus: Bus, tenant: str) -> None:
+    await provision(bus, small(tenant, discard="old", write_once=False))
+    found = await verify(bus, small(tenant, write_once=False))
+    assert f"stream {tenant}: discard is 'old', expected 'new'" in found
+
+
+async def test_more_room_than_expected_is_no_finding(bus: Bus, tenant: str) -> None:
+    await provision(bus, small(tenant, max_bytes=20_000_000))
+    assert await verify(bus, small(tenant)) == ()
+
+
+async def test_a_consumer_that_gives_up_or_backs_off_is_found_and_repaired(bus: Bus, tenant: str) -> None:
+    topology = small(tenant)
+    await provision(bus, topology)
+    config = {**topology.consumers[0].config(), "max_deliver": 3, "backoff": [1_000_000_000, 60_000_000_000]}
+    body = {"stream_name": tenant, "config": config, "action": ""}
+    await call(bus, api("CONSUMER.DURABLE.CREATE", tenant, "readers"), body)
+    found = await verify(bus, topology)
+    assert f"consumer {tenant}/readers: max_deliver is 3, expected -1" in found
+    assert f"consumer {tenant}/readers: backoff overrides ack_wait" in found
+    await provision(bus, topology)
+    assert await verify(bus, topology) == ()
+
+
+async def test_what_is_missing_is_named(bus: Bus, tenant: str) -> None:
+    found = await verify(bus, small(tenant))
+    assert found[:2] == (f"stream {tenant} is missing", f"consumer {tenant}/readers is missing")
+
+
+@pytest.mark.parametrize("sync_always", [True, False])
+@pytest.mark.one_server
+async def test_a_single_server_must_sync_every_write(sync_always: bool) -> None:
+    """Without, a power cut loses messages that were acknowledged."""
+    with NatsServer(plain_config(sync_always=sync_always)) as server:
+        settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
+        async with await Bus.connect(settings, name="test") as bus:
+            await provision(bus, app_topology(BUDGET))
+            findings = await streams.verify(bus, app_topology(BUDGET))
+    lost = "server: sync_interval is not `always`, expected `always`: a power cut loses acknowledged messages"
+    assert findings == (() if sync_always else (lost,))
+
+
+@pytest.mark.one_server
+async def test_a_single_server_that_nobody_can_look_at_is_found(bus: Bus) -> None:
+    findings = await streams.verify(bus, app_topology(StorageBudget(10 * 1024**3)))
+    assert [finding.partition(" is not set")[0] for finding in findings] == [
+        "server: BANKSMAN_NATS__MONITORING_URL"
+    ]
+
+
+@pytest.mark.one_server
+async def test_a_server_without_jetstream_is_found() -> None:
+    with NatsServer(WITHOUT_JETSTREAM) as server:
+        settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
+        async with await Bus.connect(settings, name="test") as bus:
+            found = await streams.verify(bus, app_topology(BUDGET))
+    assert found == ("server: JetStream is off, expected on",)
+
+
+@pytest.mark.one_server
+async def test_an_account_without_jetstream_is_found() -> None:
+    with NatsServer(ACCOUNT_WITHOUT_JETSTREAM) as server:
+        settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
+        async with await Bus.connect(settings, name="test") as bus:
+            found = await streams.verify(bus, app_topology(BUDGET))
+    assert found == ("account APP: JetStream is off, expected on",)
+
+
+@pytest.mark.one_server
+async def test_a_workflow_gets_a_durable_of_its_own(bus: Bus) -> None:
+    consumer = workflow_consumer("nightly-report")
+    assert await provision_consumer(bus, consumer) == ["consumer WORKFLOWS/workflow-nightly-report created"]
+    assert await provision_consumer(bus, consumer) == []
+
+
+def test_all_streams_together_stay_below_the_budget() -> None:
+    reserved = app_topology(BUDGET).reserved_bytes + run_topology(BUDGET).reserved_bytes
+    assert reserved <= BUDGET.total_bytes * 0.95
+    for stream in (*app_topology(BUDGET).streams, *run_topology(BUDGET).streams):
+        assert (stream.max_bytes is None) == (stream.name == "TIMERS")
+        assert (stream.discard == "old") == (stream.name == "TIMERS")
+
+
+async def test_a_stream_that_is_nearly_full_is_told(bus: Bus, tenant: str) -> None:
+    topology = small(tenant)
+    await provision(bus, topology)
+    assert await streams.nearly_full(bus, topology) == ()
+    for number in range(9):
+        await durable(bus, f"{tenant}.{number}", b"x" * 1_000_000, msg_id="m")
+    [warning] = await streams.nearly_full(bus, topology)
+    assert warning.startswith(f"stream {tenant} is 90 % full")

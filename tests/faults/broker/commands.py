@@ -1,0 +1,43 @@
+"""`banksman` as the operator of a fleet runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+
+from banksman.deployment.keys import seed_file
+from banksman.deployment.users import OPERATOR, OPERATOR_FILES
+from tests.support.chaos.fleet import Fleet
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def banksman(fleet: Fleet, *arguments: str) -> Ended:
+    """Run a command as the operator of this system."""
+    keys = fleet.nats.data.keys
+    prefix = "BANKSMAN_NATS__"
+    told = {
+        f"{prefix}URL": fleet.nats.url,
+        f"{prefix}MONITORING_URL": fleet.nats.monitoring_url,
+        f"{prefix}NKEY_SEED_FILE": str(seed_file(keys, OPERATOR)),
+        "BANKSMAN_OPERATOR__RUN_NKEY_SEED_FILE": str(seed_file(keys, OPERATOR_FILES)),
+    }
+    told |= fleet.broker.told(told)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "banksman.cli", *arguments),
+        env={**kept, **told},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return Ended(process.returncode or 0, out.decode(), err.decode())

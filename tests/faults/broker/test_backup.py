@@ -1,0 +1,184 @@
+"""The drill of docs/operating.md: traffic, backup, the loss of everything, restore, and on with the work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call
+from banksman.bus.log import EventLog
+from banksman.bus.names import EVENTS, api
+from banksman.model_server import Gate, Reply, ToolCall
+from tests.bus.making import commit
+from tests.faults.broker.commands import banksman
+from tests.support.chaos.fleet import Fleet
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
+
+pytestmark = pytest.mark.timeout(300)
+PATIENCE_S = 60.0
+
+
+async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: ScriptedModel) -> None:
+    """Conversations are readable, questions can be decided, runs go on, clients are told to begin anew."""
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
+    copy = place / "copy"
+    async with fleet:
+        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+            told = model.play("told", [Reply(text="Once."), Reply(text="Twice.")])
+            kept = await client.create(told)
+            await client.run(kept, "first")
+            asking = await client.create(model.play("asking", [bash("echo signalled"), Reply(text="Done.")]))
+            parked = await client.chat(asking, "lift")
+            question = await client.question(parked)
+            held = Reply(text="At last.", gate=Gate(name="hold"))
+            working = await client.create(model.play("working", [held, held]))
+            running = await client.chat(working, "wait")
+            await client.event("iteration.started", run_id=running)
+
+            saved = await banksman(fleet, "backup", str(copy))
+            assert saved.code == 0, saved.err
+            await client.run(kept, "after the backup")
+            position = client.events(kept)[-1]
+
+        refused = await banksman(fleet, "restore", str(copy))
+        assert "still run: end all services" in refused.err
+        for member in fleet.members.values():
+            await member.stop()
+        shutil.rmtree(fleet.nats.data.nats / "streams")
+        fleet["nats"].start()
+        await fleet["nats"].ready(fleet.http)
+        restored = await banksman(fleet, "restore", str(copy))
+        assert (restored.code, restored.err) == (0, "")
+        assert "3 conversations: 1 runs go on, 1 questions are open" in restored.out
+        assert "holds" in (await banksman(fleet, "restore", str(copy))).err
+        assert (await banksman(fleet, "check")).out == "every log is whole\n"
+        model.open_gate("hold")
+        for member in fleet.members.values():
+            member.start()
+        await fleet.ready()
+
+        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+            told_anew = await client.request(
+                "subscribe",
+                conversation_id=kept,
+                after_seq=position["seq"],
+                log_epoch=position["log_epoch"],
+            )
+            assert told_anew["type"] == "resync_required"
+            head = await client.request("subscribe", conversation_id=kept, after_seq=0, detail="full")
+            await client.event("replay.done", conversation_id=kept)
+            events = client.events(kept)
+            assert [event["seq"] for event in events] == list(range(1, head["head_seq"] + 1))
+            assert {event["log_epoch"] for event in events} == {head["log_epoch"]} != {position["log_epoch"]}
+            assert "after the backup" not in json.dumps(events)
+            assert (await client.run(kept, "again"))["status"] == "completed"
+
+            await client.request("subscribe", conversation_id=asking, after_seq=0, detail="full")
+            await client.request("approval.reply", approval_id=question["approval_id"], all="approve")
+            assert (await client.finished(parked))["content"] == "Done."
+            await client.request("subscribe", conversation_id=working, after_seq=0, detail="full")
+            assert (await client.finished(running))["content"] == "At last."
+
+
+async def test_a_damaged_backup_is_refused_before_anything_is_touched(
+    place: Path, model: ScriptedModel
+) -> None:
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
+    copy = place / "copy"
+    async with only_nats(fleet):
+        assert (await banksman(fleet, "backup", str(copy))).code == 0
+        assert "holds something" in (await banksman(fleet, "backup", str(copy))).err
+        file = next(copy.glob("APP-KV_conversations*"))
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        refused = await banksman(fleet, "restore", str(copy), "--force")
+        assert refused.code == 2
+        assert "SHA-256" in refused.err
+        (copy / "manifest.json").unlink()
+        assert "the manifest of a whole backup" in (await banksman(fleet, "restore", str(copy))).err
+        assert (await banksman(fleet, "streams", "check")).code == 0
+
+
+async def test_three_servers_are_brought_back_from_their_backup(place: Path, model: ScriptedModel) -> None:
+    """The drill on a cluster: all three lose their volumes; what is restored has three copies again."""
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, servers=3)
+    copy = place / "copy"
+    async with only_nats(fleet):
+        async with fleet.operator() as bus:
+            await write(bus, "quiet", 10)
+            await write(bus, "busy", 5)
+            async with asyncio.TaskGroup() as traffic:
+                saving = traffic.create_task(banksman(fleet, "backup", str(copy)))
+                while not saving.done():
+                    await write(bus, "busy", 1)
+            assert saving.result().code == 0, saving.result().err
+            written = await EventLog(bus).read("t1", "busy", leader=True)
+
+        for server in fleet.servers:
+            await server.stop()
+            shutil.rmtree(fleet.nats.data.nats / f"streams-{server.name}")
+        await start(fleet)
+        restored = await banksman(fleet, "restore", str(copy))
+        assert (restored.code, restored.err) == (0, "")
+        assert "2 conversations: 0 runs go on, 0 questions are open" in restored.out
+        assert (await banksman(fleet, "check")).out == "every log is whole\n"
+        assert (await banksman(fleet, "streams", "check")).out == "streams are as promised\n"
+
+        async with fleet.operator() as bus:
+            quiet = await EventLog(bus).read("t1", "quiet", leader=True)
+            busy = await EventLog(bus).read("t1", "busy", leader=True)
+            assert [stored.commit.last_seq for stored in quiet] == [*range(1, 11), 10]
+            # What was restored; the restore itself, and a snapshot where one is due, come behind it.
+            kept = [s.commit.id for s in busy if s.commit.log_epoch == written[0].commit.log_epoch]
+            assert kept == [stored.commit.id for stored in written[: len(kept)]]
+            assert 5 <= len(kept) <= len(written)
+            assert quiet[0].commit.log_epoch != quiet[-1].commit.log_epoch
+            info = await call(bus, api("STREAM.INFO", EVENTS))
+            assert len(info["cluster"]["replicas"]) == 2
+
+
+async def write(bus: Bus, conversation: str, commits: int) -> None:
+    """Append to a log."""
+    log = EventLog(bus)
+    last = await log.last("t1", conversation)
+    after, seq = (last.stream_seq, last.commit.last_seq) if last else (0, 0)
+    for number in range(seq + 1, seq + 1 + commits):
+        appended = await log.append("t1", conversation, commit(number), after=after)
+        assert isinstance(appended, int)
+        after = appended
+
+
+@asynccontextmanager
+async def only_nats(fleet: Fleet) -> AsyncGenerator[None]:
+    """The servers with their streams, and nobody on them."""
+    try:
+        await start(fleet)
+        await fleet.broker.provision()
+        yield
+    finally:
+        for server in fleet.servers:
+            await server.close()
+
+
+async def start(fleet: Fleet) -> None:
+    """Start the servers, and wait until they are ready."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        for server in fleet.servers:
+            server.start()
+        for server in fleet.servers:
+            await server.ready(http)
+
+
+def bash(command: str) -> Reply:
+    """A reply that asks for one command."""
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))

@@ -1,0 +1,153 @@
+"""A store that was altered under the server: it starts without a word, and we notice what is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import bury, note_late
+from banksman.bus.log import EventLog
+from banksman.contracts.events import ConversationUpdated
+from banksman.log_integrity.check import Damage, check_logs
+from tests.bus.test_late_results import late
+from tests.faults.broker.stores import blocks, flip_a_bit, stream_of
+from tests.gateway.conftest import Agent, Served, gateway_on
+from tests.support.fixtures import connect
+from tests.support.nats import NatsServer
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
+BIG = 300_000
+"""Characters of an event, so that a log reaches over several of the store's blocks of 8 MB."""
+COMMITS = 60
+
+
+def test_a_log_that_a_bit_flip_tore_is_refused_new_runs_and_others_go_on(
+    own_nats: NatsServer, tenant: str
+) -> None:
+    hurt, whole = asyncio.run(_written(own_nats, tenant))
+    own_nats.stop()
+    events = stream_of(own_nats.directory / "store")
+    assert len(blocks(events)) > 1, "the log is to reach over several blocks"
+    flip_a_bit(events)
+    own_nats.start()
+    asyncio.run(_is_noticed(own_nats, tenant, hurt, whole))
+    checked = _banksman(own_nats, "check")
+    assert checked.returncode == 2
+    assert f"{tenant}/{hurt}: events " in checked.stdout
+    assert whole not in checked.stdout
+
+
+def test_whole_logs_pass_the_check(own_nats: NatsServer, tenant: str) -> None:
+    asyncio.run(_written(own_nats, tenant))
+    assert asyncio.run(_damages(own_nats)) == []
+
+
+async def test_an_event_that_does_not_belong_is_found(own_nats: NatsServer, tenant: str) -> None:
+    """A second numbering in the same log: what two systems on one store would write."""
+    async with await connect(own_nats) as bus:
+        agent = Agent(bus, tenant)
+        await agent.commit("c1", None, ConversationUpdated(title="ours"))
+        stored = (await EventLog(bus).read(tenant, "c1", leader=True))[-1]
+        foreign = Agent(bus, tenant)
+        foreign._ends["c1"] = (stored.stream_seq, 1)  # it goes on from our end
+        await foreign.commit("c1", None, ConversationUpdated(title="theirs"))
+    [damage] = await _damages(own_nats)
+    assert damage.conversation_id == "c1"
+    assert "is of another log" in damage.problem
+
+
+def test_commands_say_which_value_is_wrong_and_what_was_expected(own_nats: NatsServer) -> None:
+    unknown, malformed, nothing = (
+        _banksman(own_nats, "accept", "t/c"),
+        _banksman(own_nats, "accept", "c"),
+        _banksman(own_nats, "accept", "--all"),
+    )
+    assert (unknown.returncode, "one that `banksman check` names (got 't/c')" in unknown.stderr) == (2, True)
+    assert (malformed.returncode, "TENANT/CONVERSATION" in malformed.stderr) == (2, True)
+    assert (nothing.returncode, nothing.stdout) == (0, "no log is damaged\n")
+
+
+def test_commands_name_the_stream_that_is_missing() -> None:
+    with NatsServer() as empty:
+        for words, stream in ((("check",), "EVENTS"), (("dead", "ls"), "DEAD")):
+            refused = _banksman(empty, *words)
+            assert (refused.returncode, f"stream {stream} is missing" in refused.stderr) == (2, True)
+
+
+def test_notes_are_no_warning_and_dead_letters_are(own_nats: NatsServer, tenant: str) -> None:
+    asyncio.run(_noted(own_nats, tenant))
+    listed = _banksman(own_nats, "dead", "ls")
+    assert (listed.returncode, "late_result" in listed.stdout) == (0, True)
+    asyncio.run(_buried(own_nats))
+    assert _banksman(own_nats, "dead", "ls").returncode == 1
+    assert _banksman(own_nats, "dead", "ls", "--stream", "NOTES").returncode == 0
+
+
+async def _noted(server: NatsServer, tenant: str) -> None:
+    async with await connect(server) as bus:
+        await note_late(bus, late(tenant))
+
+
+async def _buried(server: NatsServer) -> None:
+    async with await connect(server) as bus:
+        await bury(bus, subject="x", stream="RUNS", stream_seq=1, reason="unreadable", payload=b"?")
+
+
+def _banksman(server: NatsServer, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "banksman.cli", *words],
+        env=_environment(server),
+        capture_output=True,
+        text=True,
+    )
+
+
+async def _written(server: NatsServer, tenant: str) -> tuple[str, str]:
+    """A conversation with a log over several blocks, and one that lies in the last of them."""
+    async with _gateway(server, tenant) as (bus, served):
+        async with served.socket() as socket:
+            hurt, whole = await socket.create(), await socket.create()
+        agent = Agent(bus, tenant)
+        for number in range(COMMITS):
+            await agent.commit(hurt, None, ConversationUpdated(title=f"{number} " + "x" * BIG))
+        await agent.commit(whole, None, ConversationUpdated(title="short"))
+        return hurt, whole
+
+
+async def _is_noticed(server: NatsServer, tenant: str, hurt: str, whole: str) -> None:
+    [damage] = await _damages(server)
+    assert (damage.tenant, damage.conversation_id) == (tenant, hurt)
+    async with _gateway(server, tenant) as (_, served):
+        async with served.socket() as socket:
+            refused = await socket.ask("chat.send", conversation_id=hurt, content="on?")
+            assert (refused["type"], refused["code"], refused["retryable"]) == ("error", "conflict", False)
+            assert f"the log of {hurt} is damaged" in refused["message"]
+            accepted = await socket.ask("chat.send", conversation_id=whole, content="on!")
+            assert accepted["type"] == "ack"
+
+
+async def _damages(server: NatsServer) -> list[Damage]:
+    async with await connect(server) as bus:
+        return [damage async for damage in check_logs(bus)]
+
+
+@asynccontextmanager
+async def _gateway(server: NatsServer, tenant: str) -> AsyncGenerator[tuple[Bus, Served]]:
+    async with await connect(server) as bus, gateway_on(server, bus, tenant) as served:
+        yield bus, served
+
+
+def _environment(server: NatsServer) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
+    return {
+        **kept,
+        "BANKSMAN_NATS__URL": server.url,
+        "BANKSMAN_NATS__MONITORING_URL": server.monitoring_url,
+    }

@@ -1,0 +1,183 @@
+"""A stream's leader that freezes and thaws: others went on meanwhile, and it shows nothing old."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call
+from banksman.bus.log import EventLog
+from banksman.bus.names import APPROVALS, EVENTS, api
+from banksman.bus.slots import ApprovalSlots
+from banksman.contracts.errors import Unavailable
+from tests.bus.making import answered, asked, commit
+from tests.support.fixtures import connect, provision_all
+from tests.support.nats import NatsCluster, NatsServer
+
+# nats-py leaves the socket of an attempt that a frozen server did not answer to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+PATIENCE_S = 60.0
+MEANWHILE = 20
+"""Commits that the others store while the leader is frozen, at least."""
+AFTERWARDS = 100
+FROZEN_S = 20.0
+
+
+@dataclass
+class Truth:
+    """What one conversation's writer was told, and what readers saw."""
+
+    tenant: str
+    stored: list[int] = field(default_factory=list[int])
+    """Stream sequences of the acknowledged commits."""
+    stale: list[str] = field(default_factory=list[str])
+    """Reads that missed what had been acknowledged before they were asked."""
+    reads: int = 0
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def write(self, log: EventLog) -> None:
+        """Append one commit after the other, for ever; each expects the one before."""
+        while True:
+            number, after = len(self.stored) + 1, self.stored[-1] if self.stored else 0
+            stored = await log.append(self.tenant, "c", commit(number), after=after)
+            assert isinstance(stored, int), f"commit {number} met {stored}"
+            async with self.changed:
+                self.stored.append(stored)
+                self.changed.notify_all()
+
+    async def watch(self, bus: Bus) -> None:
+        """Read the last commit again and again, for ever."""
+        log = EventLog(bus)
+        while True:
+            known = self.stored[-1] if self.stored else 0
+            with contextlib.suppress(Unavailable):
+                last = await log.last(self.tenant, "c")
+                self.reads += 1
+                if (last.stream_seq if last else 0) < known:
+                    self.stale.append(f"{last and last.stream_seq} where {known} was stored")
+                async with self.changed:
+                    self.changed.notify_all()
+            await asyncio.sleep(0.002)
+
+    async def more(self, count: int) -> None:
+        """Wait until so many more commits are stored."""
+        wanted = len(self.stored) + count
+        async with asyncio.timeout(PATIENCE_S), self.changed:
+            await self.changed.wait_for(lambda: len(self.stored) >= wanted)
+
+    async def looked(self, count: int) -> None:
+        """Wait until readers have looked so many more times."""
+        wanted = self.reads + count
+        async with asyncio.timeout(PATIENCE_S), self.changed:
+            await self.changed.wait_for(lambda: self.reads > wanted)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[NatsCluster]:
+    with NatsCluster() as running:
+        provision_all(running)
+        yield running
+
+
+@asynccontextmanager
+async def traffic(cluster: NatsCluster, bus: Bus, tenant: str) -> AsyncGenerator[Truth]:
+    """One that writes, and readers at every server."""
+    truth = Truth(tenant)
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(truth.write(EventLog(bus)))]
+            tasks += [group.create_task(truth.watch(reader)) for reader in readers]
+            yield truth
+            for task in tasks:
+                task.cancel()
+
+
+async def leader_of(cluster: NatsCluster, bus: Bus, stream: str) -> NatsServer:
+    info = await call(bus, api("STREAM.INFO", stream), budget_s=PATIENCE_S)
+    return cluster.node(info["cluster"]["leader"])
+
+
+async def freeze_leader(cluster: NatsCluster, bus: Bus, truth: Truth, *, at_least_s: float = 0.0) -> None:
+    """Freeze the leader of the logs until others have gone on without it, and let it go on."""
+    leader = cluster.node(
+        (await call(bus, api("STREAM.INFO", EVENTS), budget_s=PATIENCE_S))["cluster"]["leader"]
+    )
+    began = time.monotonic()
+    leader.pause()
+    try:
+        await truth.more(MEANWHILE)
+        await asyncio.sleep(max(0.0, began + at_least_s - time.monotonic()))
+    finally:
+        leader.resume()
+    await truth.more(AFTERWARDS)
+    await truth.looked(AFTERWARDS)
+    await asyncio.to_thread(leader.wait_ready)
+
+
+async def is_whole(bus: Bus, truth: Truth) -> None:
+    commits = await EventLog(bus).read(truth.tenant, "c", leader=True)
+    assert [stored.commit.first_seq for stored in commits] == list(range(1, len(commits) + 1))
+    assert [stored.stream_seq for stored in commits[: len(truth.stored)]] == truth.stored
+    assert len(commits) - len(truth.stored) <= 1, "the last append was not waited for"
+    assert truth.reads > AFTERWARDS
+    assert truth.stale == []
+
+
+@pytest.mark.timeout(180)
+async def test_a_leader_that_thaws_shows_nothing_old_and_stores_nothing_twice(
+    cluster: NatsCluster, tenant: str
+) -> None:
+    """P1, P5: every commit is stored once, in order; whoever reads sees what was acknowledged before."""
+    async with await connect(cluster) as bus:
+        async with traffic(cluster, bus, tenant) as truth:
+            await truth.more(MEANWHILE)
+            await freeze_leader(cluster, bus, truth)
+        await is_whole(bus, truth)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+async def test_ten_leaders_that_freeze_for_twenty_seconds_show_nothing_old(
+    cluster: NatsCluster, tenant: str
+) -> None:
+    """The same ten times, each frozen until the servers have given it up: `make leader-kills`."""
+    async with await connect(cluster) as bus:
+        async with traffic(cluster, bus, tenant) as truth:
+            await truth.more(MEANWHILE)
+            for _ in range(10):
+                await freeze_leader(cluster, bus, truth, at_least_s=FROZEN_S)
+        await is_whole(bus, truth)
+        print(f"{len(truth.stored)} commits, {truth.reads} reads, {len(truth.stale)} stale")  # noqa: T201
+
+
+@pytest.mark.timeout(180)
+async def test_an_approval_that_is_decided_while_a_leader_is_frozen_has_one_answer_after_it_thaws(
+    cluster: NatsCluster, tenant: str
+) -> None:
+    """P3: those who ask the one that thaws are told what was decided without it."""
+    async with await connect(cluster) as bus, AsyncExitStack() as stack:
+        people = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
+        await ApprovalSlots(bus).request(asked(tenant, "a1"))
+        leader = await leader_of(cluster, bus, APPROVALS)
+        leader.pause()
+        try:
+            first = await ApprovalSlots(bus).reply(answered(tenant, "a1", by="first"))
+        finally:
+            leader.resume()
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            later = [
+                group.create_task(ApprovalSlots(one).reply(answered(tenant, "a1", by=f"late-{number}")))
+                for number, one in enumerate(people)
+            ]
+        _, stored = await ApprovalSlots(bus).approval(tenant, "a1")
+    assert [task.result() for task in later] == [first] * 3
+    assert stored == first

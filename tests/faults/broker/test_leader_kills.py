@@ -1,0 +1,148 @@
+"""Three servers of which one is killed again and again: nothing is lost, and nobody is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.jetstream import call
+from banksman.bus.log import EventLog
+from banksman.bus.names import APPROVALS, EVENTS, RUNS, api
+from banksman.bus.slots import ApprovalSlots
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import StorageBudget, app_topology, run_topology
+from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
+from tests.support.nats import NatsCluster
+
+BUDGET = StorageBudget(1024**3)
+PEOPLE = 4
+UNAVAILABLE_S = 15.0
+"""Seconds without a single accepted run that are promised at most."""
+BUSY_MACHINE_S = 30.0
+"""What a machine that has more to do may take on top."""
+TARGETS = (RUNS, EVENTS, APPROVALS)
+
+
+@pytest.fixture
+def cluster() -> Generator[NatsCluster]:
+    with NatsCluster() as running:
+        yield running
+
+
+@dataclass
+class Traffic:
+    """People who start runs and answer questions, and what they were told."""
+
+    served: Served
+    bus: Bus
+    runs: dict[str, str] = field(default_factory=dict[str, str])
+    """Accepted runs by conversation."""
+    decisions: dict[str, str] = field(default_factory=dict[str, str])
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def person(self) -> None:
+        """Start runs and answer their questions, for ever."""
+        agent = Agent(self.bus, self.served.tenant)
+        async with self.served.socket() as socket:
+            while True:
+                conversation = await self._answer(socket, "conversation.create")
+                ack = await self._answer(
+                    socket, "chat.send", conversation_id=conversation["conversation_id"], content="go"
+                )
+                self.runs[ack["conversation_id"]] = ack["run_id"]
+                self.news.set()
+                start = await agent.started(ack["conversation_id"])
+                await agent.begin(start)
+                question = await agent.ask(start)
+                reply = await self._answer(
+                    socket, "approval.reply", approval_id=question.approval_id, all="approve"
+                )
+                self.decisions[question.approval_id] = reply["outcome"]
+
+    async def more_accepted(self, count: int) -> None:
+        """Wait until so many more runs were accepted."""
+        wanted = len(self.runs) + count
+        while len(self.runs) < wanted:
+            self.news.clear()
+            await self.news.wait()
+
+    async def _answer(self, socket: Socket, type: str, **fields: object) -> dict[str, Any]:
+        sent = await socket.send(type, **fields)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                answer = await socket.until(lambda frame: frame.get("reply_to") == sent)
+                assert answer["type"] != "error", f"{type}: {answer}"
+                return answer
+
+
+async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
+    """Kill the leader of one stream after another; seconds that nothing was accepted, for each kill."""
+    settings = NatsSettings(url=cluster.urls, connect_timeout_s=20, replicas=3)
+    gaps: list[float] = []
+    async with await Bus.connect(settings, name="test") as bus:
+        await provision(bus, app_topology(BUDGET, replicas=3))
+        await provision(bus, run_topology(BUDGET, replicas=3))
+        node = cluster.nodes[0]
+        async with (
+            gateway_on(node, bus, tenant, nats=settings, frames_per_s=UNBOUNDED) as served,
+            asyncio.TaskGroup() as group,
+        ):
+            traffic = Traffic(served, bus)
+            people = [group.create_task(traffic.person()) for _ in range(PEOPLE)]
+            await traffic.more_accepted(5)
+            for number in range(rounds):
+                stream = TARGETS[number % len(TARGETS)]
+                victim = cluster.node(await _leader(bus, stream))
+                victim.kill()
+                began = time.monotonic()
+                async with asyncio.timeout(UNAVAILABLE_S + BUSY_MACHINE_S):
+                    await traffic.more_accepted(PEOPLE + 1)
+                gaps.append(time.monotonic() - began)
+                await asyncio.to_thread(victim.start)
+                await traffic.more_accepted(5)
+            for task in people:
+                task.cancel()
+        await _all_stored(bus, tenant, traffic)
+    return gaps
+
+
+async def _leader(bus: Bus, stream: str) -> str:
+    while True:
+        info = await call(bus, api("STREAM.INFO", stream), budget_s=60)
+        if leader := info["cluster"].get("leader"):
+            return str(leader)
+
+
+async def _all_stored(bus: Bus, tenant: str, traffic: Traffic) -> None:
+    agent, slots, log = Agent(bus, tenant), ApprovalSlots(bus), EventLog(bus)
+    for conversation, run_id in traffic.runs.items():
+        assert (await agent.started(conversation)).run_id == run_id
+        commits = await log.read(tenant, conversation, leader=True)
+        seqs = [event.seq for stored in commits for event in stored.commit.events]
+        assert seqs == list(range(1, len(seqs) + 1))
+    for approval_id, outcome in traffic.decisions.items():
+        _, reply = await slots.approval(tenant, approval_id)
+        assert reply is not None
+        assert reply.outcome == outcome
+
+
+@pytest.mark.timeout(240)
+async def test_killing_the_leader_loses_nothing_and_nobody_is_told(cluster: NatsCluster, tenant: str) -> None:
+    """P1, P3 on three servers: accepted runs, decisions and logs are whole, and no request failed."""
+    assert len(await kills(cluster, tenant, rounds=1)) == 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+async def test_ten_killed_leaders_lose_nothing_and_nobody_is_told(cluster: NatsCluster, tenant: str) -> None:
+    """The same ten times: `make leader-kills`."""
+    gaps = await kills(cluster, tenant, rounds=10)
+    print("seconds without service:", " ".join(f"{gap:.1f}" for gap in sorted(gaps)))  # noqa: T201
+    assert max(gaps) < UNAVAILABLE_S

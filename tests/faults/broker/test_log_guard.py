@@ -1,0 +1,332 @@
+"""What a store lost is noticed before anybody works on it; what was removed on purpose is no loss."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from banksman.agent.log_guard import SCRUB_AFTER_S, LogGuard
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letters
+from banksman.bus.errors import LogDamaged
+from banksman.bus.jetstream import call
+from banksman.bus.log import Conflict, EventLog
+from banksman.bus.names import EVENTS, RUNS, api
+from banksman.bus.outcomes import Done, Later, WorkMessage, handle
+from banksman.bus.publish import durable
+from banksman.bus.tail import last_sequence
+from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.events import Commit, ConversationUpdated, Event
+from banksman.contracts.ids import new_id
+from banksman.deployment.topology import app_topology
+from banksman.log_integrity.check import check_logs
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.heads import SEGMENT_COMMITS, HeadsKeeper, LogHeads
+from banksman.log_integrity.survey import survey
+from banksman.runs.folded_log import FoldedLog
+from banksman.runs.guarded_log import GuardedLog
+from tests.bus.making import commit, now
+from tests.faults.broker.stores import (
+    Damage,
+    blocks,
+    cut_the_tail,
+    flip_a_bit,
+    lose_everything,
+    lose_meta_inf,
+    stream_of,
+)
+from tests.support.fixtures import BUDGET, connect, provision_all
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
+COMMITS = 10
+KEEP_S = 0.1
+EARLY, MIDDLE, LATE = "c-early", "c-middle", "c-late"
+
+
+@pytest.mark.parametrize(
+    ("damage", "hurt"),
+    [
+        pytest.param(flip_a_bit, {MIDDLE, LATE}, id="a bit flips in the middle of a block"),
+        pytest.param(cut_the_tail, {LATE}, id="the end of a block is cut off"),
+        pytest.param(lose_everything, {EARLY, MIDDLE, LATE}, id="the stream's directory is gone"),
+    ],
+)
+async def test_logs_that_a_store_lost_are_named_before_work_begins(
+    own_nats: NatsServer, tenant: str, damage: Damage, hurt: set[str]
+) -> None:
+    """M18: the server says nothing of it, and gives the sequences of what is gone away again."""
+    last = await _filled(own_nats, tenant)
+    await _altered(own_nats, damage)
+    async with _guarded(own_nats) as (bus, damaged):
+        assert {log.conversation_id for log in damaged.logs} == hurt
+        assert all("commits were stored" in log.problem for log in damaged.logs)
+        assert await last_sequence(bus, EVENTS) < last
+        assert f"{tenant}/{min(hurt)}" in (await damaged.warning() or "")
+        for conversation in {EARLY, MIDDLE, LATE} - hurt:
+            assert damaged.problem(tenant, conversation) is None
+    async with _guarded(own_nats) as (bus, damaged):
+        assert {log.conversation_id for log in damaged.logs} == hurt, "it was forgotten"
+        assert (await survey(LogHeads(bus))).damaged == ()
+
+
+async def test_a_stream_without_its_meta_inf_has_its_logs_again_when_it_is_provisioned(
+    own_nats: NatsServer, tenant: str
+) -> None:
+    """M18: the server does not know the stream any more; the messages lie there all the same."""
+    last = await _filled(own_nats, tenant)
+    await _altered(own_nats, lose_meta_inf)
+    async with _guarded(own_nats) as (bus, damaged):
+        assert damaged.logs == []
+        assert await last_sequence(bus, EVENTS) == last
+        assert [damage async for damage in check_logs(bus)] == []
+        await _write(bus, tenant, LATE, 1)
+
+
+async def test_a_stream_that_is_an_old_copy_of_itself_is_noticed(own_nats: NatsServer, tenant: str) -> None:
+    copy = own_nats.directory / "copy"
+
+    async def keep_a_copy() -> None:
+        own_nats.stop()
+        shutil.copytree(stream_of(own_nats.directory / "store"), copy)
+        own_nats.start()
+
+    def roll_back(stream: object) -> None:
+        shutil.rmtree(stream_of(own_nats.directory / "store"))
+        shutil.copytree(copy, str(stream))
+
+    await _filled(own_nats, tenant)
+    await keep_a_copy()
+    async with _guarded(own_nats) as (bus, _):
+        await _write(bus, tenant, "c-new", 3)
+        await _write(bus, tenant, MIDDLE, 2)
+        await _counted(bus)
+    await _altered(own_nats, roll_back)
+    async with _guarded(own_nats) as (_, damaged):
+        found = {log.conversation_id: log.problem for log in damaged.logs}
+        assert found.keys() == {"c-new", MIDDLE}
+        assert found["c-new"] == "all of it is gone: 3 commits were stored"
+        assert f"its end after event {COMMITS} is gone" in found[MIDDLE]
+
+
+async def test_nothing_that_was_acknowledged_is_called_lost_after_a_kill(
+    own_nats: NatsServer, tenant: str
+) -> None:
+    """M1: the server is killed while commits are stored and counted, again and again."""
+    for round_ in range(3):
+        async with _guarded(own_nats) as (bus, damaged):
+            assert damaged.logs == []
+            killed = asyncio.Event()
+            writer = asyncio.create_task(_write_until(bus, tenant, f"c{round_}", killed))
+            async with asyncio.timeout(PATIENCE_S):
+                while (await LogHeads(bus).read()).logs.get(f"{tenant}.c{round_}") is None:
+                    await bus.ready()
+            own_nats.kill()
+            killed.set()
+            own_nats.start()
+            await writer
+    async with _guarded(own_nats) as (bus, damaged):
+        assert damaged.logs == []
+        await _counted(bus)
+        assert (await survey(LogHeads(bus))).damaged == ()
+
+
+async def test_what_the_product_removes_is_no_loss(own_nats: NatsServer, tenant: str) -> None:
+    """A deleted conversation keeps its tombstone, and perhaps what came too late; no more."""
+    async with _guarded(own_nats) as (bus, _):
+        await _write(bus, tenant, "c1", 5)
+        await _write(bus, tenant, "c2", 5)
+        await _counted(bus)
+        log = EventLog(bus)
+        for conversation in ("c1", "c2"):
+            end = (await log.read(tenant, conversation, leader=True))[-1]
+            stored = await log.append(tenant, conversation, tombstone(6), after=end.stream_seq)
+            assert await log.purge(tenant, conversation) == 5
+            if conversation == "c2":
+                assert isinstance(stored, int)
+                await log.append(tenant, conversation, commit(7), after=stored)
+        await _counted(bus)
+        assert (await survey(LogHeads(bus))).damaged == ()
+    own_nats.kill()
+    own_nats.start()
+    async with _guarded(own_nats) as (_, damaged):
+        assert damaged.logs == []
+
+
+async def test_what_becomes_too_old_is_no_loss(own_nats: NatsServer, tenant: str) -> None:
+    async with _guarded(own_nats) as (bus, _):
+        await _write(bus, tenant, "c1", 3)
+        await _counted(bus)
+        config = app_topology(BUDGET).stream(EVENTS).config() | {"max_age": 100_000_000}
+        await call(bus, api("STREAM.UPDATE", EVENTS), {**config, "duplicate_window": 100_000_000})
+        async with asyncio.timeout(PATIENCE_S):
+            while (await call(bus, api("STREAM.INFO", EVENTS)))["state"]["messages"]:
+                await bus.ready()
+        assert (await survey(LogHeads(bus))).damaged == ()
+
+
+async def test_many_processes_keep_one_account_over_many_segments(own_nats: NatsServer, tenant: str) -> None:
+    """Whoever starts last keeps it; the others see that, and nothing is counted twice."""
+    per_log = SEGMENT_COMMITS // 100
+    async with await connect(own_nats) as bus, await connect(own_nats) as other:
+        keepers = [HeadsKeeper(LogHeads(one), keep_every_s=KEEP_S, standby_s=KEEP_S) for one in (bus, other)]
+        async with keepers[0], keepers[1]:
+            async with asyncio.TaskGroup() as group:
+                for number in range(120):
+                    group.create_task(_write(bus, tenant, f"c{number}", per_log))
+            await _counted(bus)
+        known = await LogHeads(bus).read()
+    assert known.upto == 120 * per_log
+    assert {log.commits for log in known.logs.values()} == {per_log}
+    assert len(known.logs) == 120
+
+
+async def test_a_process_that_knows_more_than_a_log_holds_appends_nothing_and_tells_the_others(
+    own_nats: NatsServer, tenant: str
+) -> None:
+    """Nobody had counted what was lost; without this its owner would append for ever and be refused."""
+    async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
+        await _write(bus, tenant, LATE, COMMITS)
+        log = GuardedLog(FoldedLog(EventLog(bus)), EventLog(bus), damaged)
+        state = await log.read(tenant, LATE)
+        await _altered(own_nats, cut_the_tail)
+        with pytest.raises(LogDamaged) as refused:
+            await log.append(state, commit(COMMITS + 1))
+        assert f"what was stored at {state.stream_seq} is gone" in refused.value.problem
+        await _until(bus, lambda: damaged.problem(tenant, LATE) is not None)
+        with pytest.raises(LogDamaged):
+            await log.read(tenant, LATE)
+        assert await damaged.unready() is None
+        await damaged.clear(tenant, LATE)
+        await _until(bus, lambda: damaged.problem(tenant, LATE) is None)
+        assert (await log.read(tenant, LATE)).last_seq < COMMITS
+
+
+async def test_work_about_a_damaged_log_stays_in_its_queue(own_nats: NatsServer, tenant: str) -> None:
+    """It is neither lost nor buried: once the log is mended it is handled as any other."""
+    async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
+
+        async def handler(_message: WorkMessage) -> Done:
+            raise await damaged.report(tenant, "c1", "its end is gone")
+
+        message = WorkMessage(subjects.run_work(tenant, "c1"), b"{}", {}, 1, 99)
+        outcome = await handle(bus, RUNS, handler, message)
+        assert isinstance(outcome, Later) and outcome.delay_s > 0
+        assert [letter async for letter in dead_letters(bus)] == []
+
+
+@asynccontextmanager
+async def _guarded(
+    server: NatsServer, *, scrub_after_s: float = SCRUB_AFTER_S
+) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
+    """What an agent does before it works, and beside its work."""
+    async with await connect(server) as bus, DamagedLogs(bus) as damaged:
+        guard = LogGuard(bus, damaged, keep_every_s=KEEP_S, scrub_after_s=scrub_after_s)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await guard.checked(asyncio.Event())
+        async with guard:
+            yield bus, damaged
+
+
+async def _filled(server: NatsServer, tenant: str) -> int:
+    """Three logs, one after the other; returns the sequence of the last commit."""
+    async with _guarded(server) as (bus, _):
+        for conversation in (EARLY, MIDDLE, LATE):
+            await _write(bus, tenant, conversation, COMMITS)
+        return await _counted(bus)
+
+
+async def _altered(server: NatsServer, damage: Damage) -> None:
+    """Kill the server, alter the stream of the logs, and start it again with all streams there."""
+    server.kill()
+    damage(stream_of(server.directory / "store"))
+    # Without `meta.inf` it serves, and says for ever that it is not healthy.
+    server.launch()
+    await asyncio.to_thread(provision_all, server)
+
+
+async def _write(bus: Bus, tenant: str, conversation: str, commits: int, *, title: str | None = None) -> None:
+    log = EventLog(bus)
+    stored = await log.read(tenant, conversation, leader=True)
+    after, seq = (stored[-1].stream_seq, stored[-1].commit.last_seq) if stored else (0, 0)
+    for number in range(seq + 1, seq + 1 + commits):
+        appended = await log.append(tenant, conversation, commit(number, title=title), after=after)
+        assert not isinstance(appended, Conflict)
+        after = appended
+
+
+async def _write_until(bus: Bus, tenant: str, conversation: str, killed: asyncio.Event) -> None:
+    """Append until the server was killed, and whatever it does not answer any more."""
+    try:
+        while not killed.is_set():
+            await _write(bus, tenant, conversation, 5)
+    except BanksmanError:
+        assert killed.is_set()
+
+
+async def _counted(bus: Bus) -> int:
+    """Wait until all that is stored is counted; returns the sequence of the last commit."""
+    last = await last_sequence(bus, EVENTS)
+    async with asyncio.timeout(PATIENCE_S):
+        while (await LogHeads(bus).read()).upto < last:
+            await bus.ready()
+    return last
+
+
+async def _until(bus: Bus, holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await bus.ready()
+
+
+def tombstone(seq: int) -> Commit:
+    event = Event(seq=seq, ts=now(), data=ConversationUpdated(status="deleted"))
+    return Commit(ts=now(), id=new_id("k"), log_epoch="e1", first_seq=seq, owner=None, events=(event,))
+
+
+async def test_what_became_unreadable_in_an_old_file_is_found_by_its_headers(
+    own_nats: NatsServer, tenant: str
+) -> None:
+    """The server counts such a commit as stored, and leaves it out when it is read."""
+    async with _guarded(own_nats) as (bus, _):
+        for conversation in (EARLY, MIDDLE, LATE):
+            await _write(bus, tenant, conversation, COMMITS, title="x" * 500_000)
+        await _counted(bus)
+    own_nats.stop()  # in order, so that it trusts its index afterwards and does not look into its files
+    first, *others = blocks(stream_of(own_nats.directory / "store"))
+    assert others and first.name == "1.blk"
+    flip_a_bit(stream_of(own_nats.directory / "store"))
+    own_nats.start()
+    async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
+        assert damaged.logs == []
+        await _until(bus, lambda: damaged.problem(tenant, EARLY) is not None)
+        assert "are missing" in (damaged.problem(tenant, EARLY) or "")
+        assert damaged.problem(tenant, LATE) is None
+
+
+async def test_what_is_not_of_a_log_is_found_by_its_headers(own_nats: NatsServer, tenant: str) -> None:
+    """No header of ours, another numbering, another epoch: whoever wrote it, no run goes on behind it."""
+    async with _guarded(own_nats) as (bus, _):
+        for conversation in (EARLY, MIDDLE, LATE, "c-whole"):
+            await _write(bus, tenant, conversation, 3)
+        subject = subjects.conversation(tenant, EARLY)
+        await durable(bus, subject, b"{}", msg_id=new_id("x"))
+        log = EventLog(bus)
+        end = (await log.last(tenant, MIDDLE)) or pytest.fail("empty")
+        await log.append(tenant, MIDDLE, commit(2), after=end.stream_seq)
+        end = (await log.last(tenant, LATE)) or pytest.fail("empty")
+        foreign = commit(4).model_copy(update={"log_epoch": "another"})
+        await log.append(tenant, LATE, foreign, after=end.stream_seq)
+        await _counted(bus)
+    async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
+        await _until(bus, lambda: len(damaged.logs) == 3)
+        found = {log.conversation_id: log.problem for log in damaged.logs}
+        assert "is no commit" in found[EARLY]
+        assert "stored twice" in found[MIDDLE]
+        assert "is of another log" in found[LATE]

@@ -1,0 +1,217 @@
+"""Power cuts: whatever a client was told is on the disk at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import WebSocketException
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.errors import NoResponders
+from banksman.bus.jetstream import ApiError, last_message
+from banksman.bus.log import EventLog
+from banksman.bus.names import APPROVALS, RUNS
+from banksman.contracts import subjects
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.work import ApprovalReply, StartRun
+from banksman.log_integrity.heads import HeadsKeeper, LogHeads
+from banksman.log_integrity.survey import survey
+from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
+from tests.support.fixtures import connect, provision_all
+from tests.support.nats import NatsServer, plain_config
+from tests.support.volumes import Volume, require_volumes
+
+pytestmark = pytest.mark.one_server
+
+PEOPLE = 4
+IMAGE_MB = 96
+WAIT_S = 60.0
+
+
+@dataclass
+class Told:
+    """What people were told until now."""
+
+    runs: dict[str, str] = field(default_factory=dict[str, str])
+    """Accepted runs by conversation."""
+    decisions: dict[str, str] = field(default_factory=dict[str, str])
+    """Outcomes by approval."""
+    events: dict[str, int] = field(default_factory=dict[str, int])
+    """Number of the last event that was stored, by conversation."""
+
+    def copy(self) -> Told:
+        return Told(dict(self.runs), dict(self.decisions), dict(self.events))
+
+
+@dataclass
+class Lost:
+    """What is gone after a cut."""
+
+    runs: int = 0
+    decisions: int = 0
+    events: int = 0
+    alarms: int = 0
+    """Logs that the check at start takes for damaged."""
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.runs or self.decisions or self.events or self.alarms)
+
+
+@dataclass
+class House:
+    """A server on a volume of its own, a gateway, and people who use it."""
+
+    server: NatsServer
+    volume: Volume
+    served: Served
+    bus: Bus
+    told: Told = field(default_factory=Told)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever somebody was told something."""
+
+    async def person(self) -> None:
+        """Start runs and answer their questions, for ever."""
+        agent = Agent(self.bus, self.served.tenant)
+        while True:
+            # While the server stands still an answer may come too late: then nobody was told anything.
+            with contextlib.suppress(TimeoutError, WebSocketException, OSError, KeyError):
+                async with self.served.socket() as socket:
+                    while True:
+                        await self._run(socket, agent)
+
+    async def more_is_told(self, runs: int) -> None:
+        """Wait until so many more runs were accepted, and a question was answered since."""
+        wanted, decided = len(self.told.runs) + runs, len(self.told.decisions)
+        async with asyncio.timeout(WAIT_S):
+            while len(self.told.runs) < wanted or len(self.told.decisions) == decided:
+                self.news.clear()
+                await self.news.wait()
+
+    def cut(self, copy: Path) -> Told:
+        """Cut the power, keep what the disk holds in `copy`, and let the server go on."""
+        self.server.pause()
+        try:
+            self.volume.cut(copy)
+            return self.told.copy()
+        finally:
+            self.server.resume()
+
+    async def _run(self, socket: Socket, agent: Agent) -> None:
+        conversation = await socket.create()
+        ack = await socket.ask("chat.send", conversation_id=conversation, content="go")
+        if ack["type"] != "ack":
+            return
+        self.told.runs[conversation] = ack["run_id"]
+        self.news.set()
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        self.told.events[conversation] = 2
+        question = await agent.ask(start)
+        self.told.events[conversation] = 5
+        verdict = random.choice(("approve", "reject"))
+        reply = await socket.ask("approval.reply", approval_id=question.approval_id, all=verdict)
+        if reply["type"] == "ack":
+            self.told.decisions[question.approval_id] = reply["outcome"]
+            self.news.set()
+
+
+@asynccontextmanager
+async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGenerator[House]:
+    with ExitStack() as stack:
+        volume = stack.enter_context(
+            Volume.made(directory / "disk", directory / "volume", megabytes=IMAGE_MB)
+        )
+        # The log stays outside: it is no part of what is promised.
+        config = plain_config(sync_always=sync_always, max_file_store="20GB")
+        server = NatsServer(config.replace("{store_dir}", str(volume.path / "store")), directory=directory)
+        stack.enter_context(server)
+        await asyncio.to_thread(provision_all, server)
+        volume.sync()
+        async with (
+            await connect(server) as bus,
+            gateway_on(server, bus, tenant, frames_per_s=UNBOUNDED) as served,
+            HeadsKeeper(LogHeads(bus), keep_every_s=0.1),
+            asyncio.TaskGroup() as group,
+        ):
+            there = House(server, volume, served, bus)
+            people = [group.create_task(there.person()) for _ in range(PEOPLE)]
+            try:
+                yield there
+            finally:
+                for task in people:
+                    task.cancel()
+
+
+async def lost_on(copy: Path, directory: Path, told: Told, tenant: str, *, sync_always: bool) -> Lost:
+    """Start a server on what the cut left, and look for everything that was told."""
+    place = directory / "after"
+    place.mkdir(exist_ok=True)
+    with Volume.mounted(copy, directory / "mounted") as volume:
+        config = plain_config(sync_always=sync_always).replace("{store_dir}", str(volume.path / "store"))
+        with NatsServer(config, directory=place) as server:
+            settings = NatsSettings(url=server.url, connect_timeout_s=10)
+            async with await Bus.connect(settings, name="after") as bus:
+                return await _missing(bus, told, tenant)
+
+
+async def _missing(bus: Bus, told: Told, tenant: str) -> Lost:
+    lost = Lost()
+    try:
+        for conversation, run_id in told.runs.items():
+            work = await last_message(bus, RUNS, subjects.run_work(tenant, conversation))
+            lost.runs += work is None or StartRun.model_validate_json(work.data).run_id != run_id
+        for approval_id, outcome in told.decisions.items():
+            reply = await last_message(bus, APPROVALS, subjects.approval_reply(tenant, approval_id))
+            lost.decisions += (
+                reply is None or ApprovalReply.model_validate_json(reply.data).outcome != outcome
+            )
+        for conversation, last_seq in told.events.items():
+            commits = await EventLog(bus).read(tenant, conversation, leader=True)
+            lost.events += not commits or commits[-1].commit.last_seq < last_seq
+        lost.alarms = len((await survey(LogHeads(bus))).damaged)
+    except (ApiError, Unavailable, NoResponders):
+        # A whole stream is gone.
+        return Lost(len(told.runs), len(told.decisions), len(told.events))
+    return lost
+
+
+async def cuts(directory: Path, tenant: str, rounds: int) -> None:
+    require_volumes()
+    async with house(directory, tenant, sync_always=True) as there:
+        for number in range(rounds):
+            await there.more_is_told(runs=5)
+            told = there.cut(directory / "cut")
+            lost = await lost_on(directory / "cut", directory, told, tenant, sync_always=True)
+            assert not lost.anything, f"cut {number + 1} of {len(told.runs)} runs: {lost}"
+
+
+@pytest.mark.timeout(180)
+async def test_a_power_cut_loses_no_accepted_run_and_no_decision(tmp_path: Path, tenant: str) -> None:
+    """A02, P1b: with each write synced, what a client was told is on the disk."""
+    await cuts(tmp_path, tenant, rounds=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+async def test_twenty_power_cuts_lose_no_accepted_run_and_no_decision(tmp_path: Path, tenant: str) -> None:
+    """A02, P1b, at length: `make power-cuts`."""
+    await cuts(tmp_path, tenant, rounds=20)
+
+
+@pytest.mark.timeout(180)
+async def test_the_same_power_cut_loses_runs_where_writes_are_not_synced(tmp_path: Path, tenant: str) -> None:
+    """A02: the negative control. It shows that these cuts are real, and what `sync_interval` is for."""
+    require_volumes()
+    async with house(tmp_path, tenant, sync_always=False) as there:
+        await there.more_is_told(runs=5)
+        told = there.cut(tmp_path / "cut")
+        lost = await lost_on(tmp_path / "cut", tmp_path, told, tenant, sync_always=False)
+    assert lost.runs > 0

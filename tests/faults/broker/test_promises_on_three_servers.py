@@ -1,0 +1,146 @@
+"""The promises, in short, on a broker of three servers; `make promises SERVERS=3` runs every proof there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letters
+from banksman.bus.jetstream import call
+from banksman.bus.names import APPROVALS, api
+from banksman.bus.publish import durable
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+from banksman.model_server import Gate, ModelServer, Reply
+from tests.faults.chaos.conftest import PATIENCE_S, Stage, bash, make_assistants, marker
+from tests.faults.chaos.test_crashes import (
+    test_a_cancel_that_races_with_the_end_gives_one_end,
+    test_what_is_queued_behind_the_run_of_a_dead_owner_starts,
+)
+from tests.support.chaos.fleet import Fleet, Member
+from tests.support.chaos.plans import ASKING
+from tests.support.client import Client, Frame
+
+__all__ = [
+    "marker",
+    "test_a_cancel_that_races_with_the_end_gives_one_end",
+    "test_what_is_queued_behind_the_run_of_a_dead_owner_starts",
+]
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
+    """A fleet on three servers. Each test leaves it running, as it found it."""
+    async with ModelServer.running() as model:
+        async with Fleet(tmp_path_factory.mktemp("fleet"), model.url, runners=1, servers=3) as fleet:
+            await make_assistants(fleet)
+            yield Stage(fleet, model)
+        assert model.violations == []
+
+
+async def test_a_runner_that_dies_behind_its_claim_executes_the_call_at_most_once(
+    stage: Stage, marker: str
+) -> None:
+    """P2: the claim is stored on three servers; nobody repeats the call, and its outcome is unknown."""
+    async with stage.connected() as client:
+        await stage.arm("runner.after_claim", "tool-runner-1")
+        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        outcome = await client.finished(run_id)
+        await stage.disarm("tool-runner-1")
+    [result] = client.events(conversation, "tool_call.completed")
+    assert outcome["status"] == "completed"
+    assert result["data"]["error_kind"] == "unknown_outcome"
+    assert stage.executions(marker) == 0
+
+
+async def test_of_those_who_decide_while_a_leader_dies_one_wins_and_all_are_told_who(
+    stage: Stage, marker: str
+) -> None:
+    """P3, P4: the question outlives kill -9 of everything; four answer at two gateways during an election."""
+    async with stage.connected() as client:
+        _, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
+        asked = await client.question(run_id)
+    await _all_killed(stage.fleet)
+
+    async with stage.connected(0) as here, stage.connected(1) as there, stage.fleet.operator() as operator:
+        leader = await _leader(stage.fleet, operator, APPROVALS)
+        async with asyncio.TaskGroup() as group:
+            leader.kill()
+            racers = [
+                group.create_task(_decide(client, asked["approval_id"], verdict))
+                for client in (here, there)
+                for verdict in ("approve", "reject")
+            ]
+        told = [racer.result() for racer in racers]
+        outcome = await _ended(stage, run_id)
+    await stage.fleet.ready()
+
+    assert {answer["type"] for answer in told} == {"ack"}, told
+    assert [answer["already_resolved"] for answer in told].count(False) == 1
+    assert len({answer["outcome"] for answer in told}) == 1
+    expected = {"approved": ("completed", 1), "rejected": ("rejected", 0)}[told[0]["outcome"]]
+    assert (outcome["status"], stage.executions(marker)) == expected
+
+
+async def test_poison_ends_among_the_dead_letters_and_the_others_go_on(stage: Stage, marker: str) -> None:
+    """P10."""
+    poison = subjects.run_work("local", new_id("x"))
+    async with stage.connected() as client, stage.fleet.operator() as operator:
+        await durable(operator, poison, b'{"type": ', msg_id=new_id("p"))
+        _, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        outcome = await client.finished(run_id)
+        async with asyncio.timeout(PATIENCE_S):
+            while not [one async for one in dead_letters(operator) if one.letter.subject == poison]:
+                await operator.ready(PATIENCE_S)
+    assert (outcome["status"], stage.executions(marker)) == ("completed", 1)
+
+
+async def test_an_agent_that_is_told_to_end_hands_its_run_over(stage: Stage, marker: str) -> None:
+    """P16: it ends in order, and another finishes what it was at."""
+    async with stage.connected() as client:
+        held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
+        conversation, run_id = await stage.run(client, held, Reply(text="done"))
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=PATIENCE_S)
+        driver = stage.fleet[await stage.driver(run_id)]
+        code = await driver.restart()
+        stage.model.open_gate(marker)
+        outcome = await client.finished(run_id)
+        await driver.ready(stage.fleet.http)
+    assert (code, outcome["status"], stage.executions(marker)) == (0, "completed", 1)
+    assert len(client.events(conversation, "run.finished")) == 1
+
+
+async def _all_killed(fleet: Fleet) -> None:
+    """`kill -9` of every process at once; each is started again."""
+    starts = {member: member.starts + 1 for member in fleet.members.values()}
+    for member in starts:
+        member.kill()
+    for member, times in starts.items():
+        await member.begun(times)
+    await fleet.ready()
+
+
+async def _leader(fleet: Fleet, operator: Bus, stream: str) -> Member:
+    info = await call(operator, api("STREAM.INFO", stream), budget_s=PATIENCE_S)
+    return fleet[info["cluster"]["leader"]]
+
+
+async def _decide(client: Client, approval_id: str, verdict: str) -> Frame:
+    return await client.request("approval.reply", approval_id=approval_id, all=verdict)
+
+
+async def _ended(stage: Stage, run_id: str) -> dict[str, Any]:
+    """The run once it has ended, as the other gateway tells it."""
+    url = f"{stage.fleet.urls[1]}/context/runs/{run_id}"
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            answer = await stage.fleet.http.get(url, params={"wait_s": 5}, timeout=PATIENCE_S)
+            if answer.json().get("finished_at"):
+                return dict(answer.json())

@@ -1,0 +1,111 @@
+"""Every service waits, and says what for, while NATS is weaker than it relies on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import pytest
+
+from banksman.cli.local.ports import free_port
+from tests.support.fixtures import provision_all
+from tests.support.nats import NatsServer, plain_config
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
+PATIENCE_S = 90.0
+SERVICES = {
+    "gateway": "stream EVENTS is missing",
+    "agent": "stream EVENTS is missing",
+    "workflows": "stream EVENTS is missing",
+    "tool-runner": "stream OBJ_outputs is missing",
+}
+READY = "ready"
+LATE = "server: sync_interval is not `always`, expected `always`"
+
+
+def test_every_service_is_unready_until_its_streams_are_there() -> None:
+    """A21: the reason names what is missing; once it is there nobody needs to be started again."""
+    with NatsServer(plain_config(sync_always=True)) as server, _services(server) as urls:
+        for service, missing in SERVICES.items():
+            _wait(urls[service], missing)
+        provision_all(server)
+        for service in SERVICES:
+            _wait(urls[service], READY)
+
+
+def test_every_service_is_unready_on_a_server_that_syncs_late() -> None:
+    """A21: found and expected are said."""
+    with NatsServer(plain_config()) as server:
+        provision_all(server)
+        with _services(server) as urls:
+            for service in SERVICES:
+                _wait(urls[service], LATE)
+
+
+@contextmanager
+def _services(server: NatsServer) -> Generator[dict[str, str]]:
+    """One of each service; where each says whether it is ready."""
+    processes: list[subprocess.Popen[bytes]] = []
+    urls: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="banksman-") as name:
+        Path(name).chmod(0o711)
+        try:
+            for service in SERVICES:
+                port = free_port()
+                urls[service] = f"http://127.0.0.1:{port}/readyz"
+                processes.append(_start(service, server, port, Path(name)))
+            yield urls
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def _start(service: str, server: NatsServer, port: int, data: Path) -> subprocess.Popen[bytes]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
+    told = {
+        "BANKSMAN_NATS__URL": server.url,
+        "BANKSMAN_NATS__MONITORING_URL": server.monitoring_url,
+        "BANKSMAN_DATA_DIR": str(data),
+        "BANKSMAN_APPROVALS__SIGNING_KEY": "k" * 32,
+        "BANKSMAN_MODELS__DEMO_BASE_URL": "http://127.0.0.1:9/v1",
+        f"BANKSMAN_{service.upper().replace('-', '_')}__HEALTH_PORT": str(port),
+    }
+    if service == "gateway":
+        told["BANKSMAN_GATEWAY__PORT"] = str(free_port())
+    return subprocess.Popen(
+        [sys.executable, "-m", "banksman.cli", service],
+        env={**kept, **told},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _wait(url: str, words: str) -> None:
+    """Wait until a service says these words of its streams."""
+    deadline, said = time.monotonic() + PATIENCE_S, "nothing"
+    while time.monotonic() < deadline:
+        said = _said(url)
+        if words in said:
+            return
+        time.sleep(0.1)
+    raise AssertionError(said)
+
+
+def _said(url: str) -> str:
+    try:
+        with urlopen(url, timeout=10) as answer:
+            return READY if answer.status == 200 else "?"
+    except HTTPError as refused:
+        return str(json.loads(refused.read())["problems"].get("streams", "starting"))
+    except (URLError, OSError):
+        return "not there yet"

@@ -1,0 +1,99 @@
+"""What three servers answer while what was written first is on its way, and not stored by most of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.errors import SlotTaken
+from banksman.bus.jetstream import call
+from banksman.bus.names import APPROVALS, CODE_DUPLICATE_UNDER_WAY, MSG_ID, RESULTS, api
+from banksman.bus.publish import durable, message_id
+from banksman.bus.slots import ApprovalSlots
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+from tests.bus.making import answered, asked
+from tests.support.fixtures import connect, provision_all
+from tests.support.nats import NatsCluster, NatsServer
+from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[NatsCluster]:
+    with NatsCluster() as running:
+        provision_all(running)
+        yield running
+
+
+async def test_who_is_refused_because_of_an_answer_that_is_still_on_its_way_is_told_that_answer(
+    cluster: NatsCluster, tenant: str
+) -> None:
+    """P3, A08: the leader refuses the second answer before the first is stored, and cannot show it yet."""
+    async with at_the_leader(cluster, APPROVALS) as (bus, followers):
+        slots = ApprovalSlots(bus)
+        await slots.request(asked(tenant, "a1"))
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            with frozen(followers):
+                racers = [
+                    group.create_task(slots.reply(answered(tenant, "a1", by=name)))
+                    for name in ("alice", "bob", "carol")
+                ]
+                await asyncio.sleep(0)
+                # On the same connection, so the others have been refused before.
+                with pytest.raises(SlotTaken):
+                    await durable(
+                        bus, subjects.approval_reply(tenant, "a1"), b"late", msg_id=new_id("answer-")
+                    )
+                _, seen = await slots.approval(tenant, "a1")
+        _, stored = await slots.approval(tenant, "a1")
+    assert (seen, stored is None) == (None, False)
+    assert [racer.result() for racer in racers] == [stored] * 3
+
+
+async def test_the_same_message_is_stored_once_though_it_is_sent_again_while_it_is_on_its_way(
+    cluster: NatsCluster, tenant: str
+) -> None:
+    """P1, P14: whoever repeats it waits until it is stored, and is told that it was."""
+    subject = subjects.tool_started(tenant, "k-1")
+    async with at_the_leader(cluster, RESULTS) as (bus, followers):
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            with frozen(followers):
+                first = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
+                await asyncio.sleep(0)
+                message = {MSG_ID: message_id(subject, "once")}
+                answer = await bus.replies.ask(subject, b"{}", headers=message, timeout_s=PATIENCE_S)
+                second = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
+                await bus.ready(PATIENCE_S)
+    assert json.loads(answer.data)["error"]["err_code"] == CODE_DUPLICATE_UNDER_WAY
+    assert (first.result().duplicate, first.result().tries) == (False, 1)
+    assert (second.result().duplicate, second.result().tries) == (True, 1)
+    assert first.result().stream_seq == second.result().stream_seq
+
+
+@asynccontextmanager
+async def at_the_leader(
+    cluster: NatsCluster, stream: str
+) -> AsyncGenerator[tuple[Bus, tuple[NatsServer, ...]]]:
+    """A connection to the leader of a stream, and the servers that follow it."""
+    async with await connect(cluster) as bus:
+        name = (await call(bus, api("STREAM.INFO", stream)))["cluster"]["leader"]
+    async with await connect(cluster.node(name)) as bus:
+        yield bus, tuple(node for node in cluster.nodes if node.name != name)
+
+
+@contextmanager
+def frozen(nodes: tuple[NatsServer, ...]) -> Generator[None]:
+    for node in nodes:
+        node.pause()
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.resume()

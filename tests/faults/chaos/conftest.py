@@ -1,0 +1,123 @@
+"""One fleet for all tests of this folder that leave it whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from banksman.contracts.ids import new_id
+from banksman.model_server import ModelServer, Reply, ToolCall
+from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
+from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.plans import ASSISTANTS, AUTO, command
+from tests.support.client import Client
+
+SEED = int(os.environ.get("SEED", "2026"))
+"""What the storms of the suite go by: the same in every run, unless another is asked for."""
+PATIENCE_S = 60.0
+"""Seconds that a test waits for what takes a few, while processes start again on a busy machine."""
+
+
+@dataclass
+class Stage:
+    """A running fleet, its model, and what tests do with them."""
+
+    fleet: Fleet
+    model: ModelServer
+    scripts: list[str] = field(default_factory=list)
+
+    def connected(self, gateway: int = 0) -> Any:
+        """A websocket client of a gateway, for the length of a block."""
+        return Client.connected(self.fleet.urls[gateway], patience_s=PATIENCE_S)
+
+    async def run(self, client: Client, *replies: Reply, assistant: str = AUTO) -> tuple[str, str]:
+        """Start a run of a conversation of its own; returns both ids."""
+        conversation = await self.conversation(client, *replies, assistant=assistant)
+        return conversation, await client.chat(conversation, "go")
+
+    async def conversation(self, client: Client, *replies: Reply, assistant: str = AUTO) -> str:
+        """A new conversation, whose model says this."""
+        self.scripts.append(new_id("s"))
+        self.model.play(self.scripts[-1], replies, at_end="repeat")
+        return await client.create(f"openai:scripted/{self.scripts[-1]}", assistant=assistant)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The bodies that the model of the latest conversation was asked with."""
+        return [dict(request.body) for request in self.model.requests(self.scripts[-1])]
+
+    async def arm(self, point: Failpoint, *members: str) -> None:
+        """Start members anew; each does not survive that it gets to this place, once."""
+        for name in members:
+            member = self.fleet[name]
+            member.once(**{VARIABLE: f"{point}:kill", TESTING_VARIABLE: "1"})
+            member.kill()
+            await member.begun(member.starts + 1)
+        for name in members:
+            await self.fleet[name].ready(self.fleet.http)
+
+    async def disarm(self, *members: str) -> None:
+        """Start those anew that were armed and have not died of it."""
+        for name in members:
+            if self.fleet[name].armed:
+                await self.restarted(name)
+
+    async def restarted(self, name: str) -> None:
+        """Kill a member, and wait until it is ready again."""
+        member = self.fleet[name]
+        member.kill()
+        await member.begun(member.starts + 1)
+        await member.ready(self.fleet.http)
+
+    async def driver(self, run_id: str) -> str:
+        """The agent that asked the model of a run last."""
+
+        def asked(name: str) -> bool:
+            log = self.fleet[name].log.read_text(errors="replace")
+            return any("asking the model" in line and run_id in line for line in log.splitlines())
+
+        await until(lambda: any(asked(name) for name in ("agent-1", "agent-2")))
+        return next(name for name in ("agent-1", "agent-2") if asked(name))
+
+    def executions(self, marker: str) -> int:
+        """Times that a command with this marker was executed."""
+        return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what sends no event: a line of a log, a file."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110  # nothing in this process says so
+            await asyncio.sleep(0.05)
+
+
+def bash(marker: str, seconds: float = 0.0) -> Reply:
+    """A reply that asks for one command, which writes its marker into the ledger of its workspace."""
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command(marker, seconds)}),))
+
+
+async def make_assistants(fleet: Fleet) -> None:
+    for name, fields in ASSISTANTS.items():
+        answer = await fleet.http.post(f"{fleet.urls[0]}/context/assistants", json={"id": name, **fields})
+        assert answer.status_code in (201, 409), answer.text
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
+    """The fleet that all tests share. Each leaves it running, as it found it."""
+    async with ModelServer.running() as model:
+        async with Fleet(tmp_path_factory.mktemp("fleet"), model.url) as fleet:
+            await make_assistants(fleet)
+            yield Stage(fleet, model)
+        assert model.violations == []
+
+
+@pytest.fixture
+def marker() -> str:
+    """Stands in the one command of a test."""
+    return new_id("mark-")

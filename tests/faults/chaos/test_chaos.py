@@ -1,0 +1,38 @@
+"""Process chaos, in short: `make chaos` and `make soak` go on for longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.chaos.conftest import SEED
+from tests.support.chaos.storm import Chaos, chaos
+
+pytestmark = pytest.mark.timeout(420)
+"""Seconds: 30 of faults, and as long as a busy machine takes to start everything and to come to rest."""
+
+
+async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp_path: Path) -> None:
+    """R39, P1 to P5, P11, A01: kill -9 and freezes of every service and the broker under traffic.
+
+    Every accepted run has one terminal event, no effect is repeated, and all readers see the same.
+    """
+    asked = Chaos(SEED, duration_s=30, rate=3, every_s=2.0, freezes=0.12, frozen_s=(4, 8))
+    verdict = await chaos(asked, tmp_path)
+    print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
+    assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
+    assert verdict.kills >= 5
+    assert verdict.history.accepted
+
+
+async def test_nothing_is_lost_and_nothing_happens_twice_on_three_servers_of_which_one_is_away(
+    tmp_path: Path,
+) -> None:
+    """R39, P1 to P5, P11, A01: the same with three copies of everything, any server killed or frozen too."""
+    asked = Chaos(SEED, duration_s=25, rate=3, every_s=2.5, freezes=0.12, frozen_s=(4, 8), servers=3)
+    verdict = await chaos(asked, tmp_path)
+    print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
+    assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
+    assert verdict.kills
+    assert verdict.history.accepted

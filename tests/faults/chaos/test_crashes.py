@@ -1,0 +1,204 @@
+"""Agents and gateways that die, freeze or are cut short in the middle of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from banksman.model_server import Gate, Reply
+from tests.faults.chaos.conftest import Stage, bash, until
+from tests.support.chaos.plans import ASKING
+from tests.support.client import Client, Frame
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+"""Seconds: processes are started again, which takes its time on a busy machine."""
+
+AGENTS = ("agent-1", "agent-2")
+FROZEN_S = 10.0
+"""Seconds: as long as clients take to notice that a server does not answer."""
+
+
+def terminals(client: Client, conversation: str) -> list[Frame]:
+    return client.events(conversation, "run.finished")
+
+
+async def test_a_reply_that_was_received_and_not_stored_is_asked_for_again(stage: Stage, marker: str) -> None:
+    """A04: the model is asked twice, its calls get other ids, and one of them is executed, once."""
+    async with stage.connected() as client:
+        await stage.arm("agent.reply_received", *AGENTS)
+        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        outcome = await client.finished(run_id)
+        await stage.disarm(*AGENTS)
+
+    assert outcome["status"] == "completed"
+    first_asked = [body for body in stage.requests() if not _replies(body)]
+    assert len(first_asked) >= 2, "whoever died with the reply asked, and another after it"
+    assert len(client.events(conversation, "tool_call.requested")) == 1
+    assert len(client.events(conversation, "tool_call.completed")) == 1
+    assert stage.executions(marker) == 1
+
+
+async def test_a_run_that_ended_and_was_not_acknowledged_is_not_run_again(stage: Stage, marker: str) -> None:
+    """P1: the message is delivered once more, and finds nothing to do."""
+    async with stage.connected() as client:
+        await stage.arm("agent.before_ack", *AGENTS)
+        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        await client.finished(run_id)
+        after = await client.run(conversation, "once more")
+        await stage.disarm(*AGENTS)
+
+    assert after["status"] == "completed"
+    assert len(terminals(client, conversation)) == 2
+    assert stage.executions(marker) == 1
+
+
+async def test_a_run_that_parked_and_did_not_ask_is_asked_about_after_all(stage: Stage, marker: str) -> None:
+    """P3: the log says that it waits for a person; whoever gets its message next puts the question."""
+    async with stage.connected() as client:
+        await stage.arm("agent.before_question", *AGENTS)
+        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
+        answer = await client.approve(run_id)
+        while answer["type"] == "error" and answer["retryable"]:
+            answer = await client.approve(run_id)
+        outcome = await client.finished(run_id)
+        await stage.disarm(*AGENTS)
+
+    assert answer["type"] == "ack", answer
+    assert outcome["status"] == "completed"
+    assert len(client.events(conversation, "approval.requested")) == 1
+    assert stage.executions(marker) == 1
+
+
+async def test_a_client_whose_gateway_died_before_it_answered_gets_the_same_run_elsewhere(
+    stage: Stage, marker: str
+) -> None:
+    """P14: the request was stored; repeated by its id at another gateway, it is the same run."""
+    request = {"id": f"ask-{marker}", "content": "go"}
+    async with stage.connected(1) as other:
+        conversation = await stage.conversation(other, bash(marker), Reply(text="done"))
+        await stage.arm("gateway.before_answer", "gateway-1")
+        with pytest.raises(ConnectionClosed):
+            async with stage.connected(0) as client:
+                await client.send({"type": "chat.send", "conversation_id": conversation, **request})
+                await client.connection.wait_closed()
+        runs = [await other.chat(conversation, **request) for _ in range(2)]
+        outcome = await other.finished(runs[0])
+        await stage.fleet["gateway-1"].ready(stage.fleet.http)
+
+    assert len(set(runs)) == 1
+    assert outcome["status"] == "completed"
+    assert len(other.events(conversation, "run.started")) == 1
+    assert stage.executions(marker) == 1
+
+
+async def test_an_owner_that_was_frozen_meets_the_higher_claim_and_stops(stage: Stage, marker: str) -> None:
+    """P5, A12: another agent takes over and finishes; the first one wakes, and changes nothing."""
+    async with stage.connected() as client:
+        held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
+        conversation, run_id = await stage.run(client, held, Reply(text="done"))
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
+        driver = stage.fleet[await stage.driver(run_id)]
+        driver.freeze()
+        try:
+            await stage.model.wait_for_requests(stage.scripts[-1], 2, timeout_s=60)
+            stage.model.open_gate(marker)
+            outcome = await client.finished(run_id)
+        finally:
+            driver.thaw()
+        await until(lambda: _left(driver.log.read_text(errors="replace"), conversation))
+        await driver.ready(stage.fleet.http)
+        after = await client.run(conversation, "once more")
+
+    assert (outcome["status"], after["status"]) == ("completed", "completed")
+    assert len(terminals(client, conversation)) == 2
+    assert len(client.events(conversation, "tool_call.requested")) == 1
+    assert stage.executions(marker) == 1
+
+
+async def test_runs_go_on_after_the_broker_stood_still_for_ten_seconds(stage: Stage, marker: str) -> None:
+    """P1, P2, P3: one works, one is thought about, one waits for a person; nothing of them happens twice."""
+    working, thought, asked = (f"{marker}-{name}" for name in ("working", "thought", "asked"))
+    broker = stage.fleet.servers[0]
+    async with stage.connected() as client:
+        held = bash(thought).model_copy(update={"gate": Gate(name=marker)})
+        runs = [await stage.run(client, bash(working, 2.0), Reply(text="done"))]
+        runs.append(await stage.run(client, bash(asked), Reply(text="done"), assistant=ASKING))
+        runs.append(await stage.run(client, held, Reply(text="done")))
+        question = await client.question(runs[1][1])
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
+        await until(lambda: stage.executions(working) == 1)
+        broker.freeze()
+        try:
+            stage.model.open_gate(marker)
+            await asyncio.sleep(FROZEN_S)
+        finally:
+            broker.thaw()
+        answer: Frame = {"type": "error", "retryable": True}
+        while answer["type"] == "error" and answer["retryable"]:
+            decided = {"approval_id": question["approval_id"], "all": "approve"}
+            answer = await client.request("approval.reply", **decided)
+        outcomes = [await client.finished(run_id) for _, run_id in runs]
+        await stage.fleet.ready()
+        after = [await client.run(conversation, "once more") for conversation, _ in runs]
+
+    assert answer["type"] == "ack", answer
+    assert [outcome["status"] for outcome in (*outcomes, *after)] == ["completed"] * 6
+    assert [len(terminals(client, conversation)) for conversation, _ in runs] == [2, 2, 2]
+    assert [stage.executions(name) for name in (working, thought, asked)] == [1, 1, 1]
+
+
+async def test_what_is_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, marker: str) -> None:
+    """P1: another agent takes the run over within seconds, finishes it, and starts the next."""
+    async with stage.connected() as client:
+        held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
+        conversation, run_id = await stage.run(client, held, Reply(text="done"))
+        queued = await client.chat(conversation, "and then")
+        await client.event("run.queued", run_id=queued)
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
+        driver = await stage.driver(run_id)
+        killed_at = time.monotonic()
+        stage.fleet[driver].kill()
+        await stage.model.wait_for_requests(stage.scripts[-1], 2, timeout_s=60)
+        print(f"taken over after {time.monotonic() - killed_at:.2f} s")  # noqa: T201
+        stage.model.open_gate(marker)
+        outcomes = [await client.finished(run) for run in (run_id, queued)]
+        await stage.fleet[driver].ready(stage.fleet.http)
+
+    assert [outcome["status"] for outcome in outcomes] == ["completed", "completed"]
+    assert stage.executions(marker) == 1
+
+
+async def test_a_cancel_that_races_with_the_end_gives_one_end(stage: Stage, marker: str) -> None:
+    """A16, P7: whatever comes first, there is exactly one terminal event."""
+    async with stage.connected() as client, stage.connected(1) as other:
+        conversations: list[str] = []
+        for number in range(12):
+            gate = f"{marker}-{number}"
+            last = Reply(text="done", gate=Gate(name=gate))
+            conversation, run_id = await stage.run(client, last)
+            conversations.append(conversation)
+            await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
+            async with asyncio.TaskGroup() as race:
+                race.create_task(other.request("run.cancel", run_id=run_id))
+                stage.model.open_gate(gate)
+            await client.finished(run_id)
+        ends = [terminals(client, conversation) for conversation in conversations]
+        for conversation in conversations:
+            assert (await client.run(conversation, "once more"))["status"] == "completed"
+
+    assert [len(found) for found in ends] == [1] * len(conversations)
+    assert {end["data"]["status"] for [end] in ends} <= {"completed", "cancelled"}
+
+
+def _replies(body: dict[str, object]) -> list[object]:
+    messages = body["messages"]
+    assert isinstance(messages, list)
+    return [message for message in messages if message["role"] == "assistant"]
+
+
+def _left(log: str, conversation: str) -> bool:
+    """Whether an agent said that it leaves a message of this conversation to another."""
+    return any("left for later" in line and conversation in line for line in log.splitlines())

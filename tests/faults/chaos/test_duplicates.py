@@ -1,0 +1,108 @@
+"""Every message of a run once more, three times each, in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from banksman.bus import jetstream, names
+from banksman.bus.connection import Bus
+from banksman.bus.errors import SlotTaken
+from banksman.bus.messages import Message
+from banksman.bus.publish import durable
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply
+from tests.faults.chaos.conftest import PATIENCE_S, Stage, bash
+from tests.support.chaos.plans import ASKING
+from tests.support.client import Client
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+QUEUES = ("run.work", "run.signal")
+"""Work queues: what was handled is gone, and is stored again under another id."""
+SLOTS = ("approval.request", "approval.reply", "tool.started", "tool.result")
+"""Write-once: what is repeated is refused."""
+REQUESTS = ("tool.call", "tool.cancel")
+"""To a runner, who knows what it has done."""
+REPEATS = 3
+
+
+async def test_every_message_may_come_three_times_more_in_any_order(stage: Stage, marker: str) -> None:
+    """A07: the logs stay as they are, no call runs again, and the conversation goes on."""
+    heard: list[Message] = []
+
+    async def hear(message: Message) -> None:
+        heard.append(message)
+
+    async with stage.fleet.operator() as operator, stage.connected() as client:
+        for kind in (*QUEUES, *SLOTS, *REQUESTS):
+            await operator.subscribe(f"{kind}.>", hear)
+        await operator.ready()
+        conversations = await _whole_life(stage, client, marker)
+        kinds = {
+            kind for kind in (*QUEUES, *SLOTS, *REQUESTS) if any(m.subject.startswith(kind) for m in heard)
+        }
+        before = {one: [event["seq"] for event in client.events(one)] for one in conversations}
+        chance = random.Random(marker)
+        again = [message for message in heard for _ in range(REPEATS)]
+        chance.shuffle(again)
+        for message in again:
+            await _repeat(operator, message)
+        await _handled(operator)
+        after = {one: [event["seq"] for event in client.events(one)] for one in conversations}
+        later = [await client.run(one, "once more") for one in conversations]
+
+    assert kinds >= {
+        *QUEUES,
+        "approval.request",
+        "approval.reply",
+        "tool.started",
+        "tool.result",
+        "tool.call",
+    }
+    assert after == before
+    assert stage.executions(marker) == 1
+    assert [outcome["status"] for outcome in later] == ["completed"] * len(conversations)
+
+
+async def _whole_life(stage: Stage, client: Client, marker: str) -> list[str]:
+    """An approved run, a rejected, a cancelled and a steered one, and a renamed conversation."""
+    approved, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
+    await client.approve(run_id)
+    await client.finished(run_id)
+    rejected, run_id = await stage.run(client, bash("mark-rejected"), Reply(text="done"), assistant=ASKING)
+    await client.approve(run_id, "reject")
+    await client.finished(run_id)
+    cancelled, run_id = await stage.run(client, bash("mark-cancelled"), Reply(text="done"), assistant=ASKING)
+    await client.question(run_id)
+    await client.request("run.cancel", run_id=run_id)
+    await client.finished(run_id)
+    steered, run_id = await stage.run(client, bash("mark-steered"), Reply(text="done"), assistant=ASKING)
+    await client.question(run_id)
+    await client.chat(steered, "leave that", mode="steer")
+    await client.finished(run_id)
+    return [approved, rejected, cancelled, steered]
+
+
+async def _repeat(operator: Bus, message: Message) -> None:
+    try:
+        if message.subject.startswith((*QUEUES, *SLOTS)):
+            await durable(operator, message.subject, message.data, msg_id=new_id("again-"), budget_s=10)
+        elif message.subject.startswith("tool."):
+            await operator.request(message.subject, message.data, timeout_s=5)
+    except (BanksmanError, SlotTaken):
+        # A slot that is taken, a runner that refuses.
+        return
+
+
+async def _handled(operator: Bus) -> None:
+    """Wait until the work queue is empty."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            told = await jetstream.call(operator, names.api("STREAM.INFO", names.RUNS))
+            if told["state"]["messages"] == 0:
+                return
+            await asyncio.sleep(0.05)

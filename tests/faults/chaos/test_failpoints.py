@@ -1,0 +1,158 @@
+"""Failpoints: processes that die at a named place, and what becomes of the run that they were at."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banksman.contracts.errors import BadInput, Unavailable
+from banksman.model_server import ModelServer, Reply, ToolCall
+from banksman.runtime import failpoints
+from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint, arm, reach
+from tests.support.chaos.fleet import Fleet
+from tests.support.client import Client
+
+pytestmark = pytest.mark.timeout(300)
+"""Seconds: processes are started again and again, which takes its time on a busy machine."""
+
+PATIENCE_S = 60.0
+RUNNER_POINTS: tuple[Failpoint, ...] = (
+    "runner.before_claim",
+    "runner.after_claim",
+    "runner.begin",
+    "runner.running",
+    "runner.end",
+    "runner.result_stored",
+)
+CLAIMED = {"runner.after_claim", "runner.begin", "runner.running", "runner.end"}
+"""Behind the claim, and before the result: nobody can know what happened."""
+
+
+@pytest.fixture
+def disarmed() -> Generator[None]:
+    yield
+    arm({})
+
+
+async def test_a_place_that_is_not_armed_does_nothing(disarmed: None) -> None:
+    arm({TESTING_VARIABLE: "1", VARIABLE: "runner.end:error"})
+    await reach("runner.begin")
+
+
+async def test_an_armed_place_fails(disarmed: None) -> None:
+    arm({TESTING_VARIABLE: "1", VARIABLE: "runner.begin:sleep=0, runner.end:error"})
+    await reach("runner.begin")
+    with pytest.raises(Unavailable, match=r"failpoint runner\.end"):
+        await reach("runner.end")
+
+
+@pytest.mark.parametrize(
+    ("environment", "field"),
+    [
+        ({VARIABLE: "runner.end:kill"}, TESTING_VARIABLE),
+        ({TESTING_VARIABLE: "1", VARIABLE: "runner.somewhere:kill"}, "runner.somewhere"),
+        ({TESTING_VARIABLE: "1", VARIABLE: "runner.end:explode"}, "explode"),
+        ({TESTING_VARIABLE: "1", VARIABLE: "runner.end:sleep=long"}, "sleep=long"),
+    ],
+)
+def test_what_cannot_be_armed_is_refused(disarmed: None, environment: dict[str, str], field: str) -> None:
+    with pytest.raises(BadInput, match=field):
+        arm(environment)
+
+
+def test_no_service_starts_with_failpoints_outside_of_tests() -> None:
+    command = [sys.executable, "-m", "banksman.cli", "workflows"]
+    told = subprocess.run(command, env={VARIABLE: "runner.end:kill"}, capture_output=True, text=True)
+    assert told.returncode == 2
+    assert failpoints.TESTING_VARIABLE in told.stderr
+
+
+@dataclass
+class Rounds:
+    """A fleet whose runs are interrupted, one after the other."""
+
+    fleet: Fleet
+    model: ModelServer
+    client: Client
+    number: int = 0
+
+    async def arm(self, member: str, point: Failpoint, action: str = "kill") -> None:
+        """Start a member anew, armed."""
+        told = {VARIABLE: f"{point}:{action}", TESTING_VARIABLE: "1"}
+        self.fleet[member].once(**told)
+        starts = self.fleet[member].starts
+        self.fleet[member].kill()
+        await self.fleet[member].begun(starts + 1)
+        await self.fleet[member].ready(self.fleet.http)
+
+    def executions(self, marker: str) -> int:
+        """Times that a command with this marker was executed."""
+        return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
+
+    async def run(self, *replies: Reply, **conversation: Any) -> tuple[str, str]:
+        """Start a run; returns its conversation and its id."""
+        self.number += 1
+        name = f"round-{self.number}"
+        self.model.play(name, replies)
+        chosen = await self.client.create(f"openai:scripted/{name}", **conversation)
+        return chosen, await self.client.chat(chosen, "go")
+
+
+@asynccontextmanager
+async def rounds(directory: Path, *, gateways: int = 1) -> AsyncGenerator[Rounds]:
+    async with ModelServer.running() as model:
+        async with Fleet(directory, model.url, gateways=gateways, runners=1) as fleet:
+            async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+                yield Rounds(fleet, model, client)
+        assert model.violations == []
+
+
+async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None:
+    """P2: a call of which a runner dies is executed at most once, and has one result."""
+    async with rounds(tmp_path) as played:
+        for number, point in enumerate(points):
+            marker = f"mark-{number}"
+            await played.arm("tool-runner-1", point)
+            script = f"echo {marker} >> ledger; echo written; sleep 0.5"
+            call = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": script}),))
+            conversation, run_id = await played.run(call, Reply(text="done"))
+            await played.client.approve(run_id)
+            outcome = await played.client.finished(run_id)
+            [result] = played.client.events(conversation, "tool_call.completed")
+            kind, times = result["data"]["error_kind"], played.executions(marker)
+            assert outcome["status"] == "completed", (point, outcome)
+            assert times <= 1, f"{point}: executed {times} times"
+            if point in CLAIMED:
+                assert kind == "unknown_outcome", point
+            else:
+                assert (kind, times) == (None, 1), point
+            [told] = [
+                message
+                for message in played.model.requests(f"round-{played.number}")[-1].body["messages"]
+                if message["role"] == "tool"
+            ]
+            assert (kind == "unknown_outcome") == ("outcome of this call is unknown" in str(told)), point
+
+
+async def test_a_runner_that_dies_anywhere_executes_a_call_at_most_once(tmp_path: Path) -> None:
+    """R39, P2, A03: at each of six places; a call that nobody claimed is executed after all."""
+    await interrupted_calls(tmp_path, RUNNER_POINTS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+async def test_a_runner_that_dies_three_hundred_times_executes_each_call_at_most_once(
+    tmp_path: Path,
+) -> None:
+    """P2: fifty times at each place, in any order."""
+    points: list[Failpoint] = [point for point in RUNNER_POINTS for _ in range(50)]
+    random.Random(1).shuffle(points)
+    await interrupted_calls(tmp_path, points)

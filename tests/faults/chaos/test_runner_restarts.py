@@ -1,0 +1,58 @@
+"""Runners that restart, the only one and all at once: what begins meanwhile waits for them."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply
+from tests.faults.chaos.conftest import Stage, bash
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+SERVE_TOOLS = ("agent-1", "agent-2", "tool-runner-1", "tool-runner-2")
+
+
+async def test_a_run_that_begins_while_the_only_runner_drains_is_done_by_the_next(
+    stage: Stage, marker: str
+) -> None:
+    """P16: it takes no more calls and is there still; its successor is not there yet."""
+    only, other = stage.fleet["tool-runner-1"], stage.fleet["tool-runner-2"]
+    await other.stop()
+    try:
+        async with stage.connected() as client:
+            _, long = await stage.run(client, bash(new_id("long-"), 4), Reply(text="done"))
+            await client.event("tool_call.started", run_id=long)
+            ended = only.starts + 1
+            only.send(signal.SIGTERM)
+            await only.ready(stage.fleet.http, wanted=False)
+            conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+            outcomes = [await client.finished(run) for run in (long, run_id)]
+            await only.begun(ended)
+    finally:
+        other.start()
+        await stage.fleet.ready()
+
+    assert [outcome["status"] for outcome in outcomes] == ["completed"] * 2
+    [result] = client.events(conversation, "tool_call.completed")
+    assert result["data"]["error_kind"] is None
+    assert stage.executions(marker) == 1
+
+
+async def test_a_run_that_begins_while_all_who_serve_it_restart_is_done_by_them(
+    stage: Stage, marker: str
+) -> None:
+    """P1, P2: agents that know nothing yet take it for granted that a runner comes back as well."""
+    async with stage.connected() as client:
+        for name in SERVE_TOOLS:
+            stage.fleet[name].kill()
+        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        outcome = await client.finished(run_id)
+    await stage.fleet.ready()
+
+    assert outcome["status"] == "completed"
+    [result] = client.events(conversation, "tool_call.completed")
+    assert result["data"]["error_kind"] is None
+    assert stage.executions(marker) == 1

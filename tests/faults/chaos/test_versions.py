@@ -1,0 +1,76 @@
+"""Two versions side by side, as in every upgrade: what one writes the other reads, or passes over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply
+from tests.faults.chaos.conftest import SEED, Stage, bash
+from tests.support.chaos.mixed import Mixed, mixed
+from tests.support.chaos.newer import EVENT_TYPE
+from tests.support.chaos.plans import ASKING
+from tests.support.chaos.versions import CURRENT, TO_COME, NoSuchVersion, of_the_past
+from tests.support.history.records import Seen
+
+pytestmark = pytest.mark.timeout(420)
+"""Seconds: processes are started again, which takes its time on a busy machine."""
+
+
+async def test_a_version_to_come_works_beside_this_one_and_can_be_rolled_back(tmp_path: Path) -> None:
+    """R39, A35: it writes fields, events and headers that this one does not know; nothing is lost or buried.
+
+    Half of the system is upgraded under traffic and rolled back, and processes of both halves are killed.
+    """
+    verdict = await mixed(Mixed(CURRENT, TO_COME, SEED, rate=2, side_by_side_s=3, whole=False), tmp_path)
+    print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
+    assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
+    assert verdict.history.accepted
+    unknown = {seen.reader for seen in verdict.history.of(Seen) if seen.type == EVENT_TYPE}
+    assert any(reader.startswith("person") for reader in unknown), "it was passed on to clients"
+    assert any(reader.startswith("final") for reader in unknown), "it stayed in the log"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def upgraded(stage: Stage) -> AsyncGenerator[Stage]:
+    """The fleet, with the first gateway of a version to come."""
+    stage.fleet["gateway-1"].version = TO_COME
+    await stage.restarted("gateway-1")
+    yield stage
+    stage.fleet["gateway-1"].version = CURRENT
+    await stage.restarted("gateway-1")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_gateways_of_two_versions_give_a_request_one_answer_and_sign_for_each_other(
+    upgraded: Stage, marker: str
+) -> None:
+    """P3, P14: a request that is repeated at the other gateway is the same one; its approval is honoured."""
+    asked = {"id": new_id("q"), "content": "go"}
+    async with upgraded.connected(0) as newer, upgraded.connected(1) as older:
+        conversation = await upgraded.conversation(older, bash(marker), Reply(text="done"), assistant=ASKING)
+        runs = [await client.chat(conversation, **asked) for client in (newer, older, newer)]
+        another = [await client.chat(conversation, "again", id="second") for client in (older, newer)]
+        question = await older.question(runs[0])
+        told = await newer.request("approval.reply", approval_id=question["approval_id"], all="approve")
+        outcome = await older.finished(runs[0])
+
+    assert (len(set(runs)), len(set(another))) == (1, 1)
+    assert (told["type"], outcome["status"]) == ("ack", "completed")
+    assert upgraded.executions(marker) == 1
+
+
+def test_a_version_that_the_repository_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+    """As in a shallow clone; before anything is started."""
+    with pytest.raises(NoSuchVersion, match="no-such-version"):
+        of_the_past("no-such-version", tmp_path)
+    command = [sys.executable, "-m", "tests.support.chaos.mixed", "--base", "no-such-version"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    assert told.returncode == 2
+    assert "there is no version to mix with: no-such-version" in told.stdout

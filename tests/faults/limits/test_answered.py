@@ -1,0 +1,87 @@
+"""Approvals that were answered: their timers neither undo the answer nor keep it for ever (P3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import last_message
+from banksman.bus.names import TIMERS
+from banksman.bus.slots import ApprovalSlots
+from banksman.bus.timers import set_timer
+from banksman.contracts import subjects
+from banksman.model_server import Reply
+from banksman.runs.stores import ANSWERED_TIMER, APPROVAL_TIMER
+from tests.scenarios.conftest import Play
+from tests.scenarios.test_approvals import bash
+from tests.support.client import Client
+from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def _asked(client: Client, play: Play) -> tuple[str, str, str]:
+    """A run that waits: its conversation, its id and that of its question."""
+    conversation = await client.create(play(bash("true"), Reply(text="ok")))
+    run_id = await client.chat(conversation, "go")
+    return conversation, run_id, str((await client.question(run_id))["approval_id"])
+
+
+async def _fires(bus: Bus, kind: str, conversation: str, approval: str) -> None:
+    """Let a timer of an approval be due now."""
+    about = {"tenant": "local", "conversation_id": conversation, "approval_id": approval}
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    await set_timer(bus, kind, "local", approval, at=long_ago, payload=json.dumps(about).encode())
+
+
+async def _until_looked_at(bus: Bus, kind: str, approval: str) -> None:
+    """Wait until the fired timer was handled: another look is scheduled."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await last_message(bus, TIMERS, subjects.timer_set(ANSWERED_TIMER, "local", approval)) is None:
+            continue
+        while await last_message(bus, TIMERS, subjects.timer_fired(kind, "local", approval)) is not None:
+            continue
+
+
+async def test_an_answer_outlives_the_expiry_of_its_question_and_is_removed_later(
+    operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """P3: who answers late is told who was first; a day after the expiry nothing of it is kept."""
+    conversation, run_id, approval = await _asked(client, play)
+    await client.approve(run_id)
+    await client.finished(run_id)
+    path = f"/context/approvals/{approval}"
+
+    await _fires(operator, APPROVAL_TIMER, conversation, approval)
+    await _until_looked_at(operator, APPROVAL_TIMER, approval)
+    late = await http.post(path, json={"all": "reject"})
+    await _fires(operator, ANSWERED_TIMER, conversation, approval)
+    async with asyncio.timeout(PATIENCE_S):
+        while await ApprovalSlots(operator).approval("local", approval) != (None, None):
+            continue
+    gone = await http.post(path, json={"all": "reject"})
+
+    assert (late.status_code, late.json()["outcome"]) == (409, "approved")
+    # As one that is not stored yet: nobody can tell the two apart.
+    assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
+    assert await last_message(operator, TIMERS, subjects.timer_set(ANSWERED_TIMER, "local", approval)) is None
+    closed = [event["data"]["outcome"] for event in client.events(conversation, "approval.resolved")]
+    assert closed == ["approved"]
+
+
+async def test_a_question_that_is_open_is_not_removed(operator: Bus, client: Client, play: Play) -> None:
+    """P3: whatever timer fires, a person can still answer."""
+    conversation, run_id, approval = await _asked(client, play)
+
+    await _fires(operator, ANSWERED_TIMER, conversation, approval)
+    await _until_looked_at(operator, ANSWERED_TIMER, approval)
+    asked, answered = await ApprovalSlots(operator).approval("local", approval)
+    await client.approve(run_id)
+
+    assert (asked is not None, answered) == (True, None)
+    assert (await client.finished(run_id))["status"] == "completed"

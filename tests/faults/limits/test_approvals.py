@@ -1,0 +1,415 @@
+"""Decisions: one wins, whoever asks where and when, and nothing runs but what was approved (P3, P4)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.log import EventLog
+from banksman.bus.slots import ApprovalSlots
+from banksman.cli.local.ports import free_port
+from banksman.contracts.assistants import RunSettings, ToolSettings
+from banksman.contracts.events import (
+    ApprovalItem,
+    ApprovalRequested,
+    Commit,
+    Event,
+    EventBody,
+    IterationStarted,
+    MessageCompleted,
+    Owner,
+    Preview,
+    RunStarted,
+    ToolCallRequested,
+)
+from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.tools import ToolCall
+from banksman.contracts.work import ApprovalRequest
+from banksman.model_server import Reply
+from tests.gateway.conftest import Agent, GatewayFactory, Served
+from tests.scenarios.conftest import Play
+from tests.scenarios.test_approvals import bash
+from tests.support.chaos.fleet import Fleet
+from tests.support.client import Client
+from tests.support.patience import PATIENCE_S
+from tests.support.system import ScriptedModel, System, wait_ready
+
+pytestmark = pytest.mark.timeout(240)
+
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
+
+
+# -- one decision --------------------------------------------------------------------------------------------
+
+
+async def test_of_eight_that_decide_at_two_gateways_one_wins_and_all_are_told_who(
+    start_gateway: GatewayFactory, agent: Agent
+) -> None:
+    """P3, A08: approve and reject at once, over HTTP and the websocket; losers get the winner's value."""
+    async with start_gateway() as first, start_gateway() as second:
+        for _ in range(10):
+            request = await _parked(first, agent)
+            async with asyncio.TaskGroup() as group:
+                racers = [
+                    group.create_task(_decides(gateway, request.approval_id, verdict, door))
+                    for gateway in (first, second)
+                    for verdict in ("approve", "reject")
+                    for door in (_over_http, _over_websocket)
+                ]
+            told = [racer.result() for racer in racers]
+
+            [winner] = [answer for answer in told if not answer["already_resolved"]]
+            assert {answer["outcome"] for answer in told} == {winner["outcome"]}
+            losers = [answer["status"] for answer in told if answer["already_resolved"]]
+            assert sorted(losers) == sorted([409] * losers.count(409) + [0] * losers.count(0))
+            assert losers.count(409) >= 3
+
+
+async def _parked(gateway: Served, agent: Agent) -> ApprovalRequest:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.ask("chat.send", conversation_id=conversation, content="go")
+    start = await agent.started(conversation)
+    await agent.begin(start)
+    return await agent.ask(start)
+
+
+async def _decides(gateway: Served, approval_id: str, verdict: str, door: Any) -> dict[str, Any]:
+    return await door(gateway, approval_id, verdict)
+
+
+async def _over_http(gateway: Served, approval_id: str, verdict: str) -> dict[str, Any]:
+    async with gateway.http as http:
+        answer = await http.post(f"/context/approvals/{approval_id}", json={"all": verdict})
+    status = answer.status_code if answer.status_code == 409 else 200
+    return {**answer.json(), "status": status}
+
+
+async def _over_websocket(gateway: Served, approval_id: str, verdict: str) -> dict[str, Any]:
+    async with gateway.socket() as socket:
+        ack = await socket.ask("approval.reply", approval_id=approval_id, all=verdict)
+    return {**ack, "status": 0}
+
+
+# -- every way that a question is closed -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "status"),
+    [
+        ("approve", "approved", "completed"),
+        ("edit", "approved", "completed"),
+        ("remember", "approved", "completed"),
+        ("reject", "rejected", "rejected"),
+        ("cancel", "cancelled", "cancelled"),
+        ("steer", "superseded", "completed"),
+    ],
+)
+async def test_a_question_is_closed_once_in_the_log_whatever_becomes_of_it(
+    client: Client, http: httpx.AsyncClient, play: Play, how: str, outcome: str, status: str
+) -> None:
+    """P3, P4: and nothing of it is open afterwards, at any door."""
+    conversation = await client.create(play(bash("echo original"), Reply(text="ok")))
+    run_id = await client.chat(conversation, "go")
+    asked = await client.question(run_id)
+    call_id = asked["items"][0]["tool_call_id"]
+
+    match how:
+        case "edit":
+            edit = {"tool_call_id": call_id, "decision": "approve", "arguments": {"command": "echo edited"}}
+            await client.request("approval.reply", approval_id=asked["approval_id"], decisions=[edit])
+        case "remember":
+            await client.approve(run_id, remember="conversation")
+        case "cancel":
+            await client.request("run.cancel", run_id=run_id)
+        case "steer":
+            await client.chat(conversation, "rather not", mode="steer")
+        case verdict:
+            await client.approve(run_id, verdict)
+    ended = await client.finished(run_id)
+
+    assert ended["status"] == status
+    closed = [event["data"]["outcome"] for event in client.events(conversation, "approval.resolved")]
+    assert closed == [outcome]
+    kinds = [event["data"]["error_kind"] for event in client.events(conversation, "tool_call.completed")]
+    assert kinds == [{"cancel": "cancelled", "steer": "not_executed", "reject": "rejected"}.get(how)]
+    pending = (await http.get("/context/approvals")).json()["items"]
+    assert asked["approval_id"] not in {one["approval_id"] for one in pending}
+    late = await http.post(f"/context/approvals/{asked['approval_id']}", json={"all": "approve"})
+    assert (late.status_code, late.json()["outcome"]) == (409, outcome)
+
+
+# -- what was approved is what runs ------------------------------------------------------------------------
+
+
+async def test_a_call_that_is_another_than_was_approved_never_runs(
+    system: System, operator: Bus, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """P4, A11: the log asks about one command and holds another; the runner compares with what was shown."""
+    name = play(Reply(text="It was refused."), at_end="repeat")
+    conversation = (await http.post("/context/conversations", json={"model": name})).json()["conversation_id"]
+    shown = ToolCall(id=new_id("k"), name="bash", arguments={"command": "echo shown > shown"})
+    altered = shown.model_copy(update={"arguments": {"command": "echo altered > altered"}})
+    approval = await _park_by_hand(operator, conversation, name, shown=shown, stored=altered)
+
+    answer = await http.post(f"/context/approvals/{approval}", json={"all": "approve"})
+    run = await _ended(http, answer.json()["run_id"])
+
+    assert answer.json()["outcome"] == "approved"
+    assert (run["status"], run["content"]) == ("completed", "It was refused.")
+    [call] = run["tool_calls"]
+    assert "not the one that was approved" in call["result"]["error"]
+    files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]
+    assert files == []
+
+
+async def _park_by_hand(
+    bus: Bus,
+    conversation: str,
+    model: str,
+    *,
+    shown: ToolCall,
+    stored: ToolCall,
+    ago: timedelta = timedelta(0),
+) -> str:
+    """A parked run, as somebody who can write the log would leave it."""
+    run_id, now = run_id_for(conversation), datetime.now(UTC) - ago
+    settings = RunSettings(assistant_id="default", model=model, tools=ToolSettings(enabled=True))
+    approval_id, expires_at = new_id("a"), now + timedelta(days=7)
+    item = ApprovalItem(
+        tool_call_id=shown.id,
+        name=shown.name,
+        arguments=shown.arguments,
+        digest=shown.digest,
+        preview=Preview(kind="command", command=str(shown.arguments["command"])),
+    )
+    bodies: tuple[EventBody, ...] = (
+        RunStarted(message_id=new_id("m"), message="go", settings=settings),
+        IterationStarted(n=1, max=10),
+        MessageCompleted(message_id=new_id("m"), role="assistant", content=None),
+        ToolCallRequested(call=stored),
+        ApprovalRequested(approval_id=approval_id, expires_at=expires_at, items=(item,)),
+    )
+    events = tuple(Event(seq=n, ts=now, run_id=run_id, data=body) for n, body in enumerate(bodies, 1))
+    owner = Owner(agent=new_id("agent-"), owner_epoch=1, work_seq=0)
+    claim = Commit(
+        ts=now,
+        id=new_id("e"),
+        log_epoch=new_id("l"),
+        first_seq=1,
+        owner=owner,
+        owner_epoch=1,
+        claim=True,
+        events=events[:1],
+    )
+    parked = claim.model_copy(
+        update={"id": new_id("e"), "first_seq": 2, "owner": None, "claim": False, "events": events[1:]}
+    )
+    last = await EventLog(bus).append("local", conversation, claim, after=0)
+    assert isinstance(last, int)
+    await EventLog(bus).append("local", conversation, parked, after=last)
+    request = ApprovalRequest(
+        tenant="local",
+        conversation_id=conversation,
+        run_id=run_id,
+        approval_id=approval_id,
+        expires_at=expires_at,
+        items=(item,),
+    )
+    await ApprovalSlots(bus).request(request)
+    return approval_id
+
+
+# -- time --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hasty(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
+    """A system whose questions expire after seconds."""
+    yield from _running(System(tmp_path / "data", model, {"BANKSMAN_AGENT__APPROVAL_EXPIRY_S": "8"}))
+
+
+def _running(system: System) -> Generator[System]:
+    try:
+        system.start()
+        yield system
+    finally:
+        system.close()
+
+
+async def test_a_question_expires_by_the_brokers_clock_whatever_a_gateway_thinks(
+    hasty: System, model: ScriptedModel
+) -> None:
+    """P4, A10: decided in time it runs, also at a gateway whose clock is early; afterwards nobody can."""
+    name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
+    with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
+        async with Client.connected(hasty.url, patience_s=PATIENCE_S) as client:
+            runs = [await client.chat(await client.create(name), "go") for _ in range(2)]
+            first, second = [await client.question(run) for run in runs]
+            async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
+                path = "/context/approvals/"
+                in_time = await http.post(f"{early}{path}{first['approval_id']}", json={"all": "approve"})
+                outcomes = [await client.finished(run) for run in runs]
+                after = [
+                    await http.post(f"{gateway}{path}{second['approval_id']}", json={"all": "approve"})
+                    for gateway in (hasty.url, late)
+                ]
+
+    assert in_time.status_code == 200
+    assert [outcome["status"] for outcome in outcomes] == ["completed", "rejected"]
+    assert outcomes[0]["tool_calls"][0]["result"]["stdout"] == "ran\n"
+    assert outcomes[1]["error"]["code"] == "approval_expired"
+    assert [(answer.status_code, answer.json()["outcome"]) for answer in after] == [(409, "expired")] * 2
+
+
+async def test_what_was_approved_too_late_does_not_begin_though_nobody_was_there_to_say_so(
+    hasty: System, model: ScriptedModel
+) -> None:
+    """P4, A10: all agents are frozen over the expiry, and a gateway whose clock is late takes the answer."""
+    name = model.play("late", [bash("echo ran > ran"), Reply(text="It did not run.")])
+    with _gateway_with_clock(hasty, -300) as late:
+        async with Client.connected(late, patience_s=PATIENCE_S) as client:
+            conversation = await client.create(name)
+            run_id = await client.chat(conversation, "go")
+            asked = await client.question(run_id)
+            with _frozen(hasty.service_pids("agent")):
+                await _until(datetime.fromisoformat(asked["expires_at"]) + timedelta(seconds=1))
+                await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+            outcome = await client.finished(run_id)
+            async with httpx.AsyncClient(base_url=hasty.url, timeout=PATIENCE_S) as http:
+                files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]
+
+    assert files == []
+    results = [entry["result"] for entry in outcome["tool_calls"]]
+    assert [result["error_kind"] for result in results] == ["not_executed"]
+
+
+async def test_decisions_outlive_everything_and_three_days(model: ScriptedModel, tmp_path: Path) -> None:
+    """P3, P4, A09: answered while nobody can act on it, all killed and started again.
+
+    All go by the broker's clock, which cannot be shifted: so one run is in the log as it was three days ago.
+    """
+    name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
+    answers = ("approve", "reject", None, None)
+    async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1) as fleet:
+        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+            runs = [await client.chat(await client.create(name), "go") for _ in answers]
+            asked = [(await client.question(run))["approval_id"] for run in runs]
+        async with asyncio.timeout(PATIENCE_S):
+            while await _open_at(fleet) < set(asked):
+                continue
+        old = await _old(fleet, model, timedelta(days=3))
+        fleet["agent-1"].freeze()
+        for approval_id, answer in zip(asked, answers, strict=True):
+            if answer is not None:
+                await _decide_over_http(fleet, approval_id, answer)
+        for member in fleet.members.values():
+            await member.stop()
+
+        await fleet.start()
+        assert await _open_at(fleet) == {*asked[2:], old}
+        await _decide_over_http(fleet, asked[2], "approve")
+        await _decide_over_http(fleet, asked[3], "reject")
+        async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=PATIENCE_S) as http:
+            answer = await http.post(f"/context/approvals/{old}", json={"all": "approve"})
+            ended = [await _ended(http, run) for run in (*runs, answer.json()["run_id"])]
+
+    *ended, aged = ended
+    assert (aged["status"], aged["tool_calls"][0]["result"]["stdout"]) == ("completed", "ran\n")
+    assert [run["status"] for run in ended] == ["completed", "rejected", "completed", "rejected"]
+    ran = [call["result"].get("stdout") for run in ended for call in run["tool_calls"]]
+    assert ran == ["ran\n", None, "ran\n", None]
+    waited = datetime.fromisoformat(aged["finished_at"]) - datetime.fromisoformat(aged["started_at"])
+    assert waited > timedelta(days=3)
+
+
+async def _old(fleet: Fleet, model: ScriptedModel, ago: timedelta) -> str:
+    """The question of a run that has waited for so long, by its log."""
+    name = model.play("old", [Reply(text="ok")], at_end="repeat")
+    made = await fleet.http.post(f"{fleet.urls[0]}/context/conversations", json={"model": name})
+    call = ToolCall(id=new_id("k"), name="bash", arguments={"command": "echo ran >> ledger; cat ledger"})
+    async with fleet.operator() as bus:
+        conversation = made.json()["conversation_id"]
+        return await _park_by_hand(bus, conversation, name, shown=call, stored=call, ago=ago)
+
+
+async def _open_at(fleet: Fleet) -> set[str]:
+    """The approvals that the gateway lists."""
+    answer = await fleet.http.get(f"{fleet.urls[0]}/context/approvals", timeout=PATIENCE_S)
+    return {one["approval_id"] for one in answer.json()["items"]}
+
+
+async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None:
+    url = f"{fleet.urls[0]}/context/approvals/{approval_id}"
+    decided = await fleet.http.post(url, json={"all": answer}, timeout=PATIENCE_S)
+    assert decided.status_code == 200, decided.text
+
+
+@contextmanager
+def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
+    """Another gateway of the system, whose clock is so many seconds ahead."""
+    port, health = free_port(), free_port()
+    first = system.service_pids("gateway")[-1]
+    variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
+    environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}
+    environment |= {"BANKSMAN_GATEWAY__PORT": str(port), "BANKSMAN_GATEWAY__HEALTH_PORT": str(health)}
+    environment |= shifted(shift_s)
+    command = [sys.executable, "-m", "banksman.cli", "gateway"]
+    output = system.data_dir / f"gateway{shift_s:+d}.out"
+    with output.open("wb") as out:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        wait_ready(
+            f"http://127.0.0.1:{port}/readyz",
+            lambda: output.read_text() or "ended" if process.poll() is not None else None,
+        )
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def shifted(shift_s: int) -> dict[str, str]:
+    """Variables under which a process sees another time of day; intervals stay as they are."""
+    return {"LD_PRELOAD": FAKETIME, "FAKETIME": f"{shift_s:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+@contextmanager
+def _frozen(pids: list[int]) -> Generator[None]:
+    """Stop processes for the length of a block; those that were killed meanwhile stay so."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                continue
+
+
+async def _until(moment: datetime) -> None:
+    await asyncio.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()))
+
+
+async def _ended(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
+    """A run, once it has ended."""
+    run: dict[str, Any] = {}
+    for _ in range(18):
+        run = (await http.get(f"/context/runs/{run_id}", params={"wait_s": 5})).json()
+        if run.get("finished_at") is not None:
+            return run
+    raise AssertionError(f"it did not end: {run}")

@@ -1,0 +1,133 @@
+"""Cancelling: in every state, twice, against the end of the run; and what it cancels is gone (P7)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from banksman.model_server import Gate, Reply, ToolCall
+from tests.scenarios.conftest import Play, until
+from tests.scenarios.test_approvals import bash
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System
+
+pytestmark = pytest.mark.timeout(120)
+
+LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
+Reach = Callable[[Client, str, str], Awaitable[None]]
+
+
+async def _asked(client: Client, conversation: str, run_id: str) -> None:
+    await client.event("iteration.started", run_id=run_id)
+
+
+async def _streaming(client: Client, conversation: str, run_id: str) -> None:
+    await client.wait_for(lambda frame: frame["type"] == "message.delta" and frame["run_id"] == run_id)
+
+
+async def _asking(client: Client, conversation: str, run_id: str) -> None:
+    await client.question(run_id)
+
+
+async def _in_a_tool(client: Client, conversation: str, run_id: str) -> None:
+    await client.approve(run_id)
+    await client.event("tool_call.started", run_id=run_id)
+
+
+async def _between(client: Client, conversation: str, run_id: str) -> None:
+    await client.event("tool_call.completed", run_id=run_id)
+
+
+HELD = Reply(text="never said", gate=Gate(name="never"))
+CUT = Reply(text="never said to its end", gate=Gate(name="never", after_events=3))
+STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
+    "before the model writes": ((HELD,), _asked),
+    "while the model writes": ((CUT,), _streaming),
+    "while a person is asked": ((bash("true"), HELD), _asking),
+    "while a tool runs": ((bash("sleep 300"), HELD), _in_a_tool),
+    "between two iterations": ((LOOK, HELD), _between),
+}
+
+
+@pytest.mark.parametrize("state", sorted(STATES))
+async def test_a_run_is_cancelled_in_every_state_and_twice_is_once(
+    client: Client, play: Play, state: str
+) -> None:
+    """P7, A15: one end, one result a call, and the next message is answered."""
+    replies, reach = STATES[state]
+    conversation = await client.create(play(*replies, Reply(text="Next."), at_end="repeat"))
+    run_id = await client.chat(conversation, "go")
+    await reach(client, conversation, run_id)
+
+    acks = [await client.request("run.cancel", run_id=run_id, reason="enough") for _ in range(2)]
+    outcome = await client.finished(run_id)
+
+    assert [ack["type"] for ack in acks] == ["ack", "ack"]
+    assert (outcome["status"], outcome["error"]["code"]) == ("cancelled", "cancelled")
+    assert len(client.events(conversation, "run.finished")) == 1
+    asked = [event["data"]["tool_call_id"] for event in client.events(conversation, "tool_call.requested")]
+    done = [event["data"]["tool_call_id"] for event in client.events(conversation, "tool_call.completed")]
+    assert done == asked
+
+
+async def test_a_queued_run_is_cancelled_and_those_around_it_go_on(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """P7, A15: it never starts; the one before it and the one behind it are answered."""
+    name = play(Reply(text="One.", gate=Gate(name="queued")), Reply(text="Three."))
+    conversation = await client.create(name)
+    first, second, third = [await client.chat(conversation, text) for text in ("one", "two", "three")]
+    await client.event("run.queued", run_id=third)
+
+    for _ in range(2):
+        await client.request("run.cancel", run_id=second)
+    cancelled = await client.finished(second)
+    model.open_gate("queued")
+    outcomes = [await client.finished(run) for run in (first, third)]
+
+    assert cancelled["status"] == "cancelled"
+    assert [outcome["content"] for outcome in outcomes] == ["One.", "Three."]
+    assert [e["run_id"] for e in client.events(conversation, "run.started")] == [first, third]
+
+
+async def test_cancel_and_end_at_the_same_time_are_one_end(client: Client, play: Play) -> None:
+    """P1, P7, A16: twenty runs that end by themselves at the moment they are cancelled."""
+    conversation = await client.create(play(Reply(text="Fine."), at_end="repeat"))
+
+    for _ in range(20):
+        run_id = await client.chat(conversation, "go")
+        ack = await client.request("run.cancel", run_id=run_id)
+        outcome = await client.finished(run_id)
+        assert ack["type"] == "ack"
+        assert outcome["status"] in ("completed", "cancelled")
+
+    ended = [event["run_id"] for event in client.events(conversation, "run.finished")]
+    assert len(ended) == len(set(ended)) == 20
+
+
+STUBBORN = {
+    "ignores TERM": "trap '' TERM INT HUP; while :; do sleep {mark}; done",
+    "leaves its session": "setsid sleep {mark} & setsid setsid sleep {mark} & wait",
+    "reads what never comes": "mkfifo pipe; (exec -a x sleep {mark}) & cat pipe",
+    "forks": "f() {{ sleep {mark} & f | f & }}; f; wait",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(STUBBORN))
+async def test_what_a_cancelled_command_started_is_gone(
+    system: System, client: Client, play: Play, kind: str
+) -> None:
+    """P7: whatever it does to stay, no process of it is left."""
+    mark = f"{4000 + sorted(STUBBORN).index(kind)}.5"
+    conversation = await client.create(play(bash(STUBBORN[kind].format(mark=mark)), Reply(text="Next.")))
+    run_id = await client.chat(conversation, "go")
+    await client.approve(run_id)
+    await until(lambda: system.service_pids(mark))
+
+    await client.request("run.cancel", run_id=run_id)
+    outcome = await client.finished(run_id)
+    await until(lambda: not system.service_pids(mark))
+
+    assert outcome["status"] == "cancelled"
+    assert (await client.run(conversation, "again"))["status"] == "completed"

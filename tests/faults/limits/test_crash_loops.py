@@ -1,0 +1,100 @@
+"""A run whose agents all die is given up, with a copy among the dead letters, and takes no other along."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.dead import dead_letters
+from banksman.model_server import Gate, Reply
+from tests.scenarios.conftest import nats_url, operator_seed
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System, kill, scripted_model
+
+pytestmark = pytest.mark.timeout(240)
+
+DEADLY = "deadly"
+PATIENCE_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def deadly() -> Generator[ScriptedModel]:
+    """The model of the run that kills whoever drives it: only that run has a connection to it."""
+    with scripted_model() as model:
+        yield model
+
+
+@pytest.fixture
+def own_system(model: ScriptedModel, deadly: ScriptedModel, tmp_path: Path) -> Generator[System]:
+    """A system for this test, with a model server of its own for one vendor."""
+    system = System(tmp_path / "data", model, {"ANTHROPIC_BASE_URL": deadly.url})
+    try:
+        system.start()
+        yield system
+    finally:
+        system.close()
+
+
+async def test_a_run_that_kills_every_agent_is_given_up_and_the_others_are_not(
+    own_system: System, model: ScriptedModel, deadly: ScriptedModel
+) -> None:
+    """P1, P10: five agents in a row; the runs beside it wait for their model, and are answered."""
+    quiet = model.play("quiet", [Reply(text="Here I am.", gate=Gate(name="quiet"))], at_end="repeat")
+    deadly.play(DEADLY, [Reply(text="never", gate=Gate(name="never"))], at_end="repeat")
+    async with Client.connected(own_system.url, patience_s=PATIENCE_S) as client:
+        others = [await client.chat(await client.create(quiet), "go") for _ in range(3)]
+        conversation = await client.create(f"anthropic:scripted/{DEADLY}")
+        run_id = await client.chat(conversation, "go")
+
+        ended = asyncio.create_task(client.finished(run_id))
+        killed = await _kill_who_asks(own_system, deadly, ended)
+        outcome = await ended
+        model.open_gate("quiet")
+        answers = [await client.finished(other) for other in others]
+
+    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "crash_loop")
+    assert killed >= 4
+    assert [answer["content"] for answer in answers] == ["Here I am."] * len(others)
+    assert await _buried(own_system, conversation) == [f"crash_loop: run {run_id} was given up"]
+
+
+async def _kill_who_asks(system: System, deadly: ScriptedModel, ended: asyncio.Task[object]) -> int:
+    """Kill each agent that asks the deadly model, until the run has ended."""
+    port = int(deadly.url.rpartition(":")[2])
+    killed: set[int] = set()
+    while not ended.done():
+        for pid in system.service_pids("agent"):
+            if pid not in killed and port in _connected_ports(pid):
+                kill(pid)
+                killed.add(pid)
+        await asyncio.sleep(0.05)
+    return len(killed)
+
+
+async def _buried(system: System, conversation: str) -> list[str]:
+    settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=5)
+    async with await Bus.connect(settings, name="operator", inbox_prefix="_INBOX_operator") as bus:
+        return [
+            one.letter.reason async for one in dead_letters(bus) if one.letter.subject.endswith(conversation)
+        ]
+
+
+def _connected_ports(pid: int) -> set[int]:
+    """Remote ports of a process's established TCP connections."""
+    try:
+        inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return set()
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[2].rpartition(":")[2], 16) for row in rows if row[3] == "01" and row[9] in inodes}
+
+
+def _inode(link: Path) -> str:
+    try:
+        return str(link.readlink()).removeprefix("socket:[").removesuffix("]")
+    except OSError:
+        return ""

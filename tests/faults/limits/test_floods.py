@@ -1,0 +1,129 @@
+"""Models that do not stop, or do not speak: the run ends by a limit that it names (P12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from banksman.model_server import Reply, Silence, ToolCall
+from tests.scenarios.conftest import Play, asked
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
+
+pytestmark = pytest.mark.timeout(180)
+
+LOOK = ToolCall(name="read_file", arguments={"path": "none"})
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+async def test_ten_thousand_calls_in_one_reply_end_the_run_and_none_is_executed(
+    client: Client, play: Play, vendor: str
+) -> None:
+    """P12, A24: and the conversation goes on, with a history that the vendor accepts."""
+    flood = Reply(tool_calls=(LOOK,) * 10_000)
+    conversation = await client.create(play(flood, Reply(text="Sorry."), vendor=vendor, by="count"))
+
+    outcome = await client.run(conversation, "go")
+    after = await client.run(conversation, "again")
+
+    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "call_limit")
+    assert client.events(conversation, "tool_call.requested") == []
+    assert after["content"] == "Sorry."
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+async def test_a_reply_of_a_mebibyte_is_cut_and_the_conversation_goes_on(
+    client: Client, play: Play, vendor: str
+) -> None:
+    """P12, A24."""
+    conversation = await client.create(
+        play(Reply(text="word " * 210_000), Reply(text="Short."), vendor=vendor)
+    )
+
+    outcome = await client.run(conversation, "go")
+    after = await client.run(conversation, "again")
+
+    assert outcome["status"] == "completed"
+    assert 0 < len(outcome["content"]) <= 256 * 1024
+    assert after["content"] == "Short."
+
+
+@pytest.mark.parametrize("size", [100_000, 250_000, 600_000])
+async def test_a_call_with_huge_arguments_ends_by_a_result_or_by_a_named_limit(
+    client: Client, play: Play, size: int
+) -> None:
+    """P12, A24: what is asked, with its preview, fits the log, or the run says that it does not."""
+    write = ToolCall(name="write_file", arguments={"path": "a.txt", "content": '\n"é' * (size // 3)})
+    name = play(Reply(tool_calls=(write,)), Reply(text="Next."), at_end="repeat")
+    conversation = await client.create(name)
+
+    run_id = await client.chat(conversation, "go")
+    frame = await client.wait_for(
+        lambda frame: frame["type"] in ("approval.requested", "run.finished") and frame["run_id"] == run_id
+    )
+    if frame["type"] == "approval.requested":
+        await client.approve(run_id, "reject")
+    outcome = await client.finished(run_id)
+    after = await client.run(conversation, "again")
+
+    assert outcome["status"] in ("rejected", "failed", "completed")
+    assert outcome["status"] != "failed" or outcome["error"]["code"] in ("too_large", "malformed_calls")
+    assert after["status"] in ("completed", "rejected")
+
+
+async def test_a_loop_that_never_ends_ends_at_its_iterations(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """P12, A24: and the model is not asked once more than that."""
+    name = play(Reply(tool_calls=(LOOK,)), at_end="repeat")
+    conversation = await client.create(name, settings={"max_iterations": 5})
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["status"], outcome["iterations"]) == ("max_iterations", 5)
+    assert len(asked(model, name)) == 5
+
+
+async def test_an_endless_stream_ends_with_the_time_of_the_run(client: Client, play: Play) -> None:
+    """P12, A24: text without an end, and the run's limit."""
+    endless = Reply(text="x " * 20_000, chunk_delay_s=0.05)
+    conversation = await client.create(play(endless, at_end="repeat"), settings={"run_timeout_s": 3})
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["status"], outcome["error"]["code"]) == ("timed_out", "run_timeout")
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+async def test_a_minute_of_silence_ends_with_the_time_of_the_run(
+    client: Client, play: Play, vendor: str
+) -> None:
+    """P12, A27: a provider that accepts and says nothing."""
+    silent = Reply(text="never", fault=Silence(duration_s=60))
+    conversation = await client.create(
+        play(silent, at_end="repeat", vendor=vendor), settings={"run_timeout_s": 3}
+    )
+
+    outcome = await client.run(conversation, "go")
+
+    assert (outcome["status"], outcome["error"]["code"]) == ("timed_out", "run_timeout")
+
+
+async def test_of_three_calls_one_ends_one_fails_and_one_is_refused_and_all_are_told(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """P11, A23: three results, in the order of the calls, in one request."""
+    calls = (
+        ToolCall(name="read_file", arguments={"path": "none"}),
+        ToolCall(name="no_such_tool", arguments={}),
+        ToolCall(name="read_file", arguments={"wrong": True}),
+    )
+    name = play(Reply(tool_calls=calls), Reply(text="I see."))
+    conversation = await client.create(name)
+
+    outcome = await client.run(conversation, "go")
+
+    kinds = [call["result"]["error_kind"] for call in outcome["tool_calls"]]
+    assert sorted(kinds) == ["invalid_arguments", "tool_error", "unknown_tool"]
+    told = [message for message in asked(model, name)[1]["messages"] if message["role"] == "tool"]
+    asked_for = asked(model, name)[1]["messages"][-4]["tool_calls"]
+    assert [message["tool_call_id"] for message in told] == [call["id"] for call in asked_for]

@@ -1,0 +1,199 @@
+"""Nonsense at every door: an answer of ours each time, and the system works as before (A39).
+
+`make fuzz` does the same for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from typing import Any, cast
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from banksman.bus.connection import Bus
+from banksman.contracts import subjects
+from banksman.contracts.frames import CLIENT_FRAME
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply
+from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.patience import PATIENCE_S
+from tests.support.system import System
+
+pytestmark = pytest.mark.timeout(1800)
+
+ROUNDS = int(os.environ.get("BANKSMAN_FUZZ_ROUNDS", "1"))
+"""How many times as much is tried as in the whole suite."""
+SEED = int(os.environ.get("BANKSMAN_FUZZ_SEED", "1"))
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture)
+WORDS = ("Traceback", 'File "', "pydantic", "asyncio.", "nats.errors")
+"""What no client may read."""
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+TYPES = sorted(CLIENT_FRAME.json_schema()["discriminator"]["mapping"])
+FIELDS = (
+    "id",
+    "conversation_id",
+    "run_id",
+    "content",
+    "after_seq",
+    "approval_id",
+    "decisions",
+    "all",
+    "resume",
+)
+FRAMES = st.fixed_dictionaries(
+    {"type": st.sampled_from([*TYPES, "nothing"])},
+    optional=dict.fromkeys(FIELDS, JSON),
+)
+
+
+def check(text: str) -> None:
+    assert not any(word in text for word in WORDS), text[:500]
+
+
+@settings(
+    max_examples=100 * ROUNDS,
+    deadline=None,
+    derandomize=ROUNDS == 1,
+    phases=(Phase.generate,),
+    suppress_health_check=SLOW,
+)
+@given(frames=st.lists(FRAMES, min_size=1, max_size=5), cut=st.integers(0, 40), garbage=st.text(max_size=60))
+async def test_any_frame_is_answered_or_closes_its_own_connection_only(
+    gateway_url: str, frames: list[dict[str, Any]], cut: int, garbage: str
+) -> None:
+    """A39: frames of every type with any fields, cut off anywhere, and text that is no frame."""
+    async with Client.connected(gateway_url, patience_s=PATIENCE_S) as client:
+        texts = [json.dumps(frame) for frame in frames if frame["type"] != "hello"]
+        for text in (*texts, *(text[:cut] for text in texts), garbage):
+            await client.connection.send(text)
+        pong = await client.request("ping", t="still here")
+        assert pong["t"] == "still here"
+        for frame in client.frames:
+            check(json.dumps(frame))
+            assert frame.get("code") != "internal", frame
+
+
+async def test_any_bytes_on_the_socket_end_that_socket_only(gateway_url: str) -> None:
+    """A39: raw frames past any client library, in the middle of a session and instead of one."""
+    chance = random.Random(SEED)
+    host, port = gateway_url.removeprefix("http://").split(":")
+    for _ in range(60 * ROUNDS):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        if chance.random() < 0.7:
+            writer.write(_upgrade(host))
+            await reader.readuntil(b"\r\n\r\n")
+        writer.write(chance.randbytes(chance.randrange(1, 400)))
+        writer.write_eof()
+        async with asyncio.timeout(PATIENCE_S):
+            check((await reader.read(100_000)).decode("latin-1"))
+        writer.close()
+    async with Client.connected(gateway_url, patience_s=PATIENCE_S) as client:
+        assert (await client.request("ping", t=1))["t"] == 1
+
+
+def _upgrade(host: str) -> bytes:
+    lines = (
+        "GET /ws HTTP/1.1",
+        f"Host: {host}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode()
+
+
+DOORS = (
+    ("conversation", "create"),
+    ("chat", "send", "c1"),
+    ("run", "cancel", "c1"),
+    ("approval", "reply", "a1"),
+    ("workflow", "start", "create_project"),
+    ("replay", "c1"),
+)
+
+
+async def test_any_bytes_over_nats_are_answered_with_an_error(operator: Bus, system: System) -> None:
+    """A39: every subject of the door, of the registry and of the workflows service."""
+    chance = random.Random(SEED)
+    served = [subjects.api("local", *door) for door in DOORS]
+    served += [subjects.registry("tool", action) for action in ("register", "withdraw", "list")]
+    served += [subjects.workflow_api(action) for action in ("get", "start")]
+    bodies = [b"", b"null", b"[]", b'"x"', b"{}", b"\xff\xfe", b"[" * 10_000, b'{"a":NaN}', b'{"a":1,"a":2}']
+    bodies += [chance.randbytes(chance.randrange(1, 2_000)) for _ in range(10 * ROUNDS)]
+    for subject in served:
+        for body in bodies:
+            headers = {"Banksman-Request-Id": new_id("f")} if chance.random() < 0.5 else {}
+            answer = await operator.request(subject, body, PATIENCE_S, headers=headers)
+            check(answer.decode("utf-8", "replace"))
+            assert json.loads(answer or b"{}").get("code") != "internal", (subject, body[:80], answer)
+
+
+async def test_any_request_of_the_described_api_is_answered_below_500(system: System) -> None:
+    """A39: schemathesis reads our own description and sends what fits it, and what does not."""
+    api = schemathesis.openapi.from_url(f"{system.url}/openapi.json")
+    described: list[Any] = [found.ok() for found in cast(Any, api).get_all_operations()]
+    chosen = [operation for operation in described if not _waits(operation.label)]
+    assert len(chosen) > 20
+    async with httpx.AsyncClient(base_url=system.url, timeout=PATIENCE_S) as http:
+        for operation in chosen:
+            for request in _examples(operation):
+                answer = await http.request(**request)
+                check(answer.text)
+                said = (request["method"], request["url"], answer.status_code, answer.text[:300])
+                assert answer.status_code < 500 or answer.status_code in (502, 503), said
+
+
+def _waits(label: str) -> bool:
+    """Whether an operation goes on to somebody else's server, or for as long as it is listened to."""
+    return any(word in label for word in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/agui"))
+
+
+def _examples(operation: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+
+    @settings(
+        max_examples=3 * ROUNDS,
+        deadline=None,
+        database=None,
+        derandomize=ROUNDS == 1,
+        phases=(Phase.generate,),
+        suppress_health_check=SLOW,
+    )
+    @given(case=operation.as_strategy())
+    def collect(case: Any) -> None:
+        sent = case.as_transport_kwargs()
+        body = sent.pop("data", None)
+        request = {name: sent[name] for name in ("method", "url", "json", "params") if name in sent}
+        found.append(request if body is None else {**request, "content": body})
+
+    collect()
+    return found
+
+
+async def test_after_all_of_it_a_run_is_answered(client: Client, play: Play) -> None:
+    """A39: nothing of it has stopped anything."""
+    conversation = await client.create(play(Reply(text="Here.")))
+
+    assert (await client.run(conversation, "go"))["content"] == "Here."
+
+
+@pytest.fixture
+def gateway_url(system: System) -> str:
+    """Where the gateway answers."""
+    return system.url

@@ -1,0 +1,105 @@
+"""Results that come all at once, and calls that no runner survives (P1, P2, P12)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from banksman.bus import jetstream, names
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.cli.local.nats import LOCAL
+from banksman.contracts import subjects
+from banksman.contracts.ids import new_id
+from banksman.contracts.subjects import ANY
+from banksman.model_server import Reply, ToolCall
+from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
+from banksman.sdk import Toolbox, ToolServer
+from tests.faults.chaos.conftest import PATIENCE_S, Stage
+from tests.support.client import Client
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(420)]
+
+CALLS = 24
+LONG = "\x01" * 9_000
+"""Six bytes a character in JSON: all results together are larger than a message may be."""
+
+
+async def test_results_that_no_agent_saw_coming_are_all_taken_up_though_they_do_not_fit_one_message(
+    stage: Stage,
+) -> None:
+    """P1, P11: the next agent finds them all at once."""
+    box, begun, go_on = Toolbox(), asyncio.Semaphore(0), asyncio.Event()
+    name = new_id("fill-")
+
+    @box.tool(name=name, requires_approval=False)
+    async def fill() -> str:
+        """Return much."""
+        begun.release()
+        await go_on.wait()
+        return LONG
+
+    nats = NatsSettings(url=stage.fleet.nats.url, nkey_seed_file=stage.fleet.nats.seed_file(LOCAL.user))
+    async with (
+        ToolServer(new_id("filler-"), box, nats=nats, drain_s=0),
+        stage.fleet.operator() as operator,
+        stage.connected() as client,
+    ):
+        answer = await stage.fleet.http.post(
+            f"{stage.fleet.urls[0]}/context/assistants", json={"id": name, "tools": {"enabled": True}}
+        )
+        assert answer.status_code == 201, answer.text
+        replies = (Reply(tool_calls=(ToolCall(name=name),) * CALLS), Reply(text="So much."))
+        conversation, run_id = await stage.run(client, *replies, assistant=name)
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(CALLS):
+                await begun.acquire()
+        await stage.fleet["agent-1"].stop()
+        go_on.set()
+        await _stored_results(operator, CALLS)
+        stage.fleet["agent-1"].start()
+        outcome = await client.finished(run_id)
+        await stage.fleet.ready()
+
+    assert (outcome["status"], outcome["content"]) == ("completed", "So much.")
+    completed = client.events(conversation, "tool_call.completed")
+    assert [event["data"]["error_kind"] for event in completed] == [None] * CALLS
+    told = [m["content"] for m in stage.requests()[-1]["messages"] if m["role"] == "tool"]
+    assert len(told) == CALLS
+
+
+async def _stored_results(operator: Bus, number: int) -> None:
+    wanted = {"subjects_filter": subjects.tool_result("local", ANY)}
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            told = await jetstream.call(operator, names.api("STREAM.INFO", names.RESULTS), wanted)
+            if len(told["state"].get("subjects") or {}) >= number:
+                return
+
+
+async def test_a_call_that_may_be_repeated_is_given_up_when_three_runners_did_not_survive_it(
+    stage: Stage,
+) -> None:
+    """P2, P12: a call without effects is tried again elsewhere, and not for ever."""
+    runner = stage.fleet["tool-runner-1"]
+    look = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
+    runner.environment = {VARIABLE: "runner.end:kill", TESTING_VARIABLE: "1"}
+    await stage.restarted(runner.name)
+    died = len(runner.exit_codes)
+    try:
+        # A process is started three times meanwhile, perhaps on a machine that has more to do.
+        async with Client.connected(stage.fleet.urls[0], patience_s=PATIENCE_S) as client:
+            conversation = await stage.conversation(
+                client, look, Reply(text="It is deadly."), assistant="default"
+            )
+            outcome = await client.run(conversation, "go")
+        deaths = len(runner.exit_codes) - died
+    finally:
+        runner.environment = {}
+        await stage.restarted(runner.name)
+
+    assert (outcome["status"], outcome["content"]) == ("completed", "It is deadly.")
+    [result] = client.events(conversation, "tool_call.completed")
+    assert result["data"]["error_kind"] == "unavailable"
+    assert "3 runners in a row" in str(result["data"]["content"])
+    assert deaths == 3

@@ -1,0 +1,192 @@
+"""Overload is answered: what is refused is told when to come back, what was taken is done (P13)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call, purge_subject
+from banksman.bus.names import RUNS, api
+from banksman.contracts import subjects
+from banksman.contracts.subjects import ANY
+from banksman.gateway.settings import GatewaySettings
+from banksman.model_server import Gate, Reply
+from tests.faults.chaos.conftest import Stage
+from tests.faults.limits.conftest import MAY_WAIT
+from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
+from tests.support.nats import NatsServer
+from tests.support.patience import PATIENCE_S
+
+pytestmark = pytest.mark.timeout(180)
+
+ASKED_FOR = 3 * MAY_WAIT
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost(stage: Stage) -> None:
+    """P13, A34: 202 means done in the end, 429 names the seconds to wait, and nothing is in between."""
+    name = stage.model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
+    async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=PATIENCE_S * 2) as http:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_run_of_its_own(http, f"openai:{name}")) for _ in range(ASKED_FOR)]
+        answers = [task.result() for task in tasks]
+        stage.model.open_gate("flood")
+        accepted = [answer.json()["run_id"] for answer in answers if answer.status_code == 202]
+        ended = await _ended(http, accepted)
+        again = await _run_of_one_who_waits(http, f"openai:{name}")
+
+    refused = [answer for answer in answers if answer.status_code != 202]
+    assert {answer.status_code for answer in refused} == {429}
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert {answer.json()["error"]["code"] for answer in refused} == {"rate_limited"}
+    # What is counted is stored; a few more may be on their way at that moment.
+    assert MAY_WAIT <= len(accepted) <= 2 * MAY_WAIT + 4
+    assert Counter(run["status"] for run in ended) == {"completed": len(accepted)}
+    assert again.status_code == 202
+
+
+async def _run_of_one_who_waits(http: httpx.AsyncClient, model: str) -> httpx.Response:
+    """The answer to a client that comes back when it is told to: what waits is counted now and then."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (answer := await _run_of_its_own(http, model)).status_code == 429:  # noqa: ASYNC110  # as it was told
+            await asyncio.sleep(float(answer.headers["retry-after"]))
+        return answer
+
+
+async def _ended(http: httpx.AsyncClient, run_ids: list[str]) -> list[dict[str, Any]]:
+    return [(await http.get(f"/context/runs/{run_id}", params={"wait_s": 60})).json() for run_id in run_ids]
+
+
+async def test_a_full_queue_is_answered_and_taken_up_again_once_there_is_room(
+    own_nats: NatsServer, own_bus: Bus, tenant: str
+) -> None:
+    """P13, A37: the stream of runs is full; a client is told so within its request, at both doors."""
+    await _bound_runs(own_bus, 1)
+    async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        url = f"/context/conversations/{conversation}/runs"
+        refused = await http.post(url, json={"content": "go"}, headers={"idempotency-key": "k1"})
+        async with gateway.socket() as socket:
+            frame = await socket.ask("chat.send", conversation_id=conversation, content="go")
+        await _bound_runs(own_bus, 100_000_000)
+        taken = await http.post(url, json={"content": "go"}, headers={"idempotency-key": "k1"})
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (frame["type"], frame["code"], frame["retryable"]) == ("error", "busy", True)
+    assert frame["retry_after_s"] > 0
+    assert taken.status_code == 202
+    assert await purge_subject(own_bus, RUNS, subjects.run_work(tenant, ANY)) == 1
+
+
+async def _bound_runs(bus: Bus, max_bytes: int) -> None:
+    config = (await call(bus, api("STREAM.INFO", RUNS)))["config"]
+    await call(bus, api("STREAM.UPDATE", RUNS), {**config, "max_bytes": max_bytes})
+
+
+async def test_a_key_that_asks_too_often_is_refused_and_the_others_are_not(
+    start_gateway: GatewayFactory, tenant: str
+) -> None:
+    """P13, A40: 429 with Retry-After for one user; the other's requests pass, and health answers."""
+    keys = (key_of("alice", tenant), key_of("bob", "another"))
+    async with start_gateway(keys=keys, requests_per_s=1) as gateway:
+        alice = await _asks(gateway, "alice", 40)
+        bob = await _asks(gateway, "bob", 2)
+        async with gateway.http as http:
+            health = await http.get("/healthz")
+
+    refused = [answer for answer in alice if answer.status_code == 429]
+    assert refused
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert {answer.status_code for answer in bob} == {200}
+    assert health.status_code == 200
+
+
+async def _asks(gateway: Served, user: str, times: int) -> list[httpx.Response]:
+    headers = {"authorization": f"Bearer {TOKENS[user]}"}
+    async with gateway.http as http:
+        return [await http.get("/context/conversations", headers=headers) for _ in range(times)]
+
+
+def test_with_keys_there_is_a_bound_and_without_there_is_none(tenant: str) -> None:
+    """P13: the default bounds each key; who needs none is alone on the machine."""
+    guarded, keyless = GatewaySettings(keys=(key_of("alice", tenant),)), GatewaySettings()
+
+    assert (guarded.rate, keyless.rate) == (100.0, None)
+    assert guarded.model_copy(update={"requests_per_s": 0}).rate is None
+
+
+async def test_every_frame_of_a_flood_gets_its_own_answer(start_gateway: GatewayFactory) -> None:
+    """P13: accepted or refused, and the refusal names the frame; none is dropped without a word."""
+    async with start_gateway(frames_per_s=1) as gateway, gateway.socket() as socket:
+        sent = [await socket.send("ping", t=number) for number in range(60)]
+        answers: dict[str, dict[str, Any]] = {}
+        while len(answers) < len(sent):
+            frame = await socket.until(lambda frame: "reply_to" in frame)
+            answers[frame["reply_to"]] = frame
+
+    assert set(answers) == set(sent)
+    kinds = Counter(frame["type"] for frame in answers.values())
+    assert kinds["pong"] >= 1 and kinds["error"] >= 1
+    refused = [frame for frame in answers.values() if frame["type"] == "error"]
+    assert {(frame["code"], frame["retryable"]) for frame in refused} == {("rate_limited", True)}
+    assert all(frame["retry_after_s"] > 0 for frame in refused)
+
+
+# -- nobody takes up what waits ----------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_while_no_agent_is_there_runs_wait_to_a_bound_and_all_are_done_afterwards(stage: Stage) -> None:
+    """P13: the queue's depth can be read, what goes beyond it is told when to come back, nothing is lost."""
+    name = stage.model.play("nobody", [Reply(text="At last.")], at_end="repeat")
+    agent, url = stage.fleet["agent-1"], stage.fleet.urls[0]
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S * 2, trust_env=False) as http:
+        await _until_waiting(stage, 0)
+        await agent.stop()
+        answers = [await _run_of_its_own(http, f"openai:{name}") for _ in range(MAY_WAIT + 5)]
+        accepted = [answer.json()["run_id"] for answer in answers if answer.status_code == 202]
+        refused = [answer for answer in answers if answer.status_code != 202]
+        await _until_waiting(stage, len(accepted))
+        async with stage.connected() as client:
+            conversation = await client.create(f"openai:{name}")
+            frame = await client.request("chat.send", conversation_id=conversation, content="go")
+        agent.start()
+        await stage.fleet.ready()
+        ended = await _ended(http, accepted)
+        again = await _run_of_its_own(http, f"openai:{name}")
+
+    assert len(accepted) == MAY_WAIT
+    assert {(one.status_code, one.json()["error"]["code"]) for one in refused} == {(429, "rate_limited")}
+    assert all(int(one.headers["retry-after"]) >= 1 for one in refused)
+    assert (frame["type"], frame["code"], frame["retryable"]) == ("error", "rate_limited", True)
+    assert frame["retry_after_s"] > 0
+    assert Counter(run["status"] for run in ended) == {"completed": len(accepted)}
+    assert again.status_code == 202
+
+
+async def _run_of_its_own(http: httpx.AsyncClient, model: str) -> httpx.Response:
+    made = await http.post("/context/conversations", json={"model": model})
+    url = f"/context/conversations/{made.json()['conversation_id']}/runs"
+    return await http.post(url, json={"content": "go"})
+
+
+async def _until_waiting(stage: Stage, number: int) -> None:
+    """Wait until the gateway tells that so many runs wait."""
+    async with asyncio.timeout(PATIENCE_S * 2):
+        while await _waiting_runs(stage) != number:
+            continue
+
+
+async def _waiting_runs(stage: Stage) -> float:
+    """What the gateway tells to whoever watches it."""
+    url = stage.fleet["gateway-1"].spec.ready_url.replace("/readyz", "/metrics")
+    found = re.search(r"^banksman_waiting_runs (\S+)$", (await stage.fleet.http.get(url)).text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])

@@ -1,0 +1,46 @@
+"""The page of promises names tests that exist, and leaves no case out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+CASE = re.compile(r"^\| (A\d\d) \|[^|]*\| (.+) \|$", re.MULTILINE)
+CASES = {f"A{number:02d}" for number in range(1, 41)}
+OF_OTHER_PAGES = {f"A{number:02d}" for number in (5, 13, 14, 17, 18, 29, 30, 31, 32, 33, 36, 39, 40)}
+"""Cases of the gateway and of the tool-runner, which this page may name and need not."""
+
+
+@cache
+def defined_in(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    named = NAMED.findall(PAGE)
+
+    missing = [path for path, _ in named if not (ROOT / path).is_file()]
+    missing += [f"{path}::{test}" for path, test in named if test and test not in defined_in(path)]
+
+    assert len(named) > 30
+    assert missing == []
+
+
+def test_every_case_has_one_row() -> None:
+    cases = [case for case, _ in CASE.findall(PAGE)]
+
+    assert sorted(set(cases)) == sorted(cases)
+    assert CASES - OF_OTHER_PAGES <= set(cases) <= CASES
+
+
+def test_the_page_names_every_test_in_full() -> None:
+    """A row that names a test in other words than `path::test` would not be checked."""
+    rows = [text for _, text in CASE.findall(PAGE) if text != "open"]
+
+    assert [text for text in rows if not NAMED.search(text)] == []

@@ -1,0 +1,193 @@
+"""How services listen, read off their source: what is durable is not heard by what may lose it (A20)."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.messages import Message
+from banksman.bus.names import api
+from banksman.contracts import subjects
+from banksman.contracts.subjects import ANY
+from banksman.deployment.topology import StorageBudget, app_topology
+from banksman.model_server import Reply
+from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.paths import ROOT
+from tests.support.system import System
+
+SOURCES = [
+    path
+    for root in ("shared/banksman", "services")
+    for path in sorted((ROOT / root).rglob("*.py"))
+    if "testing" not in path.parts
+]
+CLIENTS = {"sdk", "cli"}
+"""Packages of those who are told of approvals, and find all open ones at the door too."""
+DURABLE = {
+    "run_work",
+    "run_signal",
+    "approval_request",
+    "approval_reply",
+    "workflow_run",
+    "timer_fired",
+    "dead",
+}
+"""Functions of `contracts.subjects` whose messages wait in a stream until somebody has handled them."""
+LISTENS = {"subscribe", "serve"}
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of a module, with the name of what is called."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Attribute(attr=name) | ast.Name(id=name):
+                    yield name, node
+                case _:
+                    continue
+
+
+def names_in(call: ast.Call) -> set[str]:
+    """Names of functions called within a call's arguments."""
+    inner = (node for argument in call.args for node in ast.walk(argument))
+    return {node.attr for node in inner if isinstance(node, ast.Attribute)}
+
+
+def where(path: Path, call: ast.Call) -> str:
+    return f"{path.relative_to(ROOT)}:{call.lineno}"
+
+
+def test_every_subscriber_of_a_stream_acknowledges_by_hand() -> None:
+    """A20: FastStream's default deletes a message whose handler raises."""
+    subscribers = [
+        (path, call)
+        for path in SOURCES
+        for name, call in calls(path)
+        if name == "subscriber" and _of_stream(call)
+    ]
+    without = [where(path, call) for path, call in subscribers if _policy(call) != "MANUAL"]
+
+    assert len(subscribers) >= 1
+    assert without == []
+
+
+def test_subscribers_are_made_in_one_place() -> None:
+    """A20: whatever FastStream is asked for passes the rules of the control plane."""
+    made = {path for path in SOURCES for name, _ in calls(path) if name == "subscriber"}
+    brokers = {path for path in SOURCES if "NatsBroker" in path.read_text(encoding="utf-8")}
+
+    assert made == brokers == {ROOT / "shared/banksman/bus/control.py"}
+
+
+def test_nobody_hears_a_durable_subject_by_a_core_subscription() -> None:
+    """A20: a slow or absent subscriber loses what a consumer of the stream would keep for it."""
+    services = [path for path in SOURCES if not CLIENTS & set(path.parts)]
+    listening = [(path, call) for path in services for name, call in calls(path) if name in LISTENS]
+    wrong = [where(path, call) for path, call in listening if names_in(call) & DURABLE]
+
+    assert len(listening) >= 10
+    assert wrong == []
+
+
+@pytest.mark.parametrize("option", ["max_workers"])
+def test_no_subscriber_of_a_stream_has_workers_of_its_own(option: str) -> None:
+    """A20: with more than one worker a pull subscriber runs messages twice."""
+    wrong = [
+        where(path, call)
+        for path in SOURCES
+        for name, call in calls(path)
+        if name == "subscriber" and _of_stream(call) and any(one.arg == option for one in call.keywords)
+    ]
+
+    assert wrong == []
+
+
+def _of_stream(call: ast.Call) -> bool:
+    return any(one.arg in ("stream", "durable", "pull_sub") for one in call.keywords)
+
+
+def _policy(call: ast.Call) -> str | None:
+    found = next((one.value for one in call.keywords if one.arg == "ack_policy"), None)
+    return found.attr if isinstance(found, ast.Attribute) else None
+
+
+# -- what a running system really listens to ---------------------------------------------------------------
+
+SERVICES = ("gateway", "agent", "tool-runner", "workflows")
+WORK = ("RUNS", "APPROVALS", "WORKFLOWS", "TIMERS")
+"""Streams whose messages must each be handled."""
+
+
+@pytest.mark.one_server
+async def test_no_service_of_a_running_system_hears_what_a_stream_keeps(
+    system: System, operator: Bus, client: Client, play: Play
+) -> None:
+    """A20: by what the broker says of every connection, whatever the source looks like."""
+    await client.run(await client.create(play(Reply(text="Hi."))), "hi")
+    await operator.subscribe(subjects.run_work(ANY, ANY), _ignore)
+    await operator.ready()
+
+    heard = await _subscriptions(system)
+
+    assert all(heard[service] for service in SERVICES)
+    assert [stream for service in SERVICES for stream in _kept(heard[service])] == []
+    assert _kept(heard["scenario-operator"]) == ["RUNS"], "whoever did would be found"
+
+
+async def test_every_consumer_of_work_is_acknowledged_by_hand_and_never_given_up(operator: Bus) -> None:
+    """A20: the server forgets nothing by itself, however often it has delivered it."""
+    told = [
+        consumer["config"]
+        for stream in WORK
+        for consumer in (await jetstream.call(operator, api("CONSUMER.LIST", stream)))["consumers"]
+    ]
+
+    assert {config["durable_name"] for config in told} >= {"agents", "signals", "approval-replies", "timers"}
+    assert {(config["ack_policy"], config["max_deliver"]) for config in told} == {("explicit", -1)}
+
+
+async def _ignore(message: Message) -> None:
+    return
+
+
+def _kept(heard: set[str]) -> list[str]:
+    """The streams that keep something of what is heard."""
+    topology = app_topology(StorageBudget(10 * 1024**3))
+    return [
+        stream.name
+        for stream in topology.streams
+        for pattern in stream.subjects
+        if any(_overlap(subject, pattern) for subject in heard)
+    ]
+
+
+async def _subscriptions(system: System) -> dict[str, set[str]]:
+    """By the names of connections, the subjects that they subscribed."""
+    state = json.loads((system.data_dir / "run.json").read_text())
+    async with httpx.AsyncClient(base_url=state["monitoring_url"], trust_env=False) as http:
+        told = (await http.get("/connz", params={"subs": 1, "limit": 1024})).json()
+    found: dict[str, set[str]] = {service: set() for service in SERVICES}
+    for connection in told["connections"]:
+        # A tool-runner adds its own name.
+        service = connection["name"].partition(" ")[0]
+        found.setdefault(service, set()).update(connection.get("subscriptions_list", ()))
+    return found
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether some subject matches both patterns."""
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if ">" in (mine, theirs):
+            return True
+        if mine != theirs and "*" not in (mine, theirs):
+            return False
+    return len(left) == len(right)

@@ -1,0 +1,109 @@
+"""The import rules of pyproject.toml catch what they are there to catch, across all namespace roots."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+TREE = {
+    "shared": ["contracts", "runtime", "bus", "deployment", "log_integrity", "runs", "sdk"],
+    "cli": ["cli"],
+    "services/model-server": ["model_server"],
+    "services/gateway": ["gateway"],
+    "services/agent": ["agent", "agent/providers"],
+    "services/tool-runner": ["tool_runner", "tool_runner/sandbox"],
+    "services/workflows": ["workflows"],
+}
+
+LAWFUL = {
+    "shared/banksman/bus/connection.py": "import nats\nimport faststream\nfrom banksman import contracts",
+    "shared/banksman/runs/log.py": "from banksman.bus import connection",
+    "services/agent/banksman/agent/app.py": "import faststream\nfrom banksman import runs, runtime, bus",
+    "services/agent/banksman/agent/providers/vendor.py": "import anthropic\nimport openai",
+    "services/tool-runner/banksman/tool_runner/sandbox/engine.py": "import docker",
+    "services/workflows/banksman/workflows/worker.py": "import nats",
+}
+
+UNLAWFUL = [
+    ("services/gateway/banksman/gateway/ws.py", "from banksman import agent", "Services stand on runs"),
+    (
+        "services/agent/banksman/agent/worker.py",
+        "import banksman.tool_runner.sandbox",
+        "Services stand on runs",
+    ),
+    ("shared/banksman/bus/log.py", "from banksman import runs", "Services stand on runs"),
+    ("shared/banksman/runtime/ready.py", "from banksman import agent", "Services stand on runs"),
+    ("shared/banksman/contracts/wire.py", "import httpx", "Contracts do no I/O"),
+    ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),
+    ("services/agent/banksman/agent/loop.py", "import nats", "NATS and FastStream only"),
+    (
+        "services/gateway/banksman/gateway/page.py",
+        "from faststream.nats import NatsBroker",
+        "NATS and FastStream only",
+    ),
+    ("services/gateway/banksman/gateway/upstream.py", "import openai", "Model SDKs only"),
+    ("services/agent/banksman/agent/loop.py", "from anthropic import AsyncAnthropic", "Model SDKs only"),
+    ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),
+    (
+        "services/agent/banksman/agent/app.py",
+        "from tests import support",
+        "No code of the product imports tests",
+    ),
+    ("shared/banksman/unheard_of/__init__.py", "unlisted = True", "Services stand on runs"),
+]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small lawful tree with this project's roots and rules."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for root, packages in TREE.items():
+        for package in packages:
+            _write(tmp_path / root / "banksman" / package / "__init__.py", "")
+    for path, source in LAWFUL.items():
+        _write(tmp_path / path, source)
+    return tmp_path
+
+
+def test_a_lawful_tree_passes(tree: Path) -> None:
+    done = check_imports(tree)
+
+    assert done.returncode == 0, done.stdout
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize(("path", "source", "contract"), UNLAWFUL, ids=[source for _, source, _ in UNLAWFUL])
+def test_an_unlawful_import_is_named(tree: Path, path: str, source: str, contract: str) -> None:
+    _write(tree / path, source)
+
+    done = check_imports(tree)
+
+    broken = [line for line in done.stdout.splitlines() if " BROKEN" in line]
+    assert done.returncode == 1
+    assert [line.startswith(contract) for line in broken] == [True], done.stdout
+
+
+def check_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter on `tree` alone: -S keeps this project's editable install out of the namespace."""
+    run = (
+        "from importlinter.cli import lint_imports_command; lint_imports_command(['--no-logo', '--no-cache'])"
+    )
+    path = [*(str(tree / root) for root in TREE), sysconfig.get_path("purelib")]
+    return subprocess.run(
+        [sys.executable, "-S", "-c", run],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def _write(file: Path, source: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(source)

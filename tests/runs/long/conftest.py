@@ -1,0 +1,166 @@
+"""An agent in this process: real NATS, the vendors' real SDKs, and the model server in the vendors' place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+
+from banksman.agent.app import ports_of
+from banksman.agent.catalog import ToolCatalog
+from banksman.agent.compactor import Compactor
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.agent.settings import AgentSettings
+from banksman.agent.tenants import Tenants
+from banksman.agent.thinking import Thinker
+from banksman.agent.usage import UsageLedger
+from banksman.agent.worker import Worker
+from banksman.bus.clock import BrokerClock
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.live import LiveHub
+from banksman.bus.log import EventLog
+from banksman.bus.names import RUNNERS
+from banksman.bus.outcomes import Done, WorkMessage
+from banksman.contracts import subjects
+from banksman.contracts.assistants import Limits, ModelOptions, RunSettings, ToolSettings
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.events import Event, EventBody, RunFinished
+from banksman.contracts.ids import new_id
+from banksman.contracts.work import RunSignal, StartRun
+from banksman.model_server import ModelServer
+from banksman.runs.folded_log import FoldedLog
+from banksman.runs.placement import Placements
+from banksman.runs.stores import Watch
+from banksman.runtime.tenants import TenantSettings
+from tests.support.fixtures import provision_all
+from tests.support.nats import NatsServer
+
+B = TypeVar("B", bound=EventBody)
+
+CONTEXT_TOKENS = 6_400
+SUMMARY_MODEL = "openai:scripted/summary"
+
+
+@dataclass
+class Agent:
+    """One agent process, and a conversation to talk in."""
+
+    worker: Worker
+    log: EventLog
+    tenant: str
+    conversation: str
+    sent: dict[str, WorkMessage] = field(default_factory=dict[str, WorkMessage])
+
+    def start(self, content: str, model: str, **limits: Any) -> WorkMessage:
+        """The work message of a new run."""
+        run_id = f"{self.conversation}-{new_id('r')}"
+        start = StartRun(
+            tenant=self.tenant,
+            conversation_id=self.conversation,
+            run_id=run_id,
+            message_id=new_id("m"),
+            content=content,
+            settings=RunSettings(
+                assistant_id="default",
+                model=model,
+                system_prompt="Be brief.",
+                options=ModelOptions(),
+                tools=ToolSettings(enabled=True, max_iterations=50),
+                limits=Limits(context_tokens=CONTEXT_TOKENS, run_timeout_s=30, **limits),
+            ),
+            user="ann",
+        )
+        subject = subjects.run_work(self.tenant, self.conversation)
+        return WorkMessage(subject, start.model_dump_json().encode(), {}, len(self.sent) + 1, 1)
+
+    async def run(self, content: str, model: str, **limits: Any) -> RunFinished:
+        """Drive a run to its end."""
+        return await self.drive(self.start(content, model, **limits))
+
+    async def drive(self, message: WorkMessage) -> RunFinished:
+        """Handle a work message."""
+        assert await self.worker.on_work(message) == Done()
+        return (await self.events(RunFinished))[-1]
+
+    async def signal(self, signal: RunSignal) -> None:
+        """Handle a signal."""
+        subject = subjects.run_signal(self.tenant, self.conversation)
+        message = WorkMessage(subject, signal.model_dump_json().encode(), {}, 1, 1)
+        assert await self.worker.on_signal(message) == Done()
+
+    async def history(self) -> list[Event]:
+        """Every event of the log."""
+        commits = await self.log.read(self.tenant, self.conversation, leader=True)
+        return [event for stored in commits for event in stored.commit.events]
+
+    async def events(self, kind: type[B]) -> list[B]:
+        """The bodies of one kind."""
+        return [event.data for event in await self.history() if isinstance(event.data, kind)]
+
+
+Agents = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Generator[NatsServer]:
+    """A server for the tests here alone: they say that there is a runner, and there is none."""
+    with NatsServer() as server:
+        provision_all(server)
+        yield server
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[ModelServer]:
+    async with ModelServer.running() as running:
+        yield running
+
+
+@pytest.fixture
+def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Agents:
+    """Starts agents that share a tenant and a conversation."""
+    shared = bus
+
+    @asynccontextmanager
+    async def start(own_bus: Bus | None = None, **settings: Any) -> AsyncGenerator[Agent]:
+        bus = own_bus or shared
+        chosen = AgentSettings(**{"compaction_model": SUMMARY_MODEL, "kept_iterations": 2, **settings})
+        where = ProviderSettings(
+            anthropic_base_url=server.url, openai_base_url=server.openai_url, max_attempts=1
+        )
+        # With a runner, tools are offered in the vendor's way. Scripts leave their arguments out, so each
+        # call has its result at once.
+        await Bucket(bus, RUNNERS, RunnerLease).put("r1", RunnerLease(runner="r1", runner_epoch=1))
+        async with AsyncExitStack() as stack:
+            hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
+            clock = await stack.enter_async_context(BrokerClock(bus))
+            placements = await stack.enter_async_context(Placements(bus, clock))
+            catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
+            log = FoldedLog(EventLog(bus))
+            watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
+            providers = Providers(where)
+            stack.push_async_callback(providers.close)
+            tenants = Tenants(TenantSettings(), await stack.enter_async_context(UsageLedger(bus)))
+            thinker = Thinker(
+                bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants
+            )
+            ports = ports_of(bus, clock, log, placements, watch, b"a key that signs what people decide")
+            yield Agent(
+                Worker(ports, EventLog(bus), watch, thinker),
+                EventLog(bus),
+                tenant,
+                conversation,
+            )
+
+    return start
+
+
+@pytest.fixture
+async def agent(agents: Agents) -> AsyncGenerator[Agent]:
+    """One agent."""
+    async with agents() as started:
+        yield started

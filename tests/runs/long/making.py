@@ -1,0 +1,130 @@
+"""Commits of long conversations, made as an owner makes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.request import urlopen
+
+from banksman.bus.log import EventLog
+from banksman.contracts.assistants import RunSettings
+from banksman.contracts.events import (
+    Commit,
+    EventBody,
+    HistoryCompacted,
+    IterationStarted,
+    MessageCompleted,
+    Owner,
+    RunFinished,
+    RunStarted,
+    ToolCallCompleted,
+    ToolCallRequested,
+)
+from banksman.contracts.ids import new_id
+from banksman.contracts.messages import Usage
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.runs.folded_log import FoldedLog
+from banksman.runs.record import Draft
+from banksman.runs.state import Conversation, apply_commit
+from tests.support.nats import NatsServer
+
+SETTINGS = RunSettings(assistant_id="default", model="demo:demo")
+OWNER = Owner(agent="a1", owner_epoch=1, work_seq=1)
+
+
+def commit_of(
+    state: Conversation,
+    run_id: str | None,
+    bodies: Iterable[EventBody],
+    *,
+    owner: Owner | None = None,
+    claim: int | None = None,
+) -> Commit:
+    """A commit behind `state`."""
+    draft = Draft(state, datetime.now(UTC))
+    draft.add(run_id, bodies)
+    return draft.commit(new_id("e"), state.log_epoch or "l1", owner, claim=claim)
+
+
+@dataclass
+class Story:
+    """Appends one run after another to a log, in eight commits each."""
+
+    log: FoldedLog
+    state: Conversation
+    runs: int = 0
+
+    async def commit(self, *bodies: EventBody, claim: bool = False) -> None:
+        """Append one commit."""
+        epoch = self.state.owner_epoch + 1 if claim else None
+        owner = OWNER.model_copy(update={"owner_epoch": epoch or max(1, self.state.owner_epoch)})
+        commit = commit_of(self.state, f"c-r{self.runs}", bodies, owner=owner, claim=epoch)
+        stored = await self.log.append(self.state, commit)
+        assert stored is not None
+        self.state = stored
+
+    async def run(self, *, output: str = "done") -> None:
+        """One run: two iterations with a call each, and an answer."""
+        self.runs += 1
+        n = self.runs
+        asked = RunStarted(message_id=f"m{n}", message=f"question {n}", settings=SETTINGS)
+        await self.commit(asked, IterationStarted(n=1, max=10), claim=True)
+        for iteration in (1, 2):
+            call = ToolCall(id=f"k{n}-{iteration}", name="bash", arguments={"command": f"echo {n}"})
+            await self.commit(said(f"m{n}-{iteration}", None), ToolCallRequested(call=call))
+            result = ToolResult(tool_call_id=call.id, content={"success": True, "stdout": output})
+            await self.commit(ToolCallCompleted(result=result))
+            await self.commit(IterationStarted(n=iteration + 1, max=10))
+        answer = RunFinished(
+            status="completed", content="ok", service="s", model="demo:demo", iterations=3, usage=self.usage
+        )
+        await self.commit(said(f"m{n}-3", f"answer {n}"), answer)
+
+    async def compact(self) -> None:
+        """Replace all but the last four messages."""
+        self.runs += 1
+        asked = RunStarted(message_id=f"m{self.runs}", message="go on", settings=SETTINGS)
+        await self.commit(asked, claim=True)
+        kept_from = len(self.state.history) - 5
+        await self.commit(
+            HistoryCompacted(
+                message_id=f"s{self.runs}",
+                how="summarised",
+                summary=f"All went well {self.runs} times.",
+                kept_from=kept_from,
+                tokens_before=1000,
+                tokens_after=100,
+            )
+        )
+        finished = RunFinished(
+            status="completed", content="ok", service="s", model="demo:demo", iterations=1, usage=self.usage
+        )
+        await self.commit(said(f"m{self.runs}-1", "fine"), finished)
+
+    @property
+    def usage(self) -> Usage:
+        return self.state.run.usage if self.state.run else Usage()
+
+
+def said(message_id: str, text: str | None) -> MessageCompleted:
+    """A reply of the model."""
+    usage = Usage(input_tokens=100, output_tokens=10)
+    return MessageCompleted(message_id=message_id, role="assistant", content=text, usage=usage)
+
+
+async def whole_fold(log: EventLog, tenant: str, conversation: str) -> Conversation:
+    """The fold of every commit, without any snapshot's help."""
+    state = Conversation(tenant, conversation)
+    for stored in await log.read(tenant, conversation, leader=True):
+        state = apply_commit(state, stored.stream_seq, stored.commit)
+    return state
+
+
+def received(server: NatsServer, name: str) -> tuple[int, int]:
+    """Messages and bytes that the server has sent to the connection of that name."""
+    with urlopen(f"{server.monitoring_url}/connz?limit=1024", timeout=5) as answer:
+        connections = json.loads(answer.read())["connections"]
+    (found,) = [one for one in connections if one.get("name") == name]
+    return found["out_msgs"], found["out_bytes"]

@@ -1,0 +1,244 @@
+"""Compaction: a conversation outgrows what its model can read, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from banksman.contracts.events import HistoryCompacted, MessageCompleted, RunFinished
+from banksman.contracts.ids import new_id
+from banksman.contracts.work import CancelRun, StartRun, SteerRun
+from banksman.model_server import Gate, HttpError, ModelServer, Reply, ToolCall
+from tests.runs.long.conftest import CONTEXT_TOKENS, Agent, Agents
+from tests.support.patience import PATIENCE_S
+
+TASK = "The task: compare the harbours of Genoa, Trieste and Rijeka."
+SUMMARY = "Genoa was looked up; it has 14 basins."
+
+
+def looking(number: int, *, chars: int = 3_000) -> Reply:
+    """A long reply with a call."""
+    return Reply(text=f"Step {number}. " + "word " * (chars // 5), tool_calls=(ToolCall(name="read_file"),))
+
+
+def play(server: ModelServer, vendor: str, *replies: Reply, name: str = "work") -> str:
+    return f"{vendor}:{server.play(name, replies, by='count')}"
+
+
+def told(server: ModelServer, name: str = "work") -> list[str]:
+    """What the model was sent, request by request."""
+    return [json.dumps(request.body, ensure_ascii=False) for request in server.requests(name)]
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+async def test_a_run_that_outgrows_its_model_goes_on_from_a_summary(
+    agent: Agent, server: ModelServer, vendor: str
+) -> None:
+    """R79: what the model is given is valid for its vendor before and after."""
+    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
+    model = play(server, vendor, *(looking(n) for n in range(14)), Reply(text="Genoa is largest."))
+
+    outcome = await agent.run(TASK, model)
+
+    requests = told(server)
+    compactions = await agent.events(HistoryCompacted)
+    assert (outcome.status, outcome.content) == ("completed", "Genoa is largest.")
+    assert outcome.iterations == 15
+    assert len(compactions) >= 2
+    assert {one.how for one in compactions} == {"summarised"}
+    assert all(one.tokens_after < one.tokens_before <= CONTEXT_TOKENS for one in compactions)
+    assert max(len(text) for text in requests) < CONTEXT_TOKENS * 4
+    assert all('"tools"' in text for text in requests)
+    assert SUMMARY not in requests[0] and SUMMARY in requests[-1]
+    assert all(TASK in text for text in requests)
+    assert "Step 13" in requests[-1] and "Step 0" not in requests[-1]
+    assert server.violations == []
+
+
+async def test_the_log_keeps_what_the_model_no_longer_sees(agent: Agent, server: ModelServer) -> None:
+    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
+    await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(8)), Reply(text="done")))
+
+    said = [message.content for message in await agent.events(MessageCompleted)]
+    numbers = [event.seq for event in await agent.history()]
+
+    assert [str(text)[:6] for text in said] == [f"Step {n}" for n in range(8)] + ["done"]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_a_summary_is_written_from_all_that_gives_way_and_is_paid_for(
+    agent: Agent, server: ModelServer
+) -> None:
+    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
+    model = play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done"))
+
+    outcome = await agent.run(TASK, model, max_tokens_per_run=1_000_000)
+
+    (asked,) = server.requests("summary")
+    (compaction,) = await agent.events(HistoryCompacted)
+    text = json.dumps(asked.body)
+    assert TASK in text and "Step 0" in text and "Called read_file" in text
+    assert "tools" not in asked.body
+    assert compaction.model == "openai:scripted/summary"
+    assert compaction.usage.input_tokens > 500
+    spent = sum(message.usage.input_tokens for message in await agent.events(MessageCompleted))
+    assert outcome.usage.input_tokens == spent + compaction.usage.input_tokens
+
+
+async def test_the_next_run_begins_with_the_summary(agent: Agent, server: ModelServer) -> None:
+    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
+    await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done")))
+
+    await agent.run("And Ancona?", play(server, "openai", Reply(text="smaller"), name="next"))
+
+    (asked,) = told(server, "next")
+    assert SUMMARY in asked and "And Ancona?" in asked
+    assert len(await agent.events(HistoryCompacted)) == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(fault=HttpError(status=400, message="no")),
+        Reply(fault=HttpError(status=503, message="overloaded")),
+        Reply(text="", finish_reason="content_filter"),
+    ],
+    ids=["refused", "unavailable", "withheld"],
+)
+async def test_without_a_summary_the_oldest_messages_are_left_out_and_the_run_goes_on(
+    agent: Agent, server: ModelServer, reply: Reply
+) -> None:
+    server.play("summary", (reply,), by="count", at_end="repeat")
+    model = play(server, "anthropic", *(looking(n) for n in range(10)), Reply(text="done"))
+
+    outcome = await agent.run(TASK, model)
+
+    compactions = await agent.events(HistoryCompacted)
+    requests = told(server)
+    assert outcome.status == "completed"
+    assert {one.how for one in compactions} == {"dropped"}
+    assert "no longer fit" in requests[-1] and TASK in requests[-1]
+    assert "Step 9" in requests[-1] and "Step 0" not in requests[-1]
+    assert server.violations == []
+
+
+async def test_what_an_earlier_summary_told_is_not_lost_with_the_oldest_messages(
+    agent: Agent, server: ModelServer
+) -> None:
+    replies = (Reply(text=SUMMARY), Reply(fault=HttpError(status=400, message="no")))
+    server.play("summary", replies, by="count", at_end="repeat")
+    model = play(server, "openai", *(looking(n) for n in range(13)), Reply(text="done"))
+
+    await agent.run(TASK, model)
+
+    assert [one.how for one in await agent.events(HistoryCompacted)][:2] == ["summarised", "dropped"]
+    assert SUMMARY in told(server)[-1]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "message"),
+    [
+        ("openai", "This model's maximum context length is 4096 tokens. However, you requested 5000."),
+        ("anthropic", "prompt is too long: 210000 tokens > 200000 maximum"),
+    ],
+)
+async def test_a_provider_that_finds_a_request_too_long_gets_a_shorter_one(
+    agent: Agent, server: ModelServer, vendor: str, message: str
+) -> None:
+    """The deployment's table was wrong about the model; the run need not fail for it."""
+    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
+    refused = Reply(fault=HttpError(status=400, message=message, times=1))
+    model = play(server, vendor, *(looking(n) for n in range(3)), refused, Reply(text="done"))
+
+    outcome = await agent.run(TASK, model)
+
+    requests = told(server)
+    assert (outcome.status, outcome.content) == ("completed", "done")
+    assert len(await agent.events(HistoryCompacted)) == 1
+    assert len(requests[-1]) < 0.7 * len(requests[-2])
+    assert SUMMARY in requests[-1]
+
+
+async def test_a_request_that_cannot_become_shorter_ends_the_run_with_the_providers_words(
+    agent: Agent, server: ModelServer
+) -> None:
+    message = "This model's maximum context length is 100 tokens."
+    model = play(server, "openai", Reply(fault=HttpError(status=400, message=message)))
+
+    outcome = await agent.run(TASK, model)
+
+    assert outcome.status == "failed"
+    assert outcome.error is not None and "maximum context length" in outcome.error.message
+    assert await agent.events(HistoryCompacted) == []
+
+
+async def test_a_run_is_cancelled_while_its_summary_is_written(agent: Agent, server: ModelServer) -> None:
+    server.play("summary", (Reply(text=SUMMARY, gate=Gate(name="summary")),), by="count")
+    model = play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done"))
+    message = agent.start(TASK, model)
+    run_id = StartRun.model_validate_json(message.data).run_id
+
+    driving = asyncio.create_task(agent.drive(message))
+    await server.wait_for_requests("summary")
+    cancel = CancelRun(tenant=agent.tenant, conversation_id=agent.conversation, run_id=run_id, by="ann")
+    await agent.signal(cancel)
+    async with asyncio.timeout(PATIENCE_S):
+        outcome = await driving
+
+    assert outcome.status == "cancelled"
+    assert await agent.events(HistoryCompacted) == []
+
+
+async def test_an_agent_that_dies_over_a_summary_leaves_the_run_to_the_next(
+    agent: Agent, agents: Agents, server: ModelServer
+) -> None:
+    """What is not in the log did not happen: the next owner compacts as if for the first time."""
+    replies = (Reply(text="lost", gate=Gate(name="never")), Reply(text=SUMMARY))
+    server.play("summary", replies, by="count", at_end="repeat")
+    model = play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done"))
+    message = agent.start(TASK, model)
+
+    dying = asyncio.create_task(agent.worker.on_work(message))
+    await server.wait_for_requests("summary")
+    dying.cancel()
+    await asyncio.wait([dying])
+    async with agents() as successor:
+        outcome = await successor.drive(message)
+
+    (compaction,) = await agent.events(HistoryCompacted)
+    assert (outcome.status, compaction.summary) == ("completed", SUMMARY)
+    assert len(await agent.events(RunFinished)) == 1
+
+
+async def test_a_steering_message_that_a_summary_replaced_is_not_heard_again(
+    agent: Agent, server: ModelServer
+) -> None:
+    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
+    gated = Reply(tool_calls=(ToolCall(name="read_file"),), gate=Gate(name="steered"))
+    replies = (gated, *(looking(n) for n in range(8)), Reply(text="done", gate=Gate(name="again")))
+    message = agent.start(TASK, play(server, "openai", *replies))
+    steer = SteerRun(
+        tenant=agent.tenant,
+        conversation_id=agent.conversation,
+        message_id=new_id("m"),
+        content="Mind the tides.",
+        start=StartRun.model_validate_json(agent.start("Mind the tides.", "openai:none").data),
+        by="ann",
+    )
+
+    driving = asyncio.create_task(agent.drive(message))
+    await server.wait_for_requests("work")
+    await agent.signal(steer)
+    server.open_gate("steered")
+    await server.wait_for_requests("work", len(replies))
+    heard = [one for one in await agent.events(MessageCompleted) if one.role == "user"]
+    await agent.signal(steer)
+    server.open_gate("again")
+    async with asyncio.timeout(PATIENCE_S):
+        await driving
+
+    assert "Mind the tides." not in told(server)[-1]
+    assert [one for one in await agent.events(MessageCompleted) if one.role == "user"] == heard
+    assert len(heard) == 1

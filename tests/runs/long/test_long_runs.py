@@ -1,0 +1,60 @@
+"""A run of very many calls still has an end that can be stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from banksman.contracts.events import RunFinished, TrackedCall
+from banksman.deployment.declarations import MAX_MESSAGE_BYTES
+from banksman.runs.steps import finished
+from banksman.runs.tracked import MAX_TRACKED_BYTES, fitting
+from tests.runs.long.test_histories import Log
+
+
+def calls(count: int, chars: int) -> tuple[TrackedCall, ...]:
+    return tuple(
+        TrackedCall(
+            tool="bash",
+            params={"command": f"echo {number}"},
+            result={"success": True, "stdout": "x" * chars, "exit_code": 0, "lines": ["y" * chars]},
+            iteration=number + 1,
+        )
+        for number in range(count)
+    )
+
+
+def size(tracked: tuple[TrackedCall, ...]) -> int:
+    return sum(len(call.model_dump_json()) for call in tracked)
+
+
+def test_a_usual_run_tells_its_calls_in_full() -> None:
+    tracked = calls(9, 10_000)
+    assert fitting(tracked) == tracked
+
+
+@pytest.mark.parametrize(("count", "chars"), [(40, 10_000), (300, 10_000), (700, 10_000)])
+def test_of_many_calls_the_texts_are_cut_and_none_is_missing(count: int, chars: int) -> None:
+    told = fitting(calls(count, chars))
+    assert [call.iteration for call in told] == list(range(1, count + 1))
+    assert size(told) <= MAX_TRACKED_BYTES
+    assert "characters left out" in str(told[0].result["stdout"])
+    assert told[0].params == {"command": "echo 0"}
+
+
+def test_of_thousands_the_newest_are_told() -> None:
+    told = fitting(calls(20_000, 50))
+    assert MAX_TRACKED_BYTES * 0.9 < size(told) <= MAX_TRACKED_BYTES
+    assert told[-1].iteration == 20_000
+
+
+def test_the_end_of_a_run_of_hundreds_of_calls_fits_one_message() -> None:
+    log = Log()
+    log.start("go")
+    for _ in range(150):
+        log.reply(None, ["z" * 10_000] * 2, 0)
+    run = log.state.run
+    assert run is not None
+    end: RunFinished = finished(run, "completed", "done", None)
+
+    assert len(end.model_dump_json()) < MAX_MESSAGE_BYTES / 2
+    assert len(end.tool_calls) == 300

@@ -1,0 +1,147 @@
+"""The nats-servers of a fleet: one, or three that keep every stream together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.cli.local.nats import LOCAL, LocalNats, executable
+from banksman.cli.local.plan import ProcessSpec
+from banksman.cli.local.ports import free_port
+from banksman.cli.local.state import DataDir
+from banksman.deployment import users
+from banksman.deployment.accounts import Cluster, render_config, user_names
+from banksman.deployment.keys import generate_keys
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import StorageBudget, app_topology, run_topology
+from banksman.deployment.users import inbox_prefix
+
+Servers = Literal[1, 3]
+"""
+1  one server that syncs every write
+3  a cluster; each server keeps every stream and consumer
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One nats-server."""
+
+    name: str
+    nats: LocalNats
+    config_file: Path
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Starts it."""
+        return (executable(), "--config", str(self.config_file))
+
+
+class Broker:
+    """Keys, configuration and streams of the servers."""
+
+    def __init__(self, data: DataDir, servers: Servers, host: str) -> None:
+        """Write the configurations.
+
+        Args:
+            data: Where everything is kept.
+            servers: How many.
+            host: Where one server is reached; three talk over loopback only.
+        """
+        self.replicas: Servers = servers
+        names = ("nats",) if servers == 1 else ("nats-1", "nats-2", "nats-3")
+        self.servers = tuple(self._server(data, name, alone=servers == 1) for name in names)
+        self.nats = self.servers[0].nats
+        """The first server, as `banksman up` has it."""
+        self.urls = tuple(server.nats.url.replace("127.0.0.1", host) for server in self.servers)
+        """Where clients connect; any of them will do."""
+        self.nats.prepare()
+        if servers == 3:
+            self._make_cluster()
+
+    def specs(self, like: ProcessSpec) -> tuple[ProcessSpec, ...]:
+        """The processes of the servers.
+
+        Args:
+            like: The process of a single server.
+        """
+        return tuple(
+            replace(
+                like,
+                name=server.name,
+                command=server.command,
+                ready_url=f"{server.nats.monitoring_url}/healthz",
+            )
+            for server in self.servers
+        )
+
+    def told(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """What a service must be told beyond `environment`, which knows of one server, to use them all."""
+        if self.replicas == 1:
+            return {}
+        known = [name for name in environment if name.endswith("__NKEY_SEED_FILE")]
+        sections = [name.removesuffix("NKEY_SEED_FILE") for name in known]
+        urls = {f"{section}URL": json.dumps(self.urls) for section in sections}
+        return urls | {f"{section}REPLICAS": str(self.replicas) for section in sections}
+
+    async def provision(self) -> None:
+        """Bring every stream and consumer to what the services expect.
+
+        Raises:
+            Unavailable: no server answers.
+            ApiError: the servers refused.
+        """
+        budget = StorageBudget.of_disk(self.nats.data.nats)
+        topologies = (
+            (users.OPERATOR, app_topology(budget, replicas=self.replicas)),
+            (users.OPERATOR_FILES, run_topology(budget, replicas=self.replicas)),
+        )
+        for user, topology in topologies:
+            async with await self.connect(user) as bus:
+                await provision(bus, topology)
+
+    async def connect(self, user: str) -> Bus:
+        """A connection as one of the operator's users.
+
+        Raises:
+            Unavailable: no server answers.
+        """
+        settings = NatsSettings(
+            url=self.urls,
+            nkey_seed_file=self.nats.seed_file(user),
+            connect_timeout_s=20,
+            replicas=self.replicas,
+        )
+        return await Bus.connect(settings, name=f"chaos-{user}", inbox_prefix=inbox_prefix(user))
+
+    def listen_everywhere(self) -> None:
+        """Let one server hear other networks too."""
+        file = self.nats.config_file
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")
+
+    def _server(self, data: DataDir, name: str, *, alone: bool) -> Server:
+        nats = LocalNats(data, port=free_port(), http_port=free_port())
+        return Server(name, nats, nats.config_file if alone else data.nats / f"{name}.conf")
+
+    def _make_cluster(self) -> None:
+        data = self.nats.data
+        keys = generate_keys(data.keys, user_names(tenants=(LOCAL,)))
+        ports = {server.name: free_port() for server in self.servers}
+        routes = tuple(f"nats-route://127.0.0.1:{port}" for port in ports.values())
+        for server in self.servers:
+            text = render_config(
+                keys,
+                port=server.nats.port,
+                http_port=server.nats.http_port,
+                server_name=server.name,
+                store_dir=str(data.nats / f"streams-{server.name}"),
+                budget=StorageBudget.of_disk(data.nats),
+                cluster=Cluster(f"127.0.0.1:{ports[server.name]}", routes),
+                tenants=(LOCAL,),
+            )
+            server.config_file.write_text(text, encoding="utf-8")

@@ -1,0 +1,387 @@
+"""The processes of a system, each of which a test may kill, freeze, and start otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from glob import glob
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from banksman.bus.connection import Bus
+from banksman.cli.local.child_process import problem_of
+from banksman.cli.local.nats import LOCAL
+from banksman.cli.local.plan import Plan, ProcessSpec, Stage, launched
+from banksman.cli.local.ports import free_port
+from banksman.cli.local.settings import LocalSettings, UpSettings
+from banksman.cli.local.state import DataDir
+from banksman.deployment.users import OPERATOR, OPERATOR_FILES
+from banksman.model_server import ModelServer
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.workspace import default_root
+from tests.support.chaos.broker import Broker, Servers
+from tests.support.chaos.canaries import Canaries, Search, found_in_files
+from tests.support.chaos.versions import CURRENT
+from tests.support.nats import servers as told_servers
+
+START_S = 90.0
+"""Seconds that the system may take until all of it is ready, on a machine that has more to do."""
+RESTART_AFTER_S = 0.2
+END_S = 40.0
+LEDGER_SERVER = "ledger"
+"""The tool server whose one tool writes into a ledger outside of every workspace."""
+LEDGER_FILE = "ledger"
+"""In a workspace, what its commands have done: a line an execution, with marker, execution, time."""
+_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH")
+
+
+class Member:
+    """One process of the system, started again whenever it ends."""
+
+    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+        self.spec = spec
+        self.log = log
+        self.prefix: tuple[str, ...] = ()
+        """What its command is run by: `ip netns exec …`."""
+        self.environment: dict[str, str] = {}
+        """What it is told on top, at its next starts."""
+        self.version = CURRENT
+        """Whose code it runs, from its next start on."""
+        self.starts = 0
+        self.exit_codes: list[int] = []
+        """Of the processes that have ended; negative for a signal."""
+        self.armed = False
+        """Whether the process that runs now was told something by `once`."""
+        self._once: dict[str, str] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._wanted = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Its name in the system."""
+        return self.spec.name
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now; None between two."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it, and start it again whenever it ends, until `stop`."""
+        self._wanted.set()
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep(), name=self.name)
+
+    def once(self, **environment: str) -> None:
+        """Tell the next process this, and those after it no more."""
+        self._once = environment
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.send(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stop it in its tracks: its connections stay open and nothing answers."""
+        self.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.send(signal.SIGCONT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process; nothing between two."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait until the process that runs now has ended; returns its exit code."""
+        seen = len(self.exit_codes)
+        while len(self.exit_codes) == seen:
+            await self._change()
+        return self.exit_codes[-1]
+
+    async def begun(self, starts: int) -> None:
+        """Wait until it was started so many times."""
+        while self.starts < starts:
+            await self._change()
+
+    async def restart(self) -> int:
+        """End it in order, as a supervisor does; another is started. Returns the exit code."""
+        self.send(signal.SIGTERM)
+        return await self.ended()
+
+    async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End it for good, or until `start`."""
+        self._wanted.clear()
+        self.thaw()
+        self.send(number)
+        while self._process is not None:
+            await self.ended()
+
+    async def close(self) -> None:
+        """End it, and start no more."""
+        await self.stop()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+
+    async def problem(self, http: httpx.AsyncClient) -> str | None:
+        """What keeps it from being ready, by its own word; None when it is."""
+        return "not running" if self._process is None else await problem_of(http, self.spec.ready_url)
+
+    async def ready(self, http: httpx.AsyncClient, *, wanted: bool = True, within_s: float = START_S) -> None:
+        """Wait until it says that it is ready, or that it is not.
+
+        Raises:
+            AssertionError: it does not; with the end of its log.
+        """
+        said = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while True:
+                    said = await self.problem(http)
+                    if (said is None) is wanted:
+                        return
+                    await asyncio.sleep(0.05)
+        state = "ready" if wanted else "unready"
+        raise AssertionError(f"{self.name} is not {state} in {within_s:g} s: {said}\n{self.last_words}")
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
+
+    async def _keep(self) -> None:
+        while True:
+            await self._wanted.wait()
+            await self._run_once()
+            await asyncio.sleep(RESTART_AFTER_S)
+
+    async def _run_once(self) -> None:
+        told, self._once = self._once, {}
+        self.armed = bool(told)
+        with self.log.open("ab") as out:
+            self._process = await asyncio.create_subprocess_exec(
+                *launched((*self.prefix, *self.version.command(self.spec.command)), os.getpid()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**self.spec.environment, **self.version.environment, **self.environment, **told},
+                process_group=0,
+            )
+        self.starts += 1
+        self._changed.set()
+        code = await self._process.wait()
+        self._process = None
+        self.exit_codes.append(code)
+        self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class Fleet:
+    """A system of two agents, gateways and tool-runners, one of everything else, and a tool server.
+
+    As an async context manager it runs while the block does.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        model_url: str,
+        *,
+        host: str = "127.0.0.1",
+        agents: int = 2,
+        gateways: int = 2,
+        runners: int = 2,
+        servers: Servers | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Describe it.
+
+        Args:
+            directory: Where everything is kept.
+            model_url: The model server that agents ask.
+            host: Where its processes listen; another than loopback reaches them over other networks.
+            agents: Agent processes.
+            gateways: Gateway processes.
+            runners: Tool-runner processes, each with workspaces of its own.
+            servers: nats-servers; three keep every stream together. None for as many as the tests were told.
+            settings: Variables for all services.
+        """
+        self.directory = directory
+        self.host = host
+        self.ledger = directory / "ledger.txt"
+        """What the ledger tool writes, a line an execution: marker, execution, time."""
+        self._data = DataDir(directory / "data")
+        self._data.prepare()
+        self.broker = Broker(self._data, servers or told_servers(), host)
+        self.nats = self.broker.nats
+        if host != "127.0.0.1":
+            self.broker.listen_everywhere()
+        self.canaries = Canaries()
+        """What must never be found outside of keys and environments."""
+        inherited = {
+            **{name: value for name in _KEPT if (value := os.environ.get(name)) is not None},
+            **self.canaries.environment(model_url, host),
+            "BANKSMAN_MODELS__OPENAI_BASE_URL": f"{model_url}/v1",
+            **(settings or {}),
+        }
+        chosen = UpSettings.model_validate(
+            {"local": LocalSettings(agents=agents), "models": {"openai_api_key": "sk-test"}}
+        )
+        plan = Plan(chosen, self.nats, gateway_port=free_port(), inherited=inherited)
+        self.roots: list[Path] = []
+        """The directories of workspaces, one a runner."""
+        self.urls: list[str] = []
+        """Where the gateways answer."""
+        found = [copy for spec in plan.services() for copy in self._copies(spec, gateways, runners)]
+        found = [*self.broker.specs(plan.server()), *found, self._ledger_server(inherited)]
+        logs = self._data.logs
+        self.members = {spec.name: Member(spec, logs / f"{spec.name}.log") for spec in found}
+        self.servers = tuple(self.members[server.name] for server in self.broker.servers)
+        """The members that are nats-servers."""
+
+    async def __aenter__(self) -> Self:
+        self.http = httpx.AsyncClient(trust_env=False)
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __getitem__(self, name: str) -> Member:
+        """A process: `nats` or `nats-3`, `agent-1`, `gateway-2`, `tool-runner-1`, `workflows`, `ledger`."""
+        return self.members[name]
+
+    async def start(self) -> None:
+        """Start everything and wait until all is ready."""
+        for server in self.servers:
+            server.start()
+        for server in self.servers:
+            await server.ready(self.http)
+        await self.broker.provision()
+        for member in self.members.values():
+            member.start()
+        await self.ready()
+
+    async def ready(self, within_s: float = START_S) -> None:
+        """Wait until every process says that it is ready.
+
+        Raises:
+            AssertionError: one does not.
+        """
+        async with asyncio.TaskGroup() as waiting:
+            for member in self.members.values():
+                if member.name != LEDGER_SERVER:
+                    waiting.create_task(member.ready(self.http, within_s=within_s))
+
+    async def close(self) -> None:
+        """End everything at once."""
+        async with asyncio.TaskGroup() as ending:
+            for member in self.members.values():
+                ending.create_task(member.close())
+        await self.http.aclose()
+
+    @asynccontextmanager
+    async def operator(self) -> AsyncGenerator[Bus]:
+        """The operator's connection, which may read everything."""
+        async with await self.broker.connect(OPERATOR) as bus:
+            yield bus
+
+    async def leaks(self, model: ModelServer) -> list[str]:
+        """Where one of the canaries is that should not be; a sentence each.
+
+        Searched are the logs, what the servers keep on disk, every stream of both accounts, the workspaces,
+        and what the model was asked; not the directory of the keys, nor the environments.
+        """
+        search = Search(self.canaries.with_files(self._data.keys))
+        places = (self._data.logs, self._data.nats, self.ledger, *self.roots)
+        found = [*await found_in_files(search, *places), *search.requests(model)]
+        for user in (OPERATOR, OPERATOR_FILES):
+            async with await self.broker.connect(user) as bus:
+                found += [sentence async for sentence in search.streams(bus)]
+        return found
+
+    def ledgers(self) -> list[Path]:
+        """The ledgers of all workspaces; some of them may be removed meanwhile."""
+        # Unlike the one of pathlib, this takes a directory that is gone for an empty one.
+        return [Path(file) for root in self.roots for file in glob(f"{root}/*/*/{LEDGER_FILE}")]
+
+    def log(self) -> str:
+        """The end of every process's log."""
+        return "\n".join(f"--- {member.name}\n{member.last_words}" for member in self.members.values())
+
+    def _copies(self, spec: ProcessSpec, gateways: int, runners: int) -> list[ProcessSpec]:
+        match spec.name:
+            case "gateway":
+                return [self._gateway(spec, number) for number in range(1, gateways + 1)]
+            case "tool-runner":
+                return [self._runner(spec, number) for number in range(1, runners + 1)]
+            case _:
+                return [self._on(spec)]
+
+    def _gateway(self, spec: ProcessSpec, number: int) -> ProcessSpec:
+        port = free_port()
+        self.urls.append(f"http://{self.host}:{port}")
+        told = {
+            "BANKSMAN_GATEWAY__PORT": str(port),
+            "BANKSMAN_GATEWAY__HOST": self.host,
+            "BANKSMAN_GATEWAY__KEYLESS": "true",
+            # One connection plays many people; when it comes back it subscribes to all they talk in at once.
+            "BANKSMAN_GATEWAY__FRAMES_PER_S": "10000",
+            "BANKSMAN_GATEWAY__ALLOWED_HOSTS": f'["{self.host}"]',
+        }
+        return self._on(spec, f"gateway-{number}", told)
+
+    def _runner(self, spec: ProcessSpec, number: int) -> ProcessSpec:
+        data = self._data.path / f"runner-{number}"
+        data.mkdir(mode=0o711, exist_ok=True)
+        root = default_root(data, sandbox_identity())
+        self.roots.append(root)
+        return self._on(spec, f"tool-runner-{number}", {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(root)})
+
+    def _on(
+        self, spec: ProcessSpec, name: str | None = None, told: Mapping[str, str] | None = None
+    ) -> ProcessSpec:
+        """A copy of a process with ports of its own, on the host of this system."""
+        environment = {**spec.environment, **(told or {})}
+        section = next((key.rpartition("__")[0] for key in environment if key.endswith("HEALTH_PORT")), None)
+        if section is None:
+            return spec
+        port = free_port()
+        environment |= {f"{section}__HEALTH_PORT": str(port), f"{section}__HEALTH_HOST": self.host}
+        environment |= self.broker.told(environment)
+        named = {key: value.replace("127.0.0.1", self.host) for key, value in environment.items()}
+        ready_url = f"http://{self.host}:{port}/readyz"
+        return replace(spec, name=name or spec.name, environment=named, ready_url=ready_url)
+
+    def _ledger_server(self, inherited: Mapping[str, str]) -> ProcessSpec:
+        command = (sys.executable, "-m", "tests.support.chaos.ledger", str(self.ledger))
+        environment = {
+            **{name: value for name, value in inherited.items() if not name.startswith("BANKSMAN_")},
+            "NATS_URL": ",".join(self.broker.urls),
+            "NATS_SEED_FILE": str(self.nats.seed_file(LOCAL.user)),
+        }
+        url = f"{self.nats.monitoring_url}/healthz"
+        return ProcessSpec(LEDGER_SERVER, Stage.TOOL_RUNNER, command, environment, url)

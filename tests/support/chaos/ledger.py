@@ -1,0 +1,37 @@
+"""A tool server with one tool, which writes into a file: an effect outside of every workspace.
+
+python -m tests.support.chaos.ledger FILE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+from banksman.sdk import ToolServer, tool
+
+
+def main(file: Path) -> None:
+    """Serve until SIGINT or SIGTERM."""
+
+    @tool(requires_approval=False)
+    async def enter(marker: str, seconds: float = 0.0) -> str:
+        """Enter a marker into the ledger.
+
+        Args:
+            marker: What is entered.
+            seconds: How long that takes.
+        """
+        await asyncio.sleep(seconds)
+        with file.open("a", encoding="utf-8") as ledger:
+            ledger.write(f"{marker} {uuid4().hex} {time.time()}\n")
+        return "entered"
+
+    ToolServer("ledger", [enter]).run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

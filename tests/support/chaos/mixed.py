@@ -1,0 +1,123 @@
+"""Two versions of the system side by side under traffic: an upgrade, a rollback, and the upgrade again.
+
+python -m tests.support.chaos.mixed --base HEAD~60
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from banksman.bus.dead import NOTES, dead_letters
+from banksman.model_server import ModelServer
+from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.storm import Verdict, under_traffic
+from tests.support.chaos.versions import CURRENT, NoSuchVersion, Version, of_the_past
+from tests.support.history.records import Fault, Recording
+
+FIRST = ("agent-1", "gateway-1", "tool-runner-1", "workflows")
+SECOND = ("agent-2", "gateway-2", "tool-runner-2", "ledger")
+BASE = "HEAD~60"
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Which versions, how long, and by which seed."""
+
+    old: Version
+    new: Version
+    seed: int
+    rate: float = 3.0
+    """Runs started a second."""
+    side_by_side_s: float = 20.0
+    """Seconds that each mixture works, and then again after a process of each version was killed."""
+    whole: bool = True
+    """Whether everything is upgraded, rolled back and upgraded again; False: one half, and back."""
+
+    @property
+    def steps(self) -> tuple[tuple[tuple[str, ...], Version], ...]:
+        """Which processes become which version, one step after the other."""
+        if not self.whole:
+            return ((FIRST, self.new), (FIRST, self.old))
+        versions = (self.new, self.old, self.new)
+        return tuple((half, version) for version in versions for half in (FIRST, SECOND))
+
+
+async def mixed(asked: Mixed, directory: Path) -> Verdict:
+    """Restart half of the system after the other as another version, kill some of each, and judge.
+
+    What one version writes and another cannot read ends among the dead letters: there must be none.
+    """
+    chance = random.Random(asked.seed)
+
+    async def roll(fleet: Fleet, recording: Recording) -> None:
+        for half, version in asked.steps:
+            await _become(fleet, recording, half, version)
+            await asyncio.sleep(asked.side_by_side_s)
+            for killed in (chance.choice(FIRST), chance.choice(SECOND)):
+                recording.add(Fault(what="kill", target=killed))
+                fleet[killed].kill()
+            await asyncio.sleep(asked.side_by_side_s)
+
+    async with ModelServer.running() as model:
+        fleet = Fleet(directory, model.url)
+        for name in (*FIRST, *SECOND):
+            fleet[name].version = asked.old
+        async with fleet:
+            verdict = await under_traffic(fleet, model, asked.seed, asked.rate, roll)
+            verdict.problems += await _dead_letters(fleet)
+            return verdict
+
+
+async def _dead_letters(fleet: Fleet) -> list[str]:
+    async with fleet.operator() as bus:
+        letters = [stored.letter async for stored in dead_letters(bus)]
+    poison = [letter for letter in letters if letter.stream != NOTES]
+    return [f"dead letter of {letter.subject}: {letter.reason}" for letter in poison]
+
+
+async def _become(fleet: Fleet, recording: Recording, half: tuple[str, ...], version: Version) -> None:
+    """Restart some processes in order as another version."""
+    async with asyncio.TaskGroup() as restarting:
+        for name in half:
+            recording.add(Fault(what=f"restart as {version.name}", target=name))
+            fleet[name].version = version
+            restarting.create_task(fleet[name].restart())
+    await fleet.ready()
+
+
+def main() -> int:
+    """Run the versions side by side; returns 1 when a promise was broken, 2 when there is no such version."""
+    parser = argparse.ArgumentParser(description="Two versions of the system side by side under traffic.")
+    help = "the other version, as git calls it; needs the history that leads there (default %(default)s)"
+    parser.add_argument("--base", default=BASE, help=help)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--rate", type=float, default=3.0, help="runs started a second (default %(default)s)")
+    parser.add_argument("--side-by-side", type=float, default=20.0, help="seconds of a mixture, twice")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="banksman-mixed-"))
+    (directory / "base").mkdir()
+    try:
+        base = of_the_past(options.base, directory / "base")
+    except NoSuchVersion as missing:
+        _say(f"there is no version to mix with: {missing}")
+        return 2
+    _say(f"seed {options.seed}, base {options.base}, recording {directory / 'history.jsonl'}")
+    asked = Mixed(base, CURRENT, options.seed, options.rate, options.side_by_side)
+    verdict = asyncio.run(mixed(asked, directory))
+    _say(str(verdict))
+    return 0 if verdict.good else 1
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

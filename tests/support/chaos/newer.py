@@ -1,0 +1,83 @@
+"""A service of a version to come: what it writes has a field, an event type and a header that nobody knows.
+
+python -m tests.support.chaos.newer agent
+
+Runs beside processes of this version, which must pass over what they do not know. The version is made before
+any module of the services is imported: bases and classes are replaced where the others take them from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nats.aio.client import Client
+
+from banksman.contracts import wire
+
+FIELD = "tide"
+"""In everything that it writes."""
+FIELD_VALUE = "only newer versions know"
+EVENT_TYPE = "moon.rose"
+HEADER = "Banksman-Tide"
+
+
+class _Stored(wire.Stored):
+    tide: str = FIELD_VALUE
+
+
+class _Wire(wire.Wire):
+    tide: str = FIELD_VALUE
+
+
+class _Client(Client):
+    """Adds a header to every message but to requests that the server itself answers."""
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        ours = not subject.startswith("$JS.")
+        await super().publish(
+            subject, payload, reply, {**(headers or {}), HEADER: "high"} if ours else headers
+        )
+
+
+def become_newer() -> None:
+    """Make this process one of a version to come."""
+    wire.Stored, wire.Wire = _Stored, _Wire
+    from banksman.bus import connection
+    from banksman.contracts import events
+    from banksman.runs import record
+
+    class Draft(record.Draft):
+        """Each run begins with an event of a new type."""
+
+        def add(self, run_id: str | None, bodies: Iterable[Any]) -> None:
+            for body in bodies:
+                super().add(run_id, (body,))
+                if isinstance(body, events.RunStarted):
+                    super().add(
+                        run_id, (events.UnknownEvent.model_validate({"type": EVENT_TYPE, "phase": 1}),)
+                    )
+
+    connection.Client = _Client
+    record.Draft = Draft
+
+
+def main() -> None:
+    """Start the service that the arguments name, as `banksman` does, or the ledger's tool server."""
+    become_newer()
+    if sys.argv[1] == "ledger":
+        from tests.support.chaos import ledger
+
+        ledger.main(Path(sys.argv[2]))
+    else:
+        from banksman.cli.main import main as banksman
+
+        banksman()
+
+
+if __name__ == "__main__":
+    main()

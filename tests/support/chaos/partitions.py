@@ -1,0 +1,108 @@
+"""Services that are cut off, one after the other, while people use the system.
+
+python -m tests.support.chaos.partitions --seconds 5 30 120
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from banksman.model_server import ModelServer
+from tests.support.chaos.fleet import Fleet, Member
+from tests.support.chaos.network import LOSSES, Cable, Loss, apart, host_address, is_ready
+from tests.support.chaos.storm import Verdict, under_traffic
+from tests.support.history.records import Fault, Recording
+
+UNREADY_S = 60.0
+"""Seconds after which a service that is cut off and says nothing of it fails the test."""
+APART = ("agent-1", "tool-runner-1", "gateway-1", "workflows")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One service cut off, in one way, for so long."""
+
+    member: str
+    loss: Loss
+    seconds: float
+
+
+@dataclass
+class Measured:
+    """How long it took until a service said that it was cut off, and that it was back."""
+
+    unready_s: dict[Cut, float] = field(default_factory=dict[Cut, float])
+    """Seconds from the cut until readiness was given up."""
+    healed_s: dict[Cut, float] = field(default_factory=dict[Cut, float])
+    """Seconds from the mending until it was ready."""
+
+
+async def partitions(
+    cuts: Sequence[Cut], directory: Path, *, seed: int, rate: float
+) -> tuple[Verdict, Measured]:
+    """Cut one after the other, let everything settle, and judge."""
+    # Not by the seed: another run may be on this machine, or what a killed one left.
+    number = random.SystemRandom().randrange(100, 250)
+    measured = Measured()
+    async with host_address(number) as host, ModelServer.running(host=host) as model:
+        fleet = Fleet(directory, model.url, host=host)
+        async with apart(fleet, number, *APART) as cables, fleet:
+
+            async def strike(fleet: Fleet, recording: Recording) -> None:
+                for cut in cuts:
+                    recording.add(Fault(what=f"cut {cut.loss} {cut.seconds:g} s", target=cut.member))
+                    await _cut_off(fleet, cables[cut.member], cut, measured)
+
+            return await under_traffic(fleet, model, seed, rate, strike), measured
+
+
+async def _cut_off(fleet: Fleet, cable: Cable, cut: Cut, measured: Measured) -> None:
+    member = fleet[cut.member]
+    began = time.monotonic()
+    await cable.lose(cut.loss)
+    try:
+        await _unready(member, cable)
+        measured.unready_s[cut] = time.monotonic() - began
+        await asyncio.sleep(max(0.0, cut.seconds - measured.unready_s[cut]))
+    finally:
+        await cable.mend(cut.loss)
+    mended = time.monotonic()
+    await member.ready(fleet.http)
+    measured.healed_s[cut] = time.monotonic() - mended
+
+
+async def _unready(member: Member, cable: Cable) -> None:
+    async with asyncio.timeout(UNREADY_S):
+        while True:
+            if not await is_ready(member, cable):
+                return
+            await asyncio.sleep(0.2)
+
+
+def main() -> int:
+    """Cut everything off in every way; returns 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(description="Cut the services of a system off, one after the other.")
+    parser.add_argument("--seconds", type=float, nargs="+", default=(5.0, 30.0, 120.0))
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--rate", type=float, default=2.0, help="runs started a second")
+    options = parser.parse_args()
+    cuts = [Cut(name, loss, s) for s in options.seconds for name in APART for loss in LOSSES]
+    directory = Path(tempfile.mkdtemp(prefix="banksman-partitions-"))
+    verdict, measured = asyncio.run(partitions(cuts, directory, seed=options.seed, rate=options.rate))
+    for cut in cuts:
+        told = f"unready after {measured.unready_s[cut]:.1f} s, back after {measured.healed_s[cut]:.1f} s"
+        sys.stdout.write(f"{cut.member:15} {cut.loss:4}{cut.seconds:5.0f} s: {told}\n")
+    sys.stdout.write(f"{verdict}\n")
+    return 0 if verdict.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

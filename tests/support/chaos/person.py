@@ -1,0 +1,276 @@
+"""A client that survives everything: it reconnects, resumes, and repeats its requests by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from banksman.contracts.ids import digest, new_id
+from banksman.contracts.wire import JsonObject
+from tests.support.chaos import newer
+from tests.support.history.records import Recording, Seen
+
+Frame = dict[str, Any]
+Told = Callable[[str, Frame], None]
+
+ANSWER_S = 15.0
+"""Seconds that a client waits for an answer; then it does not know, and asks again elsewhere."""
+CONNECT_S = 10.0
+GIVE_UP_S = 300.0
+"""Seconds after which a request that was never answered fails the recording."""
+PAUSE_S = (0.1, 0.6)
+
+
+class RequestFailed(Exception):
+    """The system refused a request for good."""
+
+    def __init__(self, error: Frame) -> None:
+        self.code = str(error.get("code"))
+        super().__init__(f"{self.code}: {error.get('message')}")
+
+
+@dataclass
+class Subscription:
+    """Where a person stands in a conversation."""
+
+    number: int = 0
+    after_seq: int = 0
+    last: int = 0
+    log_epoch: str | None = None
+
+
+@dataclass
+class Person:
+    """One websocket at a time, to any of the gateways; every durable event goes into the recording."""
+
+    name: str
+    urls: list[str]
+    recording: Recording
+    chance: random.Random
+    on_event: Callable[[Frame], None]
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """By which the gateway knows who it is."""
+    subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
+    _socket: ClientConnection | None = None
+    _waiting: dict[str, asyncio.Future[Frame | None]] = field(
+        default_factory=dict[str, "asyncio.Future[Frame | None]"]
+    )
+    """By request, what is answered to it; None when its connection was lost first."""
+    _connected: asyncio.Event = field(default_factory=asyncio.Event)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    async def live(self) -> None:
+        """Be connected for as long as this runs."""
+        while True:
+            url = self.chance.choice(self.urls).replace("http", "ws", 1) + "/ws"
+            with contextlib.suppress(OSError, WebSocketException, TimeoutError):
+                async with (
+                    asyncio.timeout(CONNECT_S) as opening,
+                    connect(
+                        url,
+                        additional_headers=self.headers,
+                        max_size=None,
+                        compression=None,
+                        ping_interval=5,
+                        ping_timeout=10,
+                    ) as socket,
+                ):
+                    await self._hello(socket)
+                    opening.reschedule(None)
+                    await self._read(socket)
+            self._lose()
+            await asyncio.sleep(self.chance.uniform(*PAUSE_S))
+
+    async def request(
+        self,
+        frame: Frame,
+        *,
+        told: Told | None = None,
+        repeats: bool = True,
+    ) -> Frame:
+        """Ask until there is an answer, always with the same id; returns the `ack`.
+
+        Args:
+            frame: The request without its id.
+            told: Is called with `invoke`, `ok`, `fail` or `info` as it happens, and the frame.
+            repeats: False gives up at the first silence.
+
+        Raises:
+            RequestFailed: the system refused.
+            TimeoutError: no answer in `GIVE_UP_S`.
+        """
+        tell = told or _tell_nobody
+        asked = {**frame, "id": frame.get("id") or new_id("q")}
+        async with asyncio.timeout(GIVE_UP_S):
+            while True:
+                answer = await self._ask(asked, tell)
+                if answer is not None and answer["type"] != "error":
+                    tell("ok", answer)
+                    return answer
+                if answer is not None and not answer.get("retryable"):
+                    tell("fail", answer)
+                    raise RequestFailed(answer)
+                tell("info", answer or {})
+                if answer is None and not repeats:
+                    raise TimeoutError
+                wait = (answer or {}).get("retry_after_s") or self.chance.uniform(*PAUSE_S)
+                await asyncio.sleep(min(float(wait), 2.0))
+
+    async def follow(self, conversation_id: str) -> None:
+        """See everything of a conversation, from its first event on."""
+        self.subscriptions[conversation_id] = Subscription()
+        await self._subscribe(conversation_id)
+
+    async def leave(self, conversation_id: str) -> None:
+        """See no more of it."""
+        if self.subscriptions.pop(conversation_id, None) is not None:
+            with contextlib.suppress(RequestFailed, TimeoutError):
+                await self.request({"type": "unsubscribe", "conversation_id": conversation_id}, repeats=False)
+
+    async def _ask(self, frame: Frame, tell: Told) -> Frame | None:
+        await self._connected.wait()
+        socket = self._socket
+        if socket is None:
+            return None
+        # An id may be asked with twice at once on two connections, and never on one.
+        answered = self._waiting[frame["id"]] = asyncio.get_running_loop().create_future()
+        tell("invoke", frame)
+        try:
+            await socket.send(json.dumps(frame))
+            async with asyncio.timeout(ANSWER_S):
+                return await answered
+        except (OSError, WebSocketException, TimeoutError):
+            return None
+        finally:
+            self._waiting.pop(frame["id"], None)
+
+    async def _hello(self, socket: ClientConnection) -> None:
+        await socket.send(json.dumps({"type": "hello"}))
+        while json.loads(await socket.recv())["type"] != "welcome":
+            pass
+
+    async def _read(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._connected.set()
+        resuming = asyncio.create_task(self._resume())
+        try:
+            async for data in socket:
+                self._take(json.loads(data))
+        finally:
+            resuming.cancel()
+
+    def _lose(self) -> None:
+        self._connected.clear()
+        self._socket = None
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _resume(self) -> None:
+        for conversation_id in tuple(self.subscriptions):
+            await self._subscribe(conversation_id)
+
+    async def _subscribe(self, conversation_id: str) -> None:
+        mine = self.subscriptions.get(conversation_id)
+        if mine is None:
+            return
+        mine.number = next(self._numbers)
+        mine.after_seq = mine.last
+        frame: Frame = {"type": "subscribe", "conversation_id": conversation_id, "detail": "full"}
+        frame["after_seq"] = mine.after_seq
+        if mine.log_epoch is not None:
+            frame["log_epoch"] = mine.log_epoch
+        # A connection that is lost meanwhile is followed by another, which subscribes anew.
+        with contextlib.suppress(TimeoutError):
+            await self.request(frame, repeats=False)
+
+    def _take(self, frame: Frame) -> None:
+        if (waiting := self._waiting.get(str(frame.get("reply_to")))) is not None and not waiting.done():
+            waiting.set_result(frame)
+        if "seq" not in frame or "prev_seq" not in frame:
+            return
+        mine = self.subscriptions.get(frame["conversation_id"])
+        if mine is None:
+            return
+        self.recording.add(seen(self.name, mine, frame))
+        if frame["seq"] > mine.last:
+            mine.last, mine.log_epoch = frame["seq"], frame["log_epoch"]
+            self.on_event(frame)
+
+
+def _tell_nobody(_phase: str, _frame: Frame) -> None:
+    return
+
+
+def seen(reader: str, subscription: Subscription, frame: Frame) -> Seen:
+    """The line of an event that a reader got."""
+    content = {name: _known(frame.get(name)) for name in ("seq", "type", "run_id", "ts", "data", "iteration")}
+    return Seen(
+        reader=reader,
+        subscription=subscription.number,
+        after_seq=subscription.after_seq,
+        conversation_id=frame["conversation_id"],
+        log_epoch=frame["log_epoch"],
+        seq=frame["seq"],
+        type=frame["type"],
+        run_id=frame.get("run_id"),
+        ts=_seconds(frame["ts"]),
+        digest=digest(json.dumps(content, sort_keys=True).encode())[:16],
+        data=_facts(frame["type"], frame["data"]),
+    )
+
+
+def _known(value: Any) -> Any:
+    """Without what gateways of a version to come tell and those of this one do not."""
+    match value:
+        case dict():
+            fields = cast(dict[str, Any], value)
+            return {name: _known(one) for name, one in fields.items() if name != newer.FIELD}
+        case list():
+            return [_known(one) for one in cast(list[Any], value)]
+        case _:
+            return value
+
+
+def _facts(type: str, data: JsonObject) -> JsonObject:
+    """What the checks need of an event."""
+    match type:
+        case "run.finished":
+            return {"status": data["status"], "error": data.get("error")}
+        case "run.started" | "run.queued":
+            return {"message_id": data["message_id"]}
+        case "message.completed":
+            return {name: data[name] for name in ("message_id", "role")}
+        case "workflow.progress":
+            return {name: data[name] for name in ("step", "total")}
+        case "workflow.linked":
+            return {"workflow_run_id": data["workflow_run_id"]}
+        case "tool_call.requested":
+            return {name: data[name] for name in ("tool_call_id", "name", "arguments")}
+        case "tool_call.completed":
+            started = data.get("started_at")
+            moment = _seconds(started) if isinstance(started, str) else None
+            kept: JsonObject = {name: data.get(name) for name in ("tool_call_id", "error_kind", "exit_code")}
+            return {**kept, "started_at": moment}
+        case "approval.requested":
+            items = cast(list[JsonObject], data["items"])
+            kept_items: list[Any] = [{"tool_call_id": item["tool_call_id"]} for item in items]
+            return {"approval_id": data["approval_id"], "items": kept_items}
+        case "approval.resolved":
+            return {name: data.get(name) for name in ("approval_id", "outcome", "decisions", "remember")}
+        case _:
+            return {}
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,179 @@
+"""What the runs of a chaos do: scripts of the model, and people who answer, cancel and steer."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from banksman.contracts.events import Remember
+from banksman.contracts.wire import JsonObject
+from banksman.model_server import Reply, ToolCall
+from tests.support.chaos.fleet import LEDGER_FILE
+
+AUTO, ASKING, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
+WORKFLOW = "create_project"
+_TOOLS = {"enabled": True, "allowed_tools": ["bash", "enter", "write_file"]}
+ASSISTANTS = {
+    AUTO: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "auto"}]},
+    ASKING: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "ask"}]},
+    FEEDBACK: {
+        "tools": {**_TOOLS, "on_reject": "feedback"},
+        "approval_policy": [{"tool": "*", "action": "ask"}],
+    },
+}
+"""Assistants by id."""
+
+Verdict = Literal["approve", "reject", "edit", "race", "ignore"]
+Kind = Literal[
+    "text", "command", "commands", "json", "tool", "approve", "reject", "feedback", "edit", "race", "cancel",
+    "cancel-question", "steer", "queue", "remember", "pry", "workflow", "workflow-here", "workflow-cancel",
+    "workflow-misfit",
+]  # fmt: skip
+
+WEIGHTS: dict[Kind, int] = {
+    "text": 10,
+    "command": 14,
+    "commands": 8,
+    "json": 8,
+    "tool": 14,
+    "approve": 10,
+    "reject": 4,
+    "feedback": 4,
+    "edit": 4,
+    "race": 6,
+    "cancel": 8,
+    "cancel-question": 3,
+    "steer": 4,
+    "queue": 3,
+    "remember": 5,
+    "pry": 4,
+    "workflow": 4,
+    "workflow-here": 4,
+    "workflow-cancel": 3,
+    "workflow-misfit": 2,
+}
+WORKFLOW_KINDS: frozenset[Kind] = frozenset(kind for kind in WEIGHTS if kind.startswith("workflow"))
+"""What a user starts without a model."""
+
+_PRY = (
+    "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n';"
+    " cat /run/secrets/* /etc/banksman/* ~/.banksman/keys/*; find / -name '*.nk'"
+    " -not -path '/proc/*' -exec cat {} +; true"
+)
+"""What a command tries that looks for secrets; whatever it finds comes out as its result."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: what its model says, and what its person does."""
+
+    kind: Kind
+    marker: str
+    assistant: str
+    replies: tuple[Reply, ...]
+    verdict: Verdict = "approve"
+    think_s: float = 0.0
+    """Seconds until the person answers, cancels or steers."""
+    json_text: bool = False
+    remember: Remember | None = None
+    """For how long the person's answer is to hold."""
+
+
+def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
+    """The next run."""
+    kind = kind or chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+    think_s = chance.uniform(0, 1.5)
+    seconds = chance.choice((0.0, 0.0, 0.2, 1.0))
+    done = Reply(text=f"Done: {marker}.", first_delay_s=chance.choice((0.0, 0.0, 0.3)))
+    match kind:
+        case "text":
+            return Plan(kind, marker, AUTO, (done,))
+        case "command" | "steer" | "queue":
+            return Plan(kind, marker, AUTO, (_native(_bash(marker, seconds)), done), think_s=think_s)
+        case "pry":
+            looks = ToolCall(name="bash", arguments={"command": f"{command(marker)}; {_PRY}"})
+            return Plan(kind, marker, AUTO, (_native(looks), done))
+        case "commands":
+            two = (_bash(f"{marker}-1", seconds), _bash(f"{marker}-2", 0.0))
+            return Plan(kind, marker, AUTO, (_native(*two), _native(_bash(f"{marker}-3", 0.0)), done))
+        case "json":
+            return Plan(kind, marker, AUTO, (_as_text(_bash(marker, seconds)), done), json_text=True)
+        case "tool":
+            entered = ToolCall(name="enter", arguments={"marker": marker, "seconds": seconds})
+            return Plan(kind, marker, AUTO, (_native(entered), done))
+        case "cancel":
+            # Long enough that the cancel meets it in the middle, or before it began.
+            slow = _bash(marker, chance.choice((0.5, 3.0)))
+            return Plan(kind, marker, AUTO, (_native(slow), done), think_s=think_s)
+        case "cancel-question" | "approve" | "reject" | "edit" | "race" | "remember" | "feedback":
+            return _asking(chance, kind, marker, think_s, _bash(marker, seconds), done)
+        case "workflow" | "workflow-here" | "workflow-cancel" | "workflow-misfit":
+            return Plan(kind, marker, AUTO, (done,), think_s=think_s)
+
+
+Asking = Literal["cancel-question", "approve", "reject", "edit", "race", "remember", "feedback"]
+"""What a person is asked about."""
+
+
+def _asking(
+    chance: random.Random, kind: Asking, marker: str, think_s: float, call: ToolCall, done: Reply
+) -> Plan:
+    match kind:
+        case "cancel-question":
+            return Plan(kind, marker, ASKING, (_native(call), done), "ignore", think_s)
+        case "approve" | "reject" | "edit" | "race":
+            return Plan(kind, marker, ASKING, (_native(call), done), kind, think_s)
+        case "remember":
+            # The same file again: in the run where that is what was decided, in the next one else.
+            wrote = (_native(_write(marker, 1)), _native(_write(marker, 2)), done)
+            remember: Remember = chance.choice(("run", "conversation"))
+            verdict: Verdict = chance.choice(("approve", "approve", "reject"))
+            later = wrote if remember == "conversation" else ()
+            assistant = ASKING if verdict == "approve" else FEEDBACK
+            return Plan(kind, marker, assistant, (*wrote, *later), verdict, think_s, remember=remember)
+        case "feedback":
+            return Plan(kind, marker, FEEDBACK, (_native(call), done), "reject", think_s)
+
+
+def filled_in(form: JsonObject, chance: random.Random, chosen: Plan) -> JsonObject:
+    """What a person enters into the form of the workflow: all that it requires, some of the rest.
+
+    Where the plan wants it to, one value is none that the form offers.
+    """
+    properties = cast(dict[str, dict[str, Any]], form["properties"])
+    offered = list(properties["template"]["enum"])
+    entered: JsonObject = {"name": f"p{chosen.marker.removeprefix('mark-').lower().replace('_', '-')}"[:40]}
+    if chance.random() < 0.7:
+        entered["template"] = chance.choice(offered)
+    if chance.random() < 0.5:
+        entered["description"] = chance.choice(("For a friend.", "Ünïcode, “quotes” and\nlines."))
+    if chosen.kind == "workflow-misfit":
+        wrong: JsonObject = {"template": "none of them"} if chance.random() < 0.5 else {"name": "No Folder"}
+        entered |= wrong
+    return entered
+
+
+def command(marker: str, seconds: float = 0.0) -> str:
+    """A command that writes its line into the ledger of its workspace, once for each execution."""
+    line = f'echo "{marker} $(cat /proc/sys/kernel/random/uuid) $(date +%s.%N)" >> {LEDGER_FILE}'
+    return f"{line}; sleep {seconds}" if seconds else line
+
+
+def _bash(marker: str, seconds: float) -> ToolCall:
+    return ToolCall(name="bash", arguments={"command": command(marker, seconds)})
+
+
+def _write(marker: str, version: int) -> ToolCall:
+    name = marker.removeprefix("mark-")
+    return ToolCall(name="write_file", arguments={"path": f"{name}.txt", "content": f"version {version}"})
+
+
+def _native(*calls: ToolCall) -> Reply:
+    return Reply(tool_calls=calls)
+
+
+def _as_text(call: ToolCall) -> Reply:
+    written = {"tool": call.name, "parameters": call.arguments, "terminate": False}
+    return Reply(text=json.dumps(written))

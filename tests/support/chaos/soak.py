@@ -1,0 +1,159 @@
+"""Hours of ordinary traffic, and what is kept of it: memory and open files must not grow, nor work queues.
+
+python -m tests.support.chaos.soak --duration 28800
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import linear_regression, mean
+
+from banksman.bus.names import RESULTS, RUNS, WORKFLOWS
+from banksman.deployment.users import OPERATOR, OPERATOR_FILES
+from banksman.model_server import ModelServer
+from tests.support.chaos.canaries import streams
+from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.storm import under_traffic
+from tests.support.history.records import Fault, Recording
+
+SAMPLE_EVERY_S = 20.0
+RESTART_EVERY_S = 3600.0
+WARM_UP = 0.2
+"""Share of a process's samples that are left out: it imports and fills its caches."""
+MOST_GROWTH = 0.01
+"""Growth of memory in an hour, as a share of what there is."""
+_PAGE_BYTES = 4096
+_QUEUES = (RUNS, WORKFLOWS, RESULTS)
+"""Streams that hold what is under way only; the others keep what people did, up to their `max_bytes`."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a process held at a moment."""
+
+    hours: float
+    rss_bytes: int
+    open_files: int
+
+
+@dataclass
+class Soak:
+    """The samples of every process, each life of one apart."""
+
+    lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict[tuple[str, int], list[Sample]])
+    streams: dict[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])
+    """Hours and bytes of each stream, bucket and object store."""
+    _began: float = field(default_factory=time.monotonic)
+
+    def sample(self, fleet: Fleet) -> None:
+        """Look at every process once."""
+        for member in fleet.members.values():
+            if member.pid is not None:
+                held = self.lives.setdefault((member.name, member.starts), [])
+                held.append(_sample(member.pid, (time.monotonic() - self._began) / 3600))
+
+    async def sample_streams(self, fleet: Fleet) -> None:
+        """Look at every stream of both accounts once."""
+        hours = (time.monotonic() - self._began) / 3600
+        for user in (OPERATOR, OPERATOR_FILES):
+            async with await fleet.broker.connect(user) as bus:
+                for stream in await streams(bus):
+                    held = self.streams.setdefault(str(stream["config"]["name"]), [])
+                    held.append((hours, int(stream["state"]["bytes"])))
+
+    @property
+    def left_in_queues(self) -> dict[str, int]:
+        """Bytes that are in the queues at the last look, where there are any."""
+        last = {name: held[-1][1] for name, held in self.streams.items() if name in _QUEUES}
+        return {name: held for name, held in last.items() if held}
+
+    def growth(self, life: tuple[str, int]) -> tuple[float, float]:
+        """Of memory as a share an hour, and of open files an hour."""
+        samples = self.lives[life]
+        settled = samples[int(len(samples) * WARM_UP) :]
+        memory = _slope((one.hours, one.rss_bytes) for one in settled)
+        files = _slope((one.hours, one.open_files) for one in settled)
+        return memory / mean(one.rss_bytes for one in settled), files
+
+    def __str__(self) -> str:
+        rows: list[str] = []
+        for (name, start), samples in self.lives.items():
+            if len(samples) < 3:
+                continue
+            memory, files = self.growth((name, start))
+            last = samples[-1]
+            held = f"{last.rss_bytes / 2**20:.0f} MiB, {last.open_files} files"
+            rows.append(f"{name:15} life {start}: {held}; {memory:+.1%} and {files:+.1f} files an hour")
+        for name, held in sorted(self.streams.items()):
+            if len(held) > 1:
+                grown = _slope(held) / 2**20
+                rows.append(f"{name:15} {held[-1][1] / 2**20:.2f} MiB; {grown:+.2f} MiB an hour")
+        return "\n".join([*rows, f"left in queues: {self.left_in_queues or 'nothing'}"])
+
+
+async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) -> tuple[str, bool]:
+    """Let people use a system, and restart it every hour; returns the report, and whether all is well."""
+    measured = Soak()
+
+    async def go_on(fleet: Fleet, recording: Recording) -> None:
+        ends = time.monotonic() + duration_s
+        restart_at = time.monotonic() + RESTART_EVERY_S
+        while time.monotonic() < ends:
+            await asyncio.sleep(min(SAMPLE_EVERY_S, duration_s / 10))
+            measured.sample(fleet)
+            await measured.sample_streams(fleet)
+            if time.monotonic() > restart_at:
+                restart_at += RESTART_EVERY_S
+                await _restart_all(fleet, recording)
+
+    async with ModelServer.running() as model, Fleet(directory, model.url) as fleet:
+        verdict = await under_traffic(fleet, model, seed, rate, go_on)
+        await measured.sample_streams(fleet)
+    grown = duration_s >= RESTART_EVERY_S and any(
+        measured.growth(life)[0] > MOST_GROWTH for life, held in measured.lives.items() if len(held) > 60
+    )
+    return f"{verdict}\n{measured}", verdict.good and not grown
+
+
+async def _restart_all(fleet: Fleet, recording: Recording) -> None:
+    for name, member in fleet.members.items():
+        if name != "nats":
+            recording.add(Fault(what="restart", target=name))
+            await member.restart()
+    await fleet.ready()
+
+
+def _sample(pid: int, hours: float) -> Sample:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return Sample(hours, pages * _PAGE_BYTES, len(list(Path(f"/proc/{pid}/fd").iterdir())))
+
+
+def _slope(points: Iterable[tuple[float, float]]) -> float:
+    hours, values = zip(*points, strict=True)
+    return linear_regression(hours, values).slope
+
+
+def main() -> int:
+    """Soak; returns 1 when a promise was broken or something grew."""
+    parser = argparse.ArgumentParser(description="Hours of ordinary traffic.")
+    parser.add_argument("--duration", type=float, default=3600.0, help="seconds (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    parser.add_argument("--rate", type=float, default=5.0, help="runs started a second (default %(default)s)")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="banksman-soak-"))
+    work = soak(directory, seed=options.seed, duration_s=options.duration, rate=options.rate)
+    report, good = asyncio.run(work)
+    sys.stdout.write(f"seed {options.seed}\n{report}\n")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

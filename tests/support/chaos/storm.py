@@ -1,0 +1,116 @@
+"""Process chaos: a whole system under traffic while its processes are killed and frozen.
+
+python -m tests.support.chaos --duration 600 --seed 7
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from banksman.model_server import ModelServer
+from tests.support.chaos.broker import Servers
+from tests.support.chaos.faults import Faults
+from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.plans import Kind
+from tests.support.chaos.traffic import Traffic
+from tests.support.history.checks import breaches
+from tests.support.history.folded import Folded
+from tests.support.history.records import Fault, Recording, read
+from tests.support.history.summary import summary
+from tests.support.nats import servers as told_servers
+
+Strike = Callable[[Fleet, Recording], Awaitable[None]]
+"""What happens to a fleet while people use it."""
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """How hard, how long, and by which seed."""
+
+    seed: int
+    duration_s: float
+    rate: float = 5.0
+    """Runs started a second."""
+    every_s: float = 2.5
+    """Seconds from one fault to the next, on average."""
+    freezes: float = 0.15
+    """Share of the faults that freeze a process instead of killing it."""
+    frozen_s: tuple[float, float] = (45.0, 90.0)
+    """Seconds that one is frozen, at least and at most."""
+    servers: Servers = field(default_factory=told_servers)
+    """nats-servers; of three at most one is away at a time."""
+
+
+@dataclass
+class Verdict:
+    """What came of it."""
+
+    history: Folded
+    problems: list[str]
+    """What clients met that they should not have met."""
+    log: str
+    """The end of every process's log."""
+    breaches: dict[str, list[str]]
+    leaks: list[str]
+    """Where a secret was found."""
+
+    @property
+    def kills(self) -> int:
+        """Processes that were killed."""
+        return sum(fault.what == "kill" for fault in self.history.of(Fault))
+
+    @property
+    def good(self) -> bool:
+        """Whether every promise was kept."""
+        return not (self.breaches or self.problems or self.leaks)
+
+    def __str__(self) -> str:
+        broken = [f"BROKEN {name}: {len(found)}: {found[:8]}" for name, found in self.breaches.items()]
+        problems = [f"PROBLEM {problem}" for problem in self.problems[:20]]
+        leaks = [f"LEAK {leak}" for leak in self.leaks[:20]]
+        return "\n".join([summary(self.history), *problems, *broken, *leaks])
+
+
+async def chaos(asked: Chaos, directory: Path) -> Verdict:
+    """Kill and freeze for as long as was asked, let everything settle, and judge."""
+    chance = random.Random(asked.seed)
+
+    async def strike(fleet: Fleet, recording: Recording) -> None:
+        faults = Faults(fleet, recording, chance, asked.every_s, asked.freezes, asked.frozen_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(asked.duration_s):
+                await faults.strike()
+
+    async with (
+        ModelServer.running() as model,
+        Fleet(directory, model.url, servers=asked.servers) as fleet,
+    ):
+        return await under_traffic(fleet, model, asked.seed, asked.rate, strike)
+
+
+async def under_traffic(
+    fleet: Fleet, model: ModelServer, seed: int, rate: float, strike: Strike, *, kinds: tuple[Kind, ...] = ()
+) -> Verdict:
+    """Let people use a fleet while something befalls it, and judge what they saw.
+
+    Args:
+        fleet: Who is used.
+        model: Whom its agents ask.
+        seed: Of what people do.
+        rate: Runs started a second.
+        strike: What happens; when it returns, people start nothing more.
+        kinds: What people do; everything when empty.
+    """
+    file = fleet.directory / "history.jsonl"
+    with Recording(file, seed=seed) as recording:
+        traffic = Traffic(fleet, model, recording, random.Random(f"people {seed}"), rate, kinds)
+        async with traffic.running():
+            await strike(fleet, recording)
+    history = Folded(read(file))
+    leaks = await fleet.leaks(model)
+    return Verdict(history, traffic.problems, fleet.log(), breaches(history), leaks)

@@ -1,0 +1,326 @@
+"""People who start runs all the time, answer, cancel and steer them, and write down what they see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from pydantic import JsonValue
+
+from banksman.contracts.ids import new_id
+from banksman.contracts.wire import JsonObject
+from banksman.model_server import ModelServer
+from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.person import Frame, Person, RequestFailed, Subscription, seen
+from tests.support.chaos.plans import (
+    ASSISTANTS,
+    WORKFLOW,
+    WORKFLOW_KINDS,
+    Kind,
+    Plan,
+    command,
+    filled_in,
+    plan,
+)
+from tests.support.chaos.requests import Requests
+from tests.support.history.records import Calm, Effect, Recording, Violation
+
+PEOPLE = 4
+MOST_OPEN = 60
+"""Runs under way above which nobody starts another: what is measured is loss, not overload."""
+READ_LEDGERS_EVERY_S = 1.0
+END_S = 120.0
+"""Seconds after the calm that all runs get to end."""
+
+
+@dataclass(eq=False)
+class _Run:
+    """A run that somebody waits for."""
+
+    plan: Plan
+    person: Person
+    conversation_id: str
+    run_ids: set[str] = field(default_factory=set[str])
+    """Its run, and those of further messages."""
+    acted: set[str] = field(default_factory=set[str])
+    """Questions that were answered, so that nobody answers twice."""
+    finished: set[str] = field(default_factory=set[str])
+    """Runs of this conversation that have ended; one may do so before its acknowledgement comes."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ended(self) -> None:
+        """Wait for the end of all that was asked for."""
+        while not self.run_ids <= self.finished:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+@dataclass
+class Traffic:
+    """What people do with a fleet. Everything that they see goes into the recording."""
+
+    fleet: Fleet
+    model: ModelServer
+    recording: Recording
+    chance: random.Random
+    rate: float
+    """Runs started a second."""
+    kinds: tuple[Kind, ...] = ()
+    """Only these; all when empty."""
+    people: list[Person] = field(default_factory=list[Person])
+    conversations: list[str] = field(default_factory=list[str])
+    problems: list[str] = field(default_factory=list[str])
+    """What should not have happened to a client: refusals, and requests that were never answered."""
+    _open: dict[str, _Run] = field(default_factory=dict[str, _Run])
+    """By conversation."""
+    _form: JsonObject = field(default_factory=dict[str, JsonValue])
+    """What the workflow's parameters must fit."""
+    _group: asyncio.TaskGroup | None = None
+    _known_effects: set[str] = field(default_factory=set[str])
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def __post_init__(self) -> None:
+        self._requests = Requests(self.recording)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Let people come and go while the block runs; then nobody starts anything new."""
+        await self._prepare()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            lives = [group.create_task(person.live()) for person in self.people]
+            reading = group.create_task(self._read_ledgers_for_ever())
+            starting = group.create_task(self._start_for_ever())
+            try:
+                yield
+                starting.cancel()
+                self.recording.add(Calm())
+                await self._settled()
+                await self._read_again()
+            finally:
+                for task in (*lives, reading, starting):
+                    task.cancel()
+                for task in self._tasks:
+                    task.cancel()
+        self.read_ledgers()
+        for violation in self.model.violations:
+            self.recording.add(Violation(text=f"{violation.message} ({violation.model})"))
+
+    @property
+    def open_runs(self) -> int:
+        """Runs that have not ended, as far as their people know."""
+        return len(self._open)
+
+    async def start(self, kind: Kind | None = None) -> None:
+        """Somebody starts a run, and does with it what its plan says."""
+        chosen = plan(self.chance, new_id("mark-"), kind)
+        person = self.chance.choice(self.people)
+        self._soon(self._see_through(chosen, person))
+
+    def read_ledgers(self) -> None:
+        """Write down what executions have done until now."""
+        # Path.glob fails on a folder that is removed while it looks.
+        for line in self._ledger_lines():
+            words = line.split()
+            if len(words) == 3 and line not in self._known_effects:
+                self._known_effects.add(line)
+                self.recording.add(Effect(marker=words[0], execution=words[1], at=float(words[2])))
+
+    def _ledger_lines(self) -> Iterator[str]:
+        for file in (*self.fleet.ledgers(), self.fleet.ledger):
+            with contextlib.suppress(OSError):
+                yield from file.read_text().splitlines()
+
+    async def _prepare(self) -> None:
+        # What was executed before is none of this recording's.
+        self._known_effects.update(self._ledger_lines())
+        async with self._http(self.fleet.urls[0]) as http:
+            for name, fields in ASSISTANTS.items():
+                answer = await http.post("/context/assistants", json={"id": name, **fields})
+                assert answer.status_code in (201, 409), answer.text
+            self._form = (await http.get(f"/workflows/{WORKFLOW}")).json()["parameters_schema"]
+        for number in range(PEOPLE):
+            chance = random.Random(self.chance.random())
+            name = f"person-{number + 1}"
+            headers = self.fleet.canaries.headers
+            self.people.append(
+                Person(name, self.fleet.urls, self.recording, chance, self._on_event, headers=headers)
+            )
+
+    def _http(self, url: str) -> httpx.AsyncClient:
+        headers = self.fleet.canaries.headers
+        return httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=20)
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        assert self._group is not None
+        task = self._group.create_task(self._noting_problems(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _noting_problems(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (RequestFailed, TimeoutError) as problem:
+            self.problems.append(f"{type(problem).__name__}: {problem}")
+
+    async def _start_for_ever(self) -> None:
+        while True:
+            if len(self._open) < MOST_OPEN:
+                kind = self.chance.choice(self.kinds) if self.kinds else None
+                await self.start(kind)
+            await asyncio.sleep(self.chance.expovariate(self.rate))
+
+    async def _see_through(self, chosen: Plan, person: Person) -> None:
+        if chosen.kind in WORKFLOW_KINDS:
+            await self._see_workflow_through(chosen, person)
+        else:
+            await self._see_chat_through(chosen, person)
+
+    async def _see_chat_through(self, chosen: Plan, person: Person) -> None:
+        conversation_id = await self._create(chosen, person)
+        async with self._waiting_for(chosen, person, conversation_id) as run:
+            await self._meddle(run, await self._send(run, "go"))
+            await run.ended()
+
+    async def _see_workflow_through(self, chosen: Plan, person: Person) -> None:
+        async with AsyncExitStack() as stack:
+            where = None
+            if chosen.kind == "workflow-here":
+                where = await self._create(chosen, person)
+                await stack.enter_async_context(self._waiting_for(chosen, person, where))
+            parameters, fits = filled_in(self._form, self.chance, chosen), chosen.kind != "workflow-misfit"
+            try:
+                started = await self._requests.start_workflow(
+                    person, WORKFLOW, parameters, fits=fits, conversation_id=where
+                )
+            except RequestFailed as refused:
+                if fits or refused.code != "bad_request":
+                    raise
+                return
+            own = str(started["conversation_id"])
+            self.conversations.append(own)
+            run = await stack.enter_async_context(self._waiting_for(chosen, person, own))
+            run.run_ids.add(str(started["run_id"]))
+            if chosen.kind == "workflow-cancel":
+                await asyncio.sleep(chosen.think_s)
+                await self._requests.cancel(person, str(started["run_id"]))
+            await run.ended()
+
+    @asynccontextmanager
+    async def _waiting_for(self, chosen: Plan, person: Person, conversation_id: str) -> AsyncGenerator[_Run]:
+        """Follow a conversation from its first event on, while the block runs."""
+        run = self._open[conversation_id] = _Run(chosen, person, conversation_id)
+        try:
+            await person.follow(conversation_id)
+            yield run
+        finally:
+            self._open.pop(conversation_id, None)
+        await person.leave(conversation_id)
+
+    async def _create(self, chosen: Plan, person: Person) -> str:
+        name = f"m{chosen.marker.removeprefix('mark-')}"
+        self.model.play(name, chosen.replies, at_end="repeat")
+        settings = {"tool_protocol": "json_text" if chosen.json_text else "native"}
+        created = await person.request(
+            {
+                "type": "conversation.create",
+                "assistant": chosen.assistant,
+                "model": f"openai:scripted/{name}",
+                "settings": settings,
+                "detail": "full",
+            }
+        )
+        conversation_id = str(created["conversation_id"])
+        self.conversations.append(conversation_id)
+        return conversation_id
+
+    async def _send(self, run: _Run, text: str, *, mode: str = "queue") -> str:
+        answer = await self._requests.send(run.person, run.conversation_id, text, mode=mode)
+        run.run_ids.add(str(answer["run_id"]))
+        return str(answer["run_id"])
+
+    async def _meddle(self, run: _Run, run_id: str) -> None:
+        """Cancel, steer, or send another message; the same once more where an answer is to be remembered."""
+        if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue", "remember"):
+            return
+        await asyncio.sleep(run.plan.think_s)
+        match run.plan.kind:
+            case "steer":
+                await self._send(run, "and hurry", mode="steer")
+            case "queue":
+                await self._send(run, "and another thing")
+            case "remember":
+                await run.ended()
+                await self._send(run, "once more")
+            case _:
+                await self._requests.cancel(run.person, run_id)
+
+    def _on_event(self, frame: Frame) -> None:
+        run = self._open.get(frame["conversation_id"])
+        if run is None:
+            return
+        if frame["type"] == "run.finished":
+            run.finished.add(frame["run_id"])
+            run.changed.set()
+        if frame["type"] == "approval.requested":
+            self._soon(self._answer(run, frame["data"]))
+
+    async def _answer(self, run: _Run, asked: Frame) -> None:
+        if run.plan.verdict == "ignore" or asked["approval_id"] in run.acted:
+            return
+        run.acted.add(asked["approval_id"])
+        await asyncio.sleep(run.plan.think_s)
+        decide, approval_id = self._requests.decide, asked["approval_id"]
+        match run.plan.verdict:
+            case "race":
+                other = self.chance.choice(self.people)
+                async with asyncio.TaskGroup() as racing:
+                    racing.create_task(decide(run.person, approval_id, {"all": "approve"}))
+                    racing.create_task(decide(other, approval_id, {"all": "reject"}))
+            case "edit":
+                edited = {"command": command(f"{run.plan.marker}-edited")}
+                decisions = [
+                    {"tool_call_id": item["tool_call_id"], "decision": "approve", "arguments": edited}
+                    for item in asked["items"]
+                ]
+                await decide(run.person, approval_id, {"decisions": decisions})
+            case verdict:
+                await decide(run.person, approval_id, {"all": verdict}, remember=run.plan.remember)
+
+    async def _read_ledgers_for_ever(self) -> None:
+        while True:
+            self.read_ledgers()
+            await asyncio.sleep(READ_LEDGERS_EVERY_S)
+
+    async def _settled(self) -> None:
+        """Wait until everything that was started has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        for run in self._open.values():
+            self.problems.append(f"{run.plan.kind} runs {run.run_ids} of {run.conversation_id} is open")
+
+    async def _read_again(self) -> None:
+        """Read every conversation once more, over HTTP and by another gateway, as a reader of its own."""
+        await self.fleet.ready()
+        async with self._http(self.fleet.urls[-1]) as http:
+            for conversation_id in self.conversations:
+                await self._read_log(http, conversation_id)
+
+    async def _read_log(self, http: httpx.AsyncClient, conversation_id: str) -> None:
+        mine = Subscription()
+        while True:
+            path = f"/context/conversations/{conversation_id}/events"
+            answer = (await http.get(path, params={"after_seq": mine.last, "detail": "full"})).json()
+            for frame in answer["items"]:
+                self.recording.add(seen(f"final {conversation_id}", mine, frame))
+                mine.last = frame["seq"]
+            if answer.get("next") is None:
+                return

@@ -1,0 +1,78 @@
+"""Versions of the system that run side by side: this one, one of the repository's past, and one to come."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from compileall import compile_dir
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.paths import ROOT
+
+"""Of the repository, where this is a working copy."""
+_ROOTS = (
+    "shared",
+    "services/gateway",
+    "services/agent",
+    "services/tool-runner",
+    "services/workflows",
+    "services/model-server",
+    "cli",
+)
+_CLI, _LEDGER = "banksman.cli", "tests.support.chaos.ledger"
+_NEWER = "tests.support.chaos.newer"
+
+
+class NoSuchVersion(Exception):
+    """The repository does not have what was asked for."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """Whose code a process runs."""
+
+    name: str
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    to_come: bool = False
+
+    def command(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """A process's command in this version."""
+        if not self.to_come or not {_CLI, _LEDGER} & set(command):
+            return command
+        words = {_CLI: (_NEWER,), _LEDGER: (_NEWER, "ledger")}
+        return tuple(word for given in command for word in words.get(given, (given,)))
+
+
+CURRENT = Version("current")
+TO_COME = Version("to come", to_come=True)
+"""Writes what this version does not know; see `newer`."""
+
+
+def of_the_past(ref: str, directory: Path) -> Version:
+    """The sources of a commit, unpacked, with the packages of this environment.
+
+    Args:
+        ref: What git calls it: a tag, a branch, `HEAD~60`.
+        directory: Where its sources go.
+
+    Raises:
+        NoSuchVersion: the repository has no such commit, as a shallow clone has none of the past.
+    """
+    packed = directory / "sources.tar"
+    made = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", "--output", str(packed), f"{ref}^{{commit}}", *_ROOTS],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        hint = "a shallow clone has only the newest commits: git fetch --unshallow"
+        raise NoSuchVersion(f"{ref}: {made.stderr.strip()} ({hint})")
+    with tarfile.open(packed) as archive:
+        archive.extractall(directory, filter="data")
+    # Else each of its processes compiles all of it at its start, all at the same time.
+    compile_dir(directory, quiet=2)
+    # Before the paths of the environment, so that every package of this version is found here.
+    paths = ":".join(str(directory / root) for root in _ROOTS)
+    return Version(ref, {"PYTHONPATH": paths})

@@ -1,0 +1,164 @@
+"""A websocket client for tests: sends frames, keeps what it is told, and waits for what must come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests.support.patience import PATIENCE_S
+
+Frame = dict[str, Any]
+"""A frame as JSON; what a foreign client sees."""
+
+
+class Client:
+    """One connection. Events are kept by conversation, in the order they came."""
+
+    def __init__(self, connection: ClientConnection, *, patience_s: float = PATIENCE_S) -> None:
+        self.connection = connection
+        self.patience_s = patience_s
+        self.frames: list[Frame] = []
+        """Everything that was received."""
+        self._ids = (f"{uuid4().hex}-{number}" for number in itertools.count(1))
+        self._arrived = asyncio.Condition()
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(
+        cls, url: str, *, patience_s: float = PATIENCE_S, hello: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Client]:
+        """Connect and say hello.
+
+        Args:
+            url: Of the gateway: `http://host:port`.
+            patience_s: Seconds that each wait may take.
+            hello: Fields of the first frame besides its type.
+        """
+        address = url.replace("http", "ws", 1) + "/ws"
+        async with connect(address, subprotocols=["banksman.v1"], max_size=None, compression=None) as socket:  # type: ignore[list-item]  # a plain str is what the wire has
+            client = cls(socket, patience_s=patience_s)
+            try:
+                await client.send({"type": "hello", **(hello or {})})
+                await client.wait_for(lambda frame: frame["type"] == "welcome")
+                yield client
+            finally:
+                await client.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.connection.close()
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame as it is."""
+        await self.connection.send(json.dumps(frame))
+
+    async def request(self, type: str, **fields: Any) -> Frame:
+        """Send a frame and wait for its reply, `ack` or `error` or another that answers it."""
+        id = str(fields.pop("id", None) or next(self._ids))
+        await self.send({"type": type, "id": id, **fields})
+        return await self.wait_for(lambda frame: frame.get("reply_to") == id)
+
+    async def create(self, model: str | None = None, *, detail: str = "full", **fields: Any) -> str:
+        """A new conversation's id; the connection is subscribed to it."""
+        if model is not None:
+            fields["model"] = model
+        ack = await self.request("conversation.create", detail=detail, **fields)
+        assert ack["type"] == "ack", ack
+        return str(ack["conversation_id"])
+
+    async def chat(self, conversation_id: str, content: str, **fields: Any) -> str:
+        """Send a message; returns the run's id."""
+        ack = await self.request("chat.send", conversation_id=conversation_id, content=content, **fields)
+        assert ack["type"] == "ack", ack
+        return str(ack["run_id"])
+
+    async def run(self, conversation_id: str, content: str, **fields: Any) -> Frame:
+        """Send a message and wait for the end of its run; returns the `data` of `run.finished`."""
+        return await self.finished(await self.chat(conversation_id, content, **fields))
+
+    async def finished(self, run_id: str) -> Frame:
+        """Wait for the end of a run; returns the `data` of `run.finished`."""
+        frame = await self.event("run.finished", run_id=run_id)
+        return dict(frame["data"])
+
+    async def approve(self, run_id: str, verdict: str = "approve", **fields: Any) -> Frame:
+        """Decide the question of a run that is open now, or will be; returns the reply."""
+        asked = await self.question(run_id)
+        return await self.request("approval.reply", approval_id=asked["approval_id"], all=verdict, **fields)
+
+    async def question(self, run_id: str) -> Frame:
+        """Wait for an open question of a run; returns the `data` of `approval.requested`."""
+
+        def is_open(frame: Frame) -> bool:
+            if frame["type"] != "approval.requested" or frame["run_id"] != run_id:
+                return False
+            return not any(
+                other["type"] == "approval.resolved"
+                and other["data"]["approval_id"] == frame["data"]["approval_id"]
+                for other in self.frames
+            )
+
+        return dict((await self.wait_for(is_open))["data"])
+
+    async def resolved(self, approval_id: str) -> Frame:
+        """Wait until a question is closed; returns the `data` of `approval.resolved`."""
+        frame = await self.wait_for(
+            lambda frame: frame["type"] == "approval.resolved" and frame["data"]["approval_id"] == approval_id
+        )
+        return dict(frame["data"])
+
+    async def event(self, type: str, **fields: Any) -> Frame:
+        """Wait for an event of a type whose fields have these values."""
+        return await self.wait_for(
+            lambda frame: (
+                frame["type"] == type
+                and "reply_to" not in frame
+                and all(frame.get(name) == value for name, value in fields.items())
+            )
+        )
+
+    def events(self, conversation_id: str, *types: str) -> list[Frame]:
+        """The durable events of a conversation so far, once each, in order; of these types, or all."""
+        found = {
+            f["seq"]: f
+            for f in self.frames
+            if f.get("conversation_id") == conversation_id and "seq" in f and "prev_seq" in f
+        }
+        return [found[seq] for seq in sorted(found) if not types or found[seq]["type"] in types]
+
+    async def wait_for(self, wanted: Callable[[Frame], bool]) -> Frame:
+        """Wait for a frame, also among those that came before.
+
+        Raises:
+            AssertionError: it did not come in time; says what came instead.
+        """
+        try:
+            async with asyncio.timeout(self.patience_s), self._arrived:
+                while True:
+                    for frame in self.frames:
+                        if wanted(frame):
+                            return frame
+                    await self._arrived.wait()
+        except TimeoutError:
+            last = [json.dumps(frame)[:300] for frame in self.frames[-12:]]
+            raise AssertionError(
+                f"not within {self.patience_s:g} s; the last frames:\n" + "\n".join(last)
+            ) from None
+
+    async def _read(self) -> None:
+        async for data in self.connection:
+            async with self._arrived:
+                self.frames.append(json.loads(data))
+                self._arrived.notify_all()

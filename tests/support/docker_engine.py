@@ -1,0 +1,275 @@
+"""A real Docker engine for tests, and a base image made from this machine's own package mirror.
+
+Where an engine answers (`DOCKER_HOST`, else the usual socket) tests use it. Where none does and tests run as
+root, one is started for as long as any test session needs it; its images stay in the cache between runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.debian import UNNEEDED, cache_directory, exclusively, host_release, make_archive
+from tests.support.privileged import require
+
+BASE_IMAGE = "banksman-base:test"
+"""What stands in for the public base image of deploy/docker/Dockerfile: Python, a shell, coreutils."""
+
+PACKAGES = (
+    "ca-certificates",
+    "findutils",
+    "netbase",
+    "procps",
+    "python-is-python3",
+    "python3",
+    "python3-venv",
+    "util-linux",
+)
+
+START_TIMEOUT_S = 60.0
+"""Seconds an engine may take until it answers; then the tests that need it fail with its log."""
+STOP_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 600.0
+FIRST_USE_TIMEOUT_S = 900
+"""Seconds for a test with the engine, whichever comes first: packages are fetched, images are made."""
+
+RUN_DIRECTORY = Path("/run/banksman-test-engine")
+"""Socket, pid and log of the engine that tests start: one a machine, as two fight over bridge and rules."""
+
+NETWORK_FALLBACKS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("--iptables=false", "--ip6tables=false"),
+    ("--iptables=false", "--ip6tables=false", "--bridge=none"),
+)
+"""Tried in order: machines differ in what they let an engine do to their network."""
+
+
+class EngineError(RuntimeError):
+    """An engine did not start, or one of its commands failed; the message ends with what it wrote."""
+
+
+@dataclass(frozen=True)
+class DockerEngine:
+    """An engine that answers."""
+
+    host: str
+    """Its address as `DOCKER_HOST` has it: `unix:///run/…`."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's environment with `DOCKER_HOST` set, for any Docker client."""
+        return {**os.environ, "DOCKER_HOST": self.host}
+
+    def docker(
+        self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the `docker` client with its output captured, whatever its exit code."""
+        return subprocess.run(
+            ["docker", *arguments], env=self.environment, capture_output=True, text=True, timeout=timeout_s
+        )
+
+    def output(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        """What the `docker` client prints on success, stripped.
+
+        Raises:
+            EngineError: when it fails.
+        """
+        done = self.docker(*arguments, timeout_s=timeout_s)
+        if done.returncode != 0:
+            raise EngineError(f"docker {' '.join(arguments)}: exit {done.returncode}\n{done.stderr}")
+        return done.stdout.strip()
+
+    def answers(self) -> bool:
+        """Whether the engine is there."""
+        if shutil.which("docker") is None:
+            return False
+        try:
+            return self.docker("version", "--format", "{{.Server.Version}}", timeout_s=10).returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+
+@contextmanager
+def running_engine() -> Generator[DockerEngine]:
+    """The engine of this machine, else one started for the time of this block.
+
+    Sessions that run at the same time share the started one; the last to leave stops it.
+
+    Raises:
+        EngineError: when an engine can be started here and none of the ways to do so succeeds.
+    """
+    present = DockerEngine(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
+    if present.answers():
+        yield present
+        return
+    startable = os.getuid() == 0 and None not in map(shutil.which, ("docker", "dockerd"))
+    require("a Docker engine", startable, "whatever runs in containers")
+    RUN_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
+    with (RUN_DIRECTORY / "users").open("a") as users:
+        engine = _join(users.fileno())
+        try:
+            yield engine
+        finally:
+            _leave(users.fileno())
+
+
+def _join(users: int) -> DockerEngine:
+    engine = DockerEngine(f"unix://{RUN_DIRECTORY}/docker.sock")
+    with exclusively(RUN_DIRECTORY / "lock"):
+        if not engine.answers():
+            _start(engine)
+        fcntl.flock(users, fcntl.LOCK_SH)
+    return engine
+
+
+def _leave(users: int) -> None:
+    with exclusively(RUN_DIRECTORY / "lock"):
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        _stop()
+
+
+def _start(engine: DockerEngine) -> None:
+    for network in NETWORK_FALLBACKS:
+        with _forwarding_kept():
+            _launch(engine, network)
+            _wait(lambda: _ended().exists() or engine.answers(), START_TIMEOUT_S)
+        if engine.answers():
+            _remove_leftovers(engine)
+            return
+        _stop()
+    raise EngineError(f"dockerd did not start:\n{_log_end()}")
+
+
+@contextmanager
+def _forwarding_kept() -> Generator[None]:
+    """An engine that switches forwarding on also drops what is not its own; other tests forward too."""
+    before = _forward_policy()
+    yield
+    if before == "ACCEPT" != _forward_policy():
+        subprocess.run(["iptables", "--wait", "--policy", "FORWARD", before], check=True, timeout=30)
+
+
+def _forward_policy() -> str:
+    if shutil.which("iptables") is None:
+        return ""
+    command = ["iptables", "--wait", "--list-rules", "FORWARD"]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return listed.stdout.partition("\n")[0].removeprefix("-P FORWARD ")
+
+
+def _launch(engine: DockerEngine, network: tuple[str, ...]) -> None:
+    # Nobody's child: the test run that starts it may end while another still uses it.
+    _ended().unlink(missing_ok=True)
+    command = [
+        "dockerd",
+        *("--host", engine.host),
+        *("--data-root", str(cache_directory() / "engine")),
+        *("--exec-root", str(RUN_DIRECTORY / "exec")),
+        *("--pidfile", str(_pid_file())),
+        *network,
+    ]
+    script = f"{shlex.join(command)} >>{_log()} 2>&1 </dev/null; echo $? >{_ended()}"
+    subprocess.run(["setsid", "--fork", "sh", "-c", script], check=True)
+
+
+def _stop() -> None:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int(_pid_file().read_text()), signal.SIGTERM)
+    if not _wait(_ended().exists, STOP_TIMEOUT_S):
+        raise EngineError(f"dockerd did not stop:\n{_log_end()}")
+
+
+def _log_end() -> str:
+    return _log().read_text(encoding="utf-8", errors="replace")[-4000:]
+
+
+def _remove_leftovers(engine: DockerEngine) -> None:
+    """Containers, volumes and networks that an interrupted test run left on the tests' own engine."""
+    if containers := engine.output("ps", "--all", "--quiet").split():
+        engine.output("rm", "--force", "--volumes", *containers)
+    if volumes := engine.output("volume", "ls", "--quiet").split():
+        engine.output("volume", "rm", "--force", *volumes)
+    engine.output("network", "prune", "--force")
+
+
+def _pid_file() -> Path:
+    return RUN_DIRECTORY / "dockerd.pid"
+
+
+def _log() -> Path:
+    return RUN_DIRECTORY / "dockerd.log"
+
+
+def _ended() -> Path:
+    return RUN_DIRECTORY / "ended"
+
+
+def _wait(met: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not met():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def ensure_base_image(engine: DockerEngine) -> str:
+    """The name of the base image, made and imported when the engine lacks it (a minute the first time).
+
+    Raises:
+        MirrorError: when the packages cannot be fetched.
+        EngineError: when the image cannot be imported.
+    """
+    recipe = _recipe()
+    with exclusively(cache_directory() / "base-image.lock"):
+        if _imported_recipe(engine) != recipe:
+            archive = cache_directory() / f"base-{recipe}.tar"
+            if not archive.exists():
+                make_archive(archive, PACKAGES, variant="minbase", release=host_release())
+            label = f"LABEL banksman.test.recipe={recipe}"
+            engine.output("import", "--change", 'CMD ["bash"]', "--change", label, str(archive), BASE_IMAGE)
+    return BASE_IMAGE
+
+
+def _recipe() -> str:
+    return hashlib.sha256(repr((PACKAGES, UNNEEDED, host_release())).encode()).hexdigest()[:12]
+
+
+def _imported_recipe(engine: DockerEngine) -> str:
+    template = '{{index .Config.Labels "banksman.test.recipe"}}'
+    return engine.docker("image", "inspect", "--format", template, BASE_IMAGE).stdout.strip()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test that needs the engine the time of the first one, which makes everything."""
+    for item in items:
+        if "docker_engine" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(FIRST_USE_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Generator[DockerEngine]:
+    """A real Docker engine, this machine's or one started for the session."""
+    with running_engine() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def base_image(docker_engine: DockerEngine) -> str:
+    """The name of an image on the engine with Python, bash, coreutils, procps, util-linux and findutils."""
+    return ensure_base_image(docker_engine)

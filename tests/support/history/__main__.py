@@ -1,0 +1,35 @@
+"""`python -m tests.support.history FILE…`: judge recordings; exit code 1 when a promise was broken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.support.history.checks import breaches
+from tests.support.history.folded import Folded
+from tests.support.history.records import read
+from tests.support.history.summary import summary
+
+MOST_SHOWN = 10
+
+
+def main(files: list[str]) -> int:
+    """Judge each file; returns the exit code."""
+    broken = False
+    for file in files:
+        history = Folded(read(Path(file)))
+        _say(summary(history))
+        for name, sentences in breaches(history).items():
+            broken = True
+            _say(f"BROKEN {name.replace('_', ' ')}: {len(sentences)}")
+            for sentence in sentences[:MOST_SHOWN]:
+                _say(f"    {sentence}")
+    return int(broken)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

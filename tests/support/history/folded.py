@@ -1,0 +1,197 @@
+"""A recording as one picture: the logs, their runs, calls, questions and effects."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, JsonValue
+
+from tests.support.history.records import Decide, Effect, Line, Seen, Send, Start
+
+T = TypeVar("T", bound=BaseModel)
+
+MARKER = re.compile(r"mark-[A-Za-z0-9_-]+")
+"""A marker in the arguments of a call."""
+
+
+@dataclass
+class Call:
+    """A tool call, as its log tells of it."""
+
+    call_id: str
+    run_id: str | None
+    requested: Seen
+    markers: frozenset[str]
+    """Of the arguments that it was to run with at last."""
+    arguments: JsonValue
+    """With which it was to run at last."""
+    given_up: frozenset[str] = frozenset()
+    """Markers of arguments that a person replaced."""
+    results: list[Seen] = field(default_factory=list[Seen])
+    refused_by: str | None = None
+    """The outcome of the question that forbade it; None while nothing did."""
+
+    @property
+    def asked(self) -> str:
+        """Its tool and its arguments, the same for the same."""
+        return json.dumps([self.requested.data.get("name"), self.arguments], sort_keys=True)
+
+    @property
+    def error_kind(self) -> str | None:
+        """Of its first result; None without one, and for a success."""
+        return cast("str | None", self.results[0].data.get("error_kind")) if self.results else None
+
+
+@dataclass
+class Run:
+    """A run, as its log tells of it."""
+
+    run_id: str
+    conversation_id: str
+    ends: list[Seen] = field(default_factory=list[Seen])
+    after_end: list[Seen] = field(default_factory=list[Seen])
+    """Events of the run behind its terminal event."""
+    cancelled: Seen | None = None
+    """When its log says that somebody wanted it to end."""
+    after_cancel: list[Seen] = field(default_factory=list[Seen])
+    """Its events behind that."""
+    progress: list[Seen] = field(default_factory=list[Seen])
+    """What a workflow told of its steps."""
+
+
+@dataclass
+class Question:
+    """An approval, as its log tells of it."""
+
+    approval_id: str
+    calls: tuple[str, ...] = ()
+    resolutions: list[Seen] = field(default_factory=list[Seen])
+    asked: Seen | None = None
+
+
+@dataclass
+class Folded:
+    """A recording, read once."""
+
+    lines: list[Line]
+    logs: dict[tuple[str, str], dict[int, Seen]] = field(init=False)
+    """By conversation and epoch: each event as it was first seen, by number."""
+    runs: dict[str, Run] = field(init=False, default_factory=dict[str, Run])
+    calls: dict[str, Call] = field(init=False, default_factory=dict[str, Call])
+    questions: dict[str, Question] = field(init=False, default_factory=dict[str, Question])
+
+    def __post_init__(self) -> None:
+        logs: dict[tuple[str, str], dict[int, Seen]] = defaultdict(dict)
+        for seen in self.of(Seen):
+            logs[seen.conversation_id, seen.log_epoch].setdefault(seen.seq, seen)
+        self.logs = dict(logs)
+        for log in self.logs.values():
+            for number in sorted(log):
+                self._take(log[number])
+
+    def of(self, kind: type[T]) -> Iterable[T]:
+        """The lines of one kind, in order."""
+        return (line for line in self.lines if isinstance(line, kind))
+
+    @cached_property
+    def effects(self) -> Mapping[str, list[Effect]]:
+        """Executions by marker, one line each however often they were read."""
+        found: dict[str, dict[str, Effect]] = defaultdict(dict)
+        for effect in self.of(Effect):
+            found[effect.marker].setdefault(effect.execution, effect)
+        return {marker: list(executions.values()) for marker, executions in found.items()}
+
+    @cached_property
+    def accepted(self) -> Mapping[str, list[Send]]:
+        """Acknowledged requests by run; a message that steered an open run started none."""
+        found: dict[str, list[Send]] = defaultdict(list)
+        for send in self.of(Send):
+            if send.phase == "ok" and send.run_id is not None:
+                found[send.run_id].append(send)
+        return found
+
+    @cached_property
+    def workflows(self) -> Mapping[str, list[Start]]:
+        """Acknowledged starts of workflows by run."""
+        found: dict[str, list[Start]] = defaultdict(list)
+        for start in self.of(Start):
+            if start.phase == "ok" and start.run_id is not None:
+                found[start.run_id].append(start)
+        return found
+
+    @cached_property
+    def answers(self) -> Mapping[str, list[Decide]]:
+        """What clients were told of each question."""
+        found: dict[str, list[Decide]] = defaultdict(list)
+        for decide in self.of(Decide):
+            if decide.phase == "ok":
+                found[decide.approval_id].append(decide)
+        return found
+
+    def _take(self, event: Seen) -> None:
+        if event.run_id is not None:
+            self._take_of_run(event.run_id, event)
+        data = event.data
+        match event.type:
+            case "tool_call.requested":
+                call_id = str(data["tool_call_id"])
+                arguments = data.get("arguments")
+                self.calls[call_id] = Call(call_id, event.run_id, event, markers_in(arguments), arguments)
+            case "tool_call.completed":
+                call = self.calls.get(str(data["tool_call_id"]))
+                if call is not None:
+                    call.results.append(event)
+            case "approval.requested":
+                question = self._question(str(data["approval_id"]))
+                question.asked = event
+                items = cast(list[dict[str, Any]], data["items"])
+                question.calls = tuple(str(item["tool_call_id"]) for item in items)
+            case "approval.resolved":
+                self._resolve(event)
+            case _:
+                pass
+
+    def _take_of_run(self, run_id: str, event: Seen) -> None:
+        run = self.runs.setdefault(run_id, Run(run_id, event.conversation_id))
+        if event.type == "run.finished":
+            run.ends.append(event)
+        elif run.ends:
+            run.after_end.append(event)
+        if run.cancelled is not None:
+            run.after_cancel.append(event)
+        elif event.type == "run.cancel_requested":
+            run.cancelled = event
+        elif event.type == "workflow.progress":
+            run.progress.append(event)
+
+    def _question(self, approval_id: str) -> Question:
+        return self.questions.setdefault(approval_id, Question(approval_id))
+
+    def _resolve(self, event: Seen) -> None:
+        question = self._question(str(event.data["approval_id"]))
+        question.resolutions.append(event)
+        outcome = str(event.data["outcome"])
+        decisions = cast(list[dict[str, Any]], event.data.get("decisions") or [])
+        verdicts = {str(one["tool_call_id"]): one for one in decisions}
+        for call_id in question.calls:
+            call = self.calls.get(call_id)
+            if call is None:
+                continue
+            verdict = verdicts.get(call_id)
+            if verdict is None or verdict["decision"] != "approve":
+                call.refused_by = outcome
+            elif verdict.get("arguments") is not None:
+                call.arguments = verdict["arguments"]
+                edited = markers_in(call.arguments)
+                call.given_up, call.markers = call.markers - edited, edited
+
+
+def markers_in(arguments: object) -> frozenset[str]:
+    """The markers that stand in the arguments of a call."""
+    return frozenset(MARKER.findall(json.dumps(arguments)))

@@ -1,0 +1,47 @@
+"""A recording in a few numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from tests.support.history.folded import Folded
+from tests.support.history.records import Began, Calm, Decide, Fault, Send
+
+
+def summary(history: Folded) -> str:
+    """What happened, in lines for a person."""
+    faults = Counter(f"{fault.what} {fault.target}" for fault in history.of(Fault))
+    kills = sum(count for name, count in faults.items() if name.startswith("kill "))
+    ends = [run.ends[0] for run in history.runs.values() if run.ends]
+    calm = next((line.t for line in history.of(Calm)), None)
+    unknown = sum(call.error_kind == "unknown_outcome" for call in history.calls.values())
+    rows = {
+        "seed": next((line.seed for line in history.of(Began)), "none"),
+        "requests": len({send.request_id for send in history.of(Send)}),
+        "accepted runs": len(history.accepted),
+        "accepted workflow runs": len(history.workflows),
+        "terminal events": len(ends),
+        "outcomes": _counted(Counter(str(end.data.get("status")) for end in ends)),
+        "calls": f"{len(history.calls)}, of them with unknown outcome {unknown}",
+        "effects": len(history.effects),
+        "decisions": len({line.approval_id for line in history.of(Decide) if line.phase == "ok"}),
+        "faults": f"{sum(faults.values())}, of them kills {kills}: {_counted(faults)}",
+        "last end after the faults": _after(calm, [end.t for end in ends]),
+        "longest silence between ends": f"{_silence(history):.1f} s",
+    }
+    return "\n".join(f"{name + ':':30}{value}" for name, value in rows.items())
+
+
+def _after(calm: float | None, ends: list[float]) -> str:
+    return "none" if calm is None or not ends else f"{max(0.0, max(ends) - calm):.1f} s"
+
+
+def _silence(history: Folded) -> float:
+    """Seconds in which no run ended, at the longest."""
+    times = sorted(run.ends[0].t for run in history.runs.values() if run.ends)
+    return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common())

@@ -1,0 +1,126 @@
+"""What people asked for, as questions to a recording: messages, cancels, remembered decisions, workflows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.support.history.folded import Call, Folded, Question, Run
+from tests.support.history.records import Seen, Send, Start
+
+NEW = frozenset({"iteration.started", "tool_call.requested", "approval.requested"})
+"""Events by which a run begins something."""
+
+
+def an_accepted_message_is_in_its_log_once(history: Folded) -> Iterator[str]:
+    """A message opens a run or is handed to an open one, once; one cancelled in time may be gone."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for log in history.logs.values():
+        for event in log.values():
+            if place := _place_of_message(event):
+                found[event.conversation_id, str(event.data["message_id"])].add(place)
+    for send in history.of(Send):
+        if send.phase != "ok" or send.message_id is None:
+            continue
+        places = found.get((send.conversation_id, send.message_id), set[str]())
+        run = history.runs.get(send.run_id or "")
+        if len(places) > 1:
+            yield f"message {send.message_id} is in the log {len(places)} times: {', '.join(sorted(places))}"
+        if not places and not (run is not None and _status(run) == "cancelled"):
+            yield f"message {send.message_id} was accepted and is in no log"
+
+
+def a_cancelled_run_begins_nothing_more(history: Folded) -> Iterator[str]:
+    """Behind the cancel in its log a run asks for nothing new, and it ends as cancelled."""
+    for run in history.runs.values():
+        if run.cancelled is None:
+            continue
+        for event in run.after_cancel:
+            if event.type in NEW:
+                yield f"run {run.run_id}: {event.type} {event.seq} comes after its cancel"
+        if run.ends and _status(run) != "cancelled":
+            yield f"run {run.run_id} was cancelled in its log and ended as {_status(run)}"
+
+
+def what_is_remembered_is_not_asked_again(history: Folded) -> Iterator[str]:
+    """What was decided for the rest of a run or conversation is not put to a person once more."""
+    for known in history.questions.values():
+        for decision in known.resolutions:
+            if decision.data.get("remember") is None:
+                continue
+            for other in history.questions.values():
+                if _comes_after(decision, other) and _patterns(history, known) & _patterns(history, other):
+                    yield f"approval {other.approval_id} asks what {known.approval_id} decided for good"
+
+
+def a_form_that_does_not_fit_starts_nothing(history: Folded) -> Iterator[str]:
+    """A workflow is only started with parameters that fit its form."""
+    for start in history.of(Start):
+        if start.phase == "ok" and not start.fits:
+            yield f"workflow run {start.run_id} was started with parameters that do not fit"
+
+
+def a_workflow_takes_each_step_once(history: Folded) -> Iterator[str]:
+    """No call of a workflow run is asked for twice; its steps never go back, and a completed one took all."""
+    for run_id in history.workflows:
+        run = history.runs.get(run_id)
+        asked = [call.asked for call in history.calls.values() if call.run_id == run_id]
+        if len(set(asked)) < len(asked):
+            yield f"workflow run {run_id} asked for the same call again"
+        steps = _steps(run) if run is not None else []
+        if steps != sorted(steps):
+            yield f"workflow run {run_id} went back in its steps: {steps}"
+        if run is not None and _status(run) == "completed" and (not steps or steps[-1][0] != steps[-1][1]):
+            yield f"workflow run {run_id} completed and told of the steps {steps}"
+
+
+def a_workflow_leaves_one_link(history: Folded) -> Iterator[str]:
+    """A workflow that was started in a conversation is linked there, once."""
+    links: dict[tuple[str, str], int] = defaultdict(int)
+    for log in history.logs.values():
+        for event in log.values():
+            if event.type == "workflow.linked":
+                links[event.conversation_id, str(event.data["workflow_run_id"])] += 1
+    for run_id, starts in history.workflows.items():
+        where = starts[0].in_conversation
+        if where is not None and links[where, run_id] != 1:
+            yield f"workflow run {run_id} is linked {links[where, run_id]} times in {where}"
+
+
+def _status(run: Run) -> object:
+    return run.ends[0].data.get("status") if run.ends else None
+
+
+def _steps(run: Run) -> list[tuple[int, int]]:
+    """The steps that a workflow told of, each with how many there are."""
+    told = [(one.data["step"], one.data["total"]) for one in run.progress]
+    return [(step, total) for step, total in told if isinstance(step, int) and isinstance(total, int)]
+
+
+def _place_of_message(event: Seen) -> str | None:
+    """Where a user's message stands: at the head of its run, queued or not, or among those of an open one."""
+    match event.type:
+        case "run.started" | "run.queued":
+            return f"run {event.run_id}"
+        case "message.completed" if event.data.get("role") == "user":
+            return f"event {event.seq}"
+        case _:
+            return None
+
+
+def _comes_after(decision: Seen, question: Question) -> bool:
+    """Whether a question was asked behind a decision, where that was to hold."""
+    asked = question.asked
+    if asked is None or asked.conversation_id != decision.conversation_id or asked.seq < decision.seq:
+        return False
+    return decision.data["remember"] == "conversation" or asked.run_id == decision.run_id
+
+
+def _patterns(history: Folded, question: Question) -> set[str]:
+    """What makes calls the same to a person: of a file the path, else all arguments."""
+    return {_pattern(history.calls[call_id]) for call_id in question.calls if call_id in history.calls}
+
+
+def _pattern(call: Call) -> str:
+    path = call.arguments.get("path") if isinstance(call.arguments, dict) else None
+    return call.asked if path is None else f"{call.requested.data.get('name')} {path}"

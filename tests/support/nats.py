@@ -1,0 +1,331 @@
+"""A real nats-server for tests: started in well under a second, killed and restarted at will."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, cast
+from urllib.request import urlopen
+
+from banksman.bus.settings import Replicas
+from banksman.cli.local.ports import free_port
+from banksman.deployment.accounts import Cluster
+
+START_TIMEOUT_S = 30.0
+"""Seconds a server may take until it accepts clients; then the test fails with the server's log."""
+
+SERVERS_VARIABLE = "BANKSMAN_TEST_SERVERS"
+
+
+def servers() -> Replicas:
+    """How many servers a test's broker has, and so how many keep each stream: `BANKSMAN_TEST_SERVERS`.
+
+    Raises:
+        ValueError: it is neither 1 nor 3.
+    """
+    match os.environ.get(SERVERS_VARIABLE) or "1":
+        case "1":
+            return 1
+        case "3":
+            return 3
+        case other:
+            raise ValueError(f"{SERVERS_VARIABLE} is {other!r}, expected 1 or 3")
+
+
+def executable() -> str:
+    """The nats-server that the environment installed.
+
+    Raises:
+        FileNotFoundError: when it is not installed.
+    """
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise FileNotFoundError("nats-server is not installed (extra `local` brings it)")
+    return found
+
+
+class NatsServer:
+    """One nats-server with JetStream, its files in a directory of its own.
+
+    The port stays the same over restarts, so clients find it again. As a context manager it starts the
+    server and stops it, and removes the directory that it made.
+    """
+
+    def __init__(
+        self, config: str | None = None, *, directory: Path | None = None, name: str = "test"
+    ) -> None:
+        """Describe a server; `config` may hold `{port}`, `{http_port}` and `{store_dir}`."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="nats-") if directory is None else None
+        self.directory = Path(self._temporary.name) if self._temporary else cast(Path, directory)
+        self.port = free_port()
+        self.http_port = free_port()
+        self.name = name
+        self.config = config if config is not None else plain_config()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def replicas(self) -> Replicas:
+        """Servers that keep each stream."""
+        return 1
+
+    @property
+    def monitoring_url(self) -> str:
+        """Where the server tells about itself over HTTP."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id.
+
+        Raises:
+            RuntimeError: when it does not run.
+        """
+        if self._process is None:
+            raise RuntimeError(f"nats-server {self.name} is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts clients."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start the process; `wait_ready` waits for it (nodes of a cluster become ready together)."""
+        config_file = self.directory / "nats.conf"
+        config_file.write_text(self._rendered(), encoding="utf-8")
+        self._log = (self.directory / "nats.log").open("ab")
+        self._process = subprocess.Popen(
+            [executable(), "-c", str(config_file)], stdout=self._log, stderr=self._log
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until the server answers clients.
+
+        Raises:
+            RuntimeError: with the server's log when it ends early or takes too long.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._healthy():
+            ended = self._process is None or self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                raise RuntimeError(f"nats-server {self.name} did not start:\n{self.log()}")
+            time.sleep(0.01)
+
+    def log(self) -> str:
+        """What the server wrote so far."""
+        return (self.directory / "nats.log").read_text(encoding="utf-8", errors="replace")
+
+    def kill(self) -> None:
+        """End it as `kill -9` does: nothing is flushed, nobody is told."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as an operator does."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)  # returns when it has stopped
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kill it and start it again on the same files and ports."""
+        self.kill()
+        self.start()
+
+    def varz(self) -> dict[str, Any]:
+        """The server's own account of its settings and state."""
+        return cast(dict[str, Any], json.loads(self._get("/varz")))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server and remove its directory."""
+        if self._process is not None:
+            self.kill()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _rendered(self) -> str:
+        return (
+            self.config.replace("{port}", str(self.port))
+            .replace("{http_port}", str(self.http_port))
+            .replace("{store_dir}", str(self.directory / "store"))
+        )
+
+    def _healthy(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self._get("/healthz") == b'{"status":"ok"}'
+        return False
+
+    def _get(self, path: str) -> bytes:
+        with urlopen(f"{self.monitoring_url}{path}", timeout=2) as answer:
+            return cast(bytes, answer.read()).strip()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError(f"nats-server {self.name} is not running")
+        self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        self._signal(number)
+        assert self._process is not None
+        self._process.wait(timeout=START_TIMEOUT_S)
+        self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def plain_config(*, sync_always: bool = False, max_file_store: str = "20GB") -> str:
+    """A server without accounts, for tests of what is the same in every account."""
+    sync = "sync_interval: always" if sync_always else ""
+    return f"""
+server_name: "test"
+listen: "127.0.0.1:{{port}}"
+http: "127.0.0.1:{{http_port}}"
+max_payload: 1MB
+ping_interval: "5s"
+ping_max: 2
+jetstream {{ store_dir: "{{store_dir}}", max_file_store: {max_file_store}, {sync} }}
+"""
+
+
+Render = Callable[[NatsServer, Cluster | None], str]
+"""The configuration of a server, from the server and its place in a cluster."""
+
+
+class NatsCluster:
+    """Three nodes that replicate; any one may be killed. Clients that reach one learn of the others."""
+
+    replicas: Replicas = 3
+    """Servers that keep each stream."""
+
+    def __init__(self, render: Render | None = None) -> None:
+        """Describe a cluster; without `render` it has no accounts."""
+        self.nodes = tuple(NatsServer(name=f"n{number}") for number in (1, 2, 3))
+        listens = [f"127.0.0.1:{free_port()}" for _ in self.nodes]
+        routes = tuple(f"nats-route://{listen}" for listen in listens)
+        for node, listen in zip(self.nodes, listens, strict=True):
+            node.config = (render or _plain_node)(node, Cluster(listen, routes))
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where clients connect; any of them will do."""
+        return tuple(node.url for node in self.nodes)
+
+    @property
+    def url(self) -> str:
+        """Where clients connect that take one address."""
+        return self.nodes[0].url
+
+    @property
+    def monitoring_url(self) -> str:
+        """Where the first node tells about itself over HTTP."""
+        return self.nodes[0].monitoring_url
+
+    def node(self, name: str) -> NatsServer:
+        """The node of that name, as stream and consumer leaders are named."""
+        return next(node for node in self.nodes if node.name == name)
+
+    @property
+    def port(self) -> int:
+        """Where the first node listens."""
+        return self.nodes[0].port
+
+    def log(self) -> str:
+        """What all nodes wrote so far."""
+        return "\n".join(node.log() for node in self.nodes)
+
+    def start(self) -> None:
+        """Start all nodes and wait until they accept clients."""
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.wait_ready()
+
+    def kill(self) -> None:
+        """End all nodes as `kill -9` does."""
+        for node in self.nodes:
+            node.kill()
+
+    def stop(self) -> None:
+        """End all nodes as an operator does."""
+        for node in self.nodes:
+            node.stop()
+
+    def pause(self) -> None:
+        """Freeze all nodes: connections stay open and nothing answers."""
+        for node in self.nodes:
+            node.pause()
+
+    def resume(self) -> None:
+        """Let them go on after `pause`."""
+        for node in self.nodes:
+            node.resume()
+
+    def restart(self) -> None:
+        """Kill all nodes and start them again on the same files and ports."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes:
+            node.close()
+
+
+Broker = NatsServer | NatsCluster
+"""What tests have their streams on."""
+
+
+def broker(render: Render | None = None) -> Broker:
+    """One server or three, as `servers` says; without `render` they have no accounts."""
+    if servers() == 3:
+        return NatsCluster(render)
+    server = NatsServer()
+    if render is not None:
+        server.config = render(server, None)
+    return server
+
+
+def _plain_node(node: NatsServer, place: Cluster | None) -> str:
+    config = plain_config()
+    if place is None:
+        return config
+    routes = ", ".join(f'"{route}"' for route in place.routes)
+    cluster = f'cluster {{ name: "{place.name}", listen: "{place.listen}", routes: [{routes}] }}\n'
+    return config.replace('"test"', f'"{node.name}"') + cluster

@@ -1,0 +1,252 @@
+"""Many parked runs: left by agents in part, and in large numbers as their exact copies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import httpx
+
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.log import EventLog
+from banksman.bus.messages import Message
+from banksman.bus.names import (
+    APPROVAL_REPLIES,
+    APPROVALS,
+    EVENTS,
+    FIRST_SEQ,
+    LAST_SEQ,
+    LOG_EPOCH,
+    PREV,
+    RUNS,
+    SCHEDULE,
+    SCHEDULE_TARGET,
+    SNAPSHOT,
+    TIMERS,
+    api,
+)
+from banksman.contracts import subjects
+from banksman.contracts.events import Commit, RunFinished
+from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.work import ApprovalRequest
+from banksman.model_server import Reply, ToolCall
+from tests.support.chaos.fleet import Fleet
+from tests.support.system import ScriptedModel
+
+TENANT = "local"
+_STREAMS = (EVENTS, APPROVALS, TIMERS)
+IN_FLIGHT = 512
+"""Copies that are published between two looks at what is stored."""
+PARKED_EACH = timedelta(seconds=0.05)
+"""Between two copies, as far as their timers tell."""
+ASKS = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A run that waits for a person."""
+
+    conversation_id: str
+    run_id: str
+    approval_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """From a decision to the agent that goes on."""
+
+    decided_s: float
+    """Until the decision was answered."""
+    claimed_s: float
+    """Until an agent had claimed the run again, in the log."""
+
+
+def script(model: ScriptedModel) -> str:
+    """A model whose every run asks a person, and ends with the answer after it."""
+    return model.play("parked", [ASKS, Reply(text="Done.")], at_end="repeat")
+
+
+async def park_by_agents(fleet: Fleet, model_name: str, number: int) -> list[Parked]:
+    """Start runs over HTTP and wait until each asks."""
+    limit = asyncio.Semaphore(16)
+    async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=60) as http:
+        # One refusal must not end the run, so that what follows a decision is more than its end.
+        body = {"model": model_name, "tools": {"enabled": True, "on_reject": "feedback"}}
+        assistant = (await http.post("/context/assistants", json=body)).json()["id"]
+
+        async def park() -> Parked:
+            async with limit:
+                made = await http.post("/context/conversations", json={"assistant": assistant})
+                conversation = made.json()["conversation_id"]
+                url = f"/context/conversations/{conversation}/runs"
+                run_id = (await http.post(url, json={"content": "go"})).json()["run_id"]
+                while True:
+                    run = (await http.get(f"/context/runs/{run_id}")).json()
+                    if run["pending_approvals"]:
+                        return Parked(conversation, run_id, run["pending_approvals"][0]["approval_id"])
+                    await asyncio.sleep(0.02)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(park()) for _ in range(number)]
+    return [task.result() for task in tasks]
+
+
+async def park_copies(bus: Bus, original: Parked, number: int) -> list[Parked]:
+    """Store what an agent stored for `original`, with ids of their own: log, question and timer."""
+    pattern = await _pattern(bus, original)
+    before = await _stored(bus)
+    made: list[Parked] = []
+    for _ in range(number):
+        conversation = new_id("c")
+        copy = Parked(conversation, run_id_for(conversation), new_id("a"))
+        for message in pattern:
+            await message.publish(bus, original, copy, later=len(made) * PARKED_EACH)
+        made.append(copy)
+        if len(made) % IN_FLIGHT == 0:
+            await _settled(bus, before, len(made))
+    await _settled(bus, before, len(made))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message that an agent stored for a run."""
+
+    subject: str
+    payload: str
+    headers: Mapping[str, str]
+    due: datetime | None = None
+    """When a timer fires."""
+
+    async def publish(self, bus: Bus, original: Parked, copy: Parked, *, later: timedelta) -> None:
+        """Store it with the ids of `copy`, which was parked that much later."""
+
+        def renamed(text: str) -> str:
+            # A run's id begins with its conversation's.
+            text = text.replace(original.run_id, copy.run_id)
+            text = text.replace(original.conversation_id, copy.conversation_id)
+            return text.replace(original.approval_id, copy.approval_id)
+
+        headers = {name: renamed(value) for name, value in self.headers.items()}
+        if self.due is not None:
+            moment = (self.due + later).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            headers[SCHEDULE] = f"@at {moment}"
+        await bus.nc.publish(renamed(self.subject), renamed(self.payload).encode(), headers=headers)
+
+
+async def _pattern(bus: Bus, original: Parked) -> tuple[_Message, ...]:
+    """The messages of a parked run, without message ids.
+
+    The server remembers those for ten minutes: the copies have waited for longer.
+    """
+    log = await EventLog(bus).read(TENANT, original.conversation_id)
+    request = await _question(bus, original)
+    first, last = log[0].commit, log[-1].commit
+    events = tuple(event for stored in log for event in stored.commit.events)
+    # The whole log as one commit: what comes after must know its predecessor's sequence.
+    whole = last.model_copy(update={"first_seq": first.first_seq, "events": events})
+    headers = {
+        FIRST_SEQ: str(whole.first_seq),
+        LAST_SEQ: str(whole.last_seq),
+        PREV: "0",
+        LOG_EPOCH: whole.log_epoch,
+        SNAPSHOT: "0",
+    }
+    ids = request.model_dump_json(include={"tenant", "conversation_id", "approval_id"})
+    fires = subjects.timer_fired("approval", TENANT, original.approval_id)
+    return (
+        _Message(
+            subjects.conversation(TENANT, original.conversation_id),
+            whole.model_dump_json(by_alias=True),
+            headers,
+        ),
+        _Message(
+            subjects.approval_request(TENANT, original.approval_id),
+            request.model_dump_json(by_alias=True),
+            {},
+        ),
+        _Message(
+            subjects.timer_set("approval", TENANT, original.approval_id),
+            ids,
+            {SCHEDULE_TARGET: fires},
+            request.expires_at,
+        ),
+    )
+
+
+async def _question(bus: Bus, parked: Parked) -> ApprovalRequest:
+    subject = subjects.approval_request(TENANT, parked.approval_id)
+    message = await jetstream.last_message(bus, APPROVALS, subject)
+    assert message is not None
+    return ApprovalRequest.model_validate_json(message.data)
+
+
+async def _stored(bus: Bus) -> tuple[int, ...]:
+    """Messages of the three streams that a parked run has a share in."""
+    infos = [await jetstream.call(bus, api("STREAM.INFO", name)) for name in _STREAMS]
+    return tuple(int(info["state"]["messages"]) for info in infos)
+
+
+async def _settled(bus: Bus, before: tuple[int, ...], more: int) -> None:
+    """Wait until the server has stored what was published; it takes it in before it stores it."""
+    await bus.nc.flush(timeout=120)
+    async with asyncio.timeout(120):
+        while any(now < then + more for now, then in zip(await _stored(bus), before, strict=True)):
+            await bus.ready()
+
+
+async def held(bus: Bus) -> dict[str, int]:
+    """What the broker holds in hand for anybody: unacknowledged and undelivered messages, by consumer."""
+    found: dict[str, int] = {}
+    for stream, durable in ((RUNS, "agents"), (RUNS, "signals"), (APPROVALS, APPROVAL_REPLIES)):
+        info = await jetstream.call(bus, api("CONSUMER.INFO", stream, durable))
+        found[durable] = int(info["num_ack_pending"]) + int(info["num_pending"])
+    return found
+
+
+async def stored_bytes(bus: Bus) -> int:
+    """Bytes of all that is stored for runs: logs, questions, timers."""
+    infos = [await jetstream.call(bus, api("STREAM.INFO", name)) for name in _STREAMS]
+    return sum(int(info["state"]["bytes"]) for info in infos)
+
+
+async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
+    """Reject one, watch the log for the agent that goes on, and wait until the run has ended."""
+    claimed: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    ended = asyncio.Event()
+
+    async def on_live(message: Message) -> None:
+        commit = Commit.model_validate_json(message.data)
+        if commit.claim and not claimed.done():
+            claimed.set_result(time.perf_counter())
+        if any(isinstance(event.data, RunFinished) for event in commit.events):
+            ended.set()
+
+    subscription = await bus.subscribe(subjects.live(TENANT, parked.conversation_id), on_live)
+    await bus.ready()
+    try:
+        begun = time.perf_counter()
+        url = f"{fleet.urls[0]}/context/approvals/{parked.approval_id}"
+        answer = await fleet.http.post(url, json={"all": "reject"}, timeout=30)
+        decided_s = time.perf_counter() - begun
+        assert answer.status_code == 200, answer.text
+        async with asyncio.timeout(60):
+            claimed_s = await claimed - begun
+            # What it does from now on is not to slow down the next one.
+            await ended.wait()
+        return Continuation(decided_s, claimed_s)
+    finally:
+        await subscription.unsubscribe()
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory of a process, as far as it is its own or shared with files."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"process {pid} has no memory")

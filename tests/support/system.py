@@ -1,0 +1,253 @@
+"""The whole system as a newcomer starts it, with a scripted model server in the vendor's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+from banksman.cli.local.ports import free_port
+from banksman.model_server import RawReply, Reply, Script
+from tests.support.nats import servers
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 40.0
+
+
+@dataclass(frozen=True)
+class ScriptedModel:
+    """The model server's side door: what it plays, and what it was asked."""
+
+    url: str
+
+    def play(self, name: str, replies: Iterable[Reply | RawReply], **options: Any) -> str:
+        """Load a script; returns the model's name for conversations."""
+        script = Script(replies=tuple(replies), **options)
+        self._call("PUT", f"/scripts/{name}", script.model_dump_json().encode())
+        return f"openai:scripted/{name}"
+
+    def requests(self, name: str) -> list[dict[str, Any]]:
+        """The requests that a script was asked, oldest first."""
+        return list(self._call("GET", f"/requests?script={name}"))
+
+    def violations(self) -> list[Any]:
+        """What broke the vendors' rules so far."""
+        return list(self._call("GET", "/violations"))
+
+    def open_gate(self, name: str) -> None:
+        """Let the replies pass that wait at a gate."""
+        self._call("PUT", f"/gates/{name}")
+
+    def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
+        headers = {"content-type": "application/json"}
+        request = Request(f"{self.url}{path}", data=body, method=method, headers=headers)
+        with urlopen(request, timeout=10) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+
+class System:
+    """A running `banksman up`, its data directory, and the model server its agents ask.
+
+    Its broker is one server or three, see `tests.support.nats.servers`.
+
+    Without a scripted model no key is set, and the demo model answers as for a newcomer.
+    """
+
+    def __init__(
+        self, data_dir: Path, model: ScriptedModel | None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.data_dir = data_dir
+        self.model = model
+        self.port = free_port()
+        self.environment = dict(environment or {})
+        """Variables of its processes, from the next start on."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the gateway answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start everything and wait until the gateway is ready.
+
+        Raises:
+            RuntimeError: it ended early or took too long; with what it printed.
+        """
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with self._output.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *self._arguments],
+                env=self._variables(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        wait_ready(f"{self.url}/readyz", self._ended)
+
+    def stop(self) -> int:
+        """End it as Ctrl-C does; returns the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        code = self._process.wait(timeout=STOP_TIMEOUT_S)
+        self._process = None
+        return code
+
+    def kill_everything(self) -> None:
+        """`kill -9` of the supervisor and of everything it started."""
+        assert self._process is not None
+        family = descendants(self._process.pid)
+        for pid in (self._process.pid, *family):
+            kill(pid)
+        self._process.wait(timeout=10)
+        self._process = None
+
+    def service_pids(self, name: str) -> list[int]:
+        """The processes of a service, by the words of their command lines."""
+        assert self._process is not None
+        return [pid for pid in descendants(self._process.pid) if name in _arguments(pid)]
+
+    def log(self) -> str:
+        """What was printed, and the end of each service's log."""
+        logs = sorted(self.data_dir.glob("logs/*.log"))
+        parts = [self._output.read_text(errors="replace")[-4000:]]
+        parts += [f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in logs]
+        return "\n".join(parts)
+
+    def close(self) -> None:
+        """End it, whatever state it is in."""
+        if self._process is not None:
+            self.stop()
+
+    @property
+    def _arguments(self) -> tuple[str, ...]:
+        directory, port = str(self.data_dir), str(self.port)
+        if servers() == 3:
+            return ("tests.support.clustered", "up", directory, port)
+        return ("banksman.cli", "up", "--data-dir", directory, "--port", port)
+
+    @property
+    def _output(self) -> Path:
+        return self.data_dir / "up.out"
+
+    def _variables(self) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("BANKSMAN_", "ANTHROPIC_", "OPENAI_"))
+        }
+        return {**kept, **self._vendors(), **self.environment}
+
+    def _vendors(self) -> dict[str, str]:
+        if self.model is None:
+            return {}
+        return {
+            "OPENAI_API_KEY": "sk-test-canary-openai-0123456789",
+            "OPENAI_BASE_URL": f"{self.model.url}/v1",
+            "ANTHROPIC_API_KEY": "sk-ant-test-canary-anthropic-0123456789",
+            "ANTHROPIC_BASE_URL": self.model.url,
+        }
+
+    def _ended(self) -> str | None:
+        if self._process is None or self._process.poll() is not None:
+            return self.log()
+        return None
+
+
+@contextmanager
+def scripted_model() -> Generator[ScriptedModel]:
+    """A model server in a process of its own, recording what it is asked."""
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "banksman.model_server",
+        "--port",
+        str(port),
+        "--recording",
+        "--chunk-delay-s",
+        "0",
+    ]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    model = ScriptedModel(f"http://127.0.0.1:{port}")
+    try:
+        wait_ready(
+            f"{model.url}/readyz", lambda: None if process.poll() is None else "the model server ended"
+        )
+        yield model
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def wait_ready(url: str, ended: Any, timeout_s: float = START_TIMEOUT_S) -> None:
+    """Wait until a URL answers 200.
+
+    Raises:
+        RuntimeError: `ended` said why it never will, or the time is over.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with urlopen(url, timeout=2):
+                return
+        except (URLError, OSError) as error:
+            last = error
+        said = ended()
+        if said is not None:
+            raise RuntimeError(f"{url} will not be ready:\n{said}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{url} was not ready within {timeout_s:g} s: {last}")
+        time.sleep(0.05)
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes below a process."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(after_name[1]), []).append(int(entry.name))
+    found: list[int] = []
+    ahead = [pid]
+    while ahead:
+        children = parents.get(ahead.pop(), [])
+        found += children
+        ahead += children
+    return found
+
+
+def kill(pid: int) -> None:
+    """`kill -9`, of a process that may be gone."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _arguments(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []

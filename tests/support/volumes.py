@@ -1,0 +1,98 @@
+"""Small volumes on loop devices: their power can be cut, and they can be filled up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support import privileged
+
+_SETTLED_TRIES = 100
+
+
+def require_volumes() -> None:
+    """Leave the check out where loop devices cannot be mounted."""
+    ok = os.geteuid() == 0 and shutil.which("mkfs.ext4") is not None and Path("/dev/loop-control").exists()
+    privileged.require("loop devices, as root", ok, "volumes whose power is cut or that are full")
+
+
+class Volume:
+    """An ext4 file system in a file, mounted for as long as the `with` block runs."""
+
+    def __init__(self, image: Path, mount_point: Path) -> None:
+        self.image = image
+        self.path = mount_point
+
+    @classmethod
+    @contextmanager
+    def made(cls, image: Path, mount_point: Path, *, megabytes: int) -> Generator[Volume]:
+        """A new, empty volume."""
+        with image.open("wb") as file:
+            file.truncate(megabytes * 1024 * 1024)
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
+        with cls.mounted(image, mount_point) as volume:
+            yield volume
+
+    @classmethod
+    @contextmanager
+    def mounted(cls, image: Path, mount_point: Path) -> Generator[Volume]:
+        """A volume that is there already; what its journal holds is replayed, as after a power cut."""
+        mount_point.mkdir(parents=True, exist_ok=True)
+        _run("mount", "-o", "loop", str(image), str(mount_point))
+        try:
+            yield cls(image, mount_point)
+        finally:
+            # A process that has just been killed may hold files for another moment; `-l` waits for it.
+            _run("umount", "-l", str(mount_point))
+
+    def sync(self) -> None:
+        """Bring to the device what was written until now."""
+        _run("sync", "-f", str(self.path))
+
+    def cut(self, copy: Path) -> None:
+        """Write to `copy` what the device would hold if the power went now.
+
+        That is what the file system has given to the device; what waits in the page cache is lost. Whoever
+        writes must be stopped, or the copy would be of no single moment; the kernel's own writes in the
+        meantime are noticed, and the copy made anew.
+
+        Raises:
+            RuntimeError: the device does not come to rest.
+        """
+        for _ in range(_SETTLED_TRIES):
+            before = self._writes()
+            _run("cp", "--sparse=always", str(self.image), str(copy))
+            if self._writes() == before:
+                return
+        raise RuntimeError(f"{self.image} is written all the time")
+
+    def _writes(self) -> tuple[str, ...]:
+        device = _run("findmnt", "-n", "-o", "SOURCE", str(self.path)).strip()
+        # Writes and sectors completed, and requests in flight:
+        # https://www.kernel.org/doc/html/latest/block/stat.html
+        fields = Path(f"/sys/block/{Path(device).name}/stat").read_text().split()
+        return fields[4], fields[6], fields[8]
+
+    @contextmanager
+    def filled(self) -> Generator[None]:
+        """No byte is free while the block runs."""
+        ballast = self.path / "ballast"
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"\0" * 1024 * 1024)
+        with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"\0" * 512)
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

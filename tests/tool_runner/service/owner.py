@@ -1,0 +1,144 @@
+"""The owner of a run, as far as a runner knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.support.fixtures import SecuredNats
+from tests.tool_runner.service.processes import WAIT_S, RunnerProcess, until
+
+from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.names import AGENTS, RUNNERS
+from banksman.bus.slots import CallSlots, StoredFact, watch_results
+from banksman.contracts import subjects
+from banksman.contracts.calls import (
+    CallAnswer,
+    CallFinished,
+    CallRequest,
+    CallStarted,
+    CancelCall,
+    FileAnswer,
+    FileRequest,
+    RunnerLease,
+)
+from banksman.contracts.ids import attempt_id, new_id
+from banksman.contracts.subjects import ANY
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.deployment.users import AGENT, GATEWAY
+
+
+class Owner:
+    """The owner of a run, on APP's side: it asks, listens, and cancels."""
+
+    def __init__(self, bus: Bus, gateway: Bus, runner: RunnerProcess, tenant: str, conversation: str) -> None:
+        self.bus = bus
+        self.gateway = gateway
+        """For what people do: files and progress."""
+        self.runner = runner
+        self.tenant = tenant
+        self.conversation = conversation
+        self.slots = CallSlots(bus)
+        self.leases = Bucket(bus, RUNNERS, RunnerLease)
+        self._stored: dict[tuple[str, str], asyncio.Future[CallStarted | CallFinished]] = defaultdict(
+            asyncio.get_running_loop().create_future
+        )
+
+    async def on_fact(self, fact: StoredFact) -> None:
+        self._stored[fact.attempt, fact.kind].set_result(fact.decode())
+
+    def request(
+        self, tool: str, *, timeout_s: float = 60.0, within_s: float = 60.0, **arguments: Any
+    ) -> CallRequest:
+        """A new call, as the log would hold it."""
+        call = ToolCall(
+            id=new_id("k"),
+            name=tool,
+            arguments=arguments,
+            timeout_s=timeout_s,
+            idempotent=tool == "read_file",
+        )
+        return CallRequest(
+            tenant=self.tenant,
+            conversation_id=self.conversation,
+            run_id=f"{self.conversation}-r",
+            attempt=attempt_id(call.id, 1),
+            call=call,
+            digest=call.digest,
+            runner_epoch=self.runner.epoch,
+            deadline=datetime.now(UTC) + timedelta(seconds=within_s),
+        )
+
+    async def send(self, request: CallRequest, *, timeout_s: float = WAIT_S) -> CallAnswer:
+        subject = subjects.tool_call(self.runner.id, request.tenant, request.conversation_id)
+        answer = await self.bus.request(subject, request.model_dump_json().encode(), timeout_s)
+        return CallAnswer.model_validate_json(answer)
+
+    async def accepted(self, request: CallRequest) -> CallRequest:
+        assert (await self.send(request)).answer == "accepted"
+        return request
+
+    async def started(self, request: CallRequest) -> CallStarted:
+        async with asyncio.timeout(WAIT_S):
+            started = await asyncio.shield(self._stored[request.attempt, "started"])
+        assert isinstance(started, CallStarted)
+        return started
+
+    async def result(self, request: CallRequest) -> ToolResult:
+        async with asyncio.timeout(WAIT_S):
+            finished = await asyncio.shield(self._stored[request.attempt, "result"])
+        assert isinstance(finished, CallFinished)
+        return finished.result
+
+    async def call(self, tool: str, *, timeout_s: float = 60.0, **arguments: Any) -> ToolResult:
+        return await self.result(await self.accepted(self.request(tool, timeout_s=timeout_s, **arguments)))
+
+    async def bash(self, command: str) -> ToolResult:
+        return await self.call("bash", command=command)
+
+    async def cancel(self, request: CallRequest) -> CallAnswer:
+        subject = subjects.tool_cancel(self.runner.id, self.tenant, request.attempt)
+        body = CancelCall(attempt=request.attempt).model_dump_json().encode()
+        return CallAnswer.model_validate_json(await self.bus.request(subject, body, WAIT_S))
+
+    async def lease(self) -> Entry[RunnerLease] | None:
+        return await self.leases.get(self.runner.id)
+
+    async def lease_ended(self, within_s: float) -> None:
+        """Wait until the runner's key is gone."""
+
+        async def is_gone() -> bool:
+            return await self.lease() is None
+
+        await until(is_gone, within_s)
+
+    async def file(self, request: FileRequest) -> FileAnswer:
+        subject = subjects.files(self.runner.id, self.tenant, self.conversation)
+        answer = await self.gateway.request(subject, request.model_dump_json().encode(), WAIT_S)
+        return FileAnswer.model_validate_json(answer)
+
+
+@asynccontextmanager
+async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[Owner]:
+    """An owner with a tenant and a conversation of its own."""
+    async with await secured.connect(AGENT) as bus, await secured.connect(GATEWAY) as gateway:
+        owner = Owner(bus, gateway, runner, new_id("t"), new_id("c"))
+        await watch_results(bus, owner.on_fact, tenant=owner.tenant)
+        async with hearing_reports(bus):
+            await bus.ready()
+            yield owner
+
+
+def hearing_reports(bus: Bus) -> ControlPlane:
+    """What agents answer to runners that tell of their workspaces."""
+    control = ControlPlane(bus, title="reports")
+    subject = subjects.workspace_report(ANY, ANY, ANY)
+    control.serve(subject, WorkspaceReports(bus).on_report, queue=AGENTS)
+    return control

@@ -1,0 +1,251 @@
+"""Calls over NATS: taken once, started once, one stored result."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from datetime import UTC, datetime
+
+import pytest
+from tests.support.fixtures import SecuredNats
+from tests.support.patience import PATIENCE_S
+from tests.tool_runner.service.owner import Owner, owning
+from tests.tool_runner.service.processes import RunnerProcess, Runners, begins, is_gone
+
+from banksman.bus.messages import Message
+from banksman.bus.names import OUTPUTS
+from banksman.bus.objects import Objects
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallProgress, CallStarted, FileWrite
+from banksman.contracts.ids import new_id
+from banksman.deployment.users import GATEWAY_FILES
+from banksman.tool_runner.execution import MAX_RESULT_BYTES
+
+WAIT_FOR_GO = "until [ -e go ]; do sleep 0.02; done"
+
+
+async def go(owner: Owner) -> None:
+    """Let the command pass that waits for the file `go`."""
+    data = base64.b64encode(b"!").decode()
+    written = await owner.file(
+        FileWrite(path="go", upload=new_id("u"), offset=0, data_base64=data, last=True)
+    )
+    assert written.error is None
+
+
+async def test_a_call_is_accepted_started_and_its_result_stored(owner: Owner) -> None:
+    request = await owner.accepted(owner.request("bash", command="echo hi; echo no >&2; exit 3"))
+    started, result = await owner.started(request), await owner.result(request)
+    assert (started.runner, started.runner_epoch) == (owner.runner.id, owner.runner.epoch)
+    assert not started.void
+    assert (result.content["stdout"], result.content["stderr"]) == ("hi\n", "no\n")
+    assert (result.exit_code, result.is_error, result.runner) == (3, False, owner.runner.id)
+    assert result.started_at is not None and started.ts <= result.started_at <= datetime.now(UTC)
+    assert result.tool_call_id == request.call.id
+
+
+async def test_an_idempotent_call_starts_without_a_record(owner: Owner) -> None:
+    request = owner.request("read_file", path="missing.txt")
+    result = await owner.result(await owner.accepted(request))
+    assert result.error_kind == "tool_error"
+    facts = await owner.slots.facts(owner.tenant, request.attempt)
+    assert facts.started is None and facts.result is not None
+
+
+async def test_a_request_that_is_sent_again_executes_once(owner: Owner) -> None:
+    request = owner.request("bash", command=f"{WAIT_FOR_GO}; echo once >> log; cat log")
+    answers = [await owner.send(request) for _ in range(3)]
+    await owner.started(request)
+    answers.append(await owner.send(request))
+    await go(owner)
+    assert (await owner.result(request)).content["stdout"] == "once\n"
+    assert [answer.answer for answer in answers] == ["accepted"] * 4
+    assert (await owner.send(request)).answer == "done"
+    assert (await owner.bash("cat log")).content["stdout"] == "once\n"
+
+
+async def test_a_start_that_the_owner_made_void_never_executes(owner: Owner) -> None:
+    first = await owner.accepted(owner.request("bash", command=WAIT_FOR_GO))
+    await owner.started(first)
+    second = await owner.accepted(owner.request("bash", command="touch effect"))
+    void = CallStarted(
+        conversation_id=owner.conversation,
+        attempt=second.attempt,
+        runner=None,
+        void=True,
+        ts=datetime.now(UTC),
+    )
+    assert (await owner.slots.put_started(owner.tenant, void)).fresh
+    await go(owner)
+    await owner.result(first)
+    assert (await owner.bash("ls")).content["stdout"] == "go\n"
+    facts = await owner.slots.facts(owner.tenant, second.attempt)
+    assert facts.started == void and facts.result is None
+
+
+async def test_calls_of_one_workspace_run_in_their_order_and_others_beside_them(
+    owner: Owner, runners_nats: SecuredNats
+) -> None:
+    first = await owner.accepted(owner.request("bash", command=f"{WAIT_FOR_GO}; echo 1 >> order"))
+    rest = [
+        await owner.accepted(owner.request("bash", command=f"echo {number} >> order")) for number in (2, 3, 4)
+    ]
+    async with owning(runners_nats, owner.runner) as other:
+        assert (await other.bash("echo beside")).content["stdout"] == "beside\n"
+    await go(owner)
+    for request in (first, *rest):
+        await owner.result(request)
+    assert (await owner.bash("cat order")).content["stdout"] == "1\n2\n3\n4\n"
+
+
+async def test_a_fetch_that_hangs_holds_nobody_up(runners: Runners, runners_nats: SecuredNats) -> None:
+    """Also: an allowed private server can be fetched from, on its own port only."""
+    asked = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        runner = runners.start(
+            BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES=json.dumps([address]),
+            BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS="1",
+        )
+        async with owning(runners_nats, runner) as owner:
+            fetch = await owner.accepted(owner.request("web_fetch", url=f"http://{address}/"))
+            async with asyncio.timeout(PATIENCE_S):
+                await asked.wait()
+            assert (await owner.bash("echo beside")).exit_code == 0
+            other_port = await owner.call("web_fetch", url=f"http://127.0.0.1:{runner.health_port}/healthz")
+            assert other_port.error_kind == "denied"
+            assert (await owner.cancel(fetch)).answer == "accepted"
+            assert (await owner.result(fetch)).error_kind == "cancelled"
+
+
+async def test_a_changed_call_is_refused(owner: Owner) -> None:
+    request = owner.request("bash", command="touch changed")
+    changed = request.call.model_copy(update={"arguments": {"command": "touch other"}})
+    answer = await owner.send(request.model_copy(update={"call": changed}))
+    assert answer.answer == "refused" and answer.reason
+    assert (await owner.bash("ls")).content["stdout"] == ""
+
+
+async def test_a_request_under_another_tenants_subject_is_refused(owner: Owner) -> None:
+    request = owner.request("bash", command="touch effect")
+    foreign = subjects.tool_call(owner.runner.id, "othertenant", owner.conversation)
+    answer = await owner.bus.request(foreign, request.model_dump_json().encode(), 5)
+    assert json.loads(answer)["code"] == "bad_request"
+    assert (await owner.bash("ls")).content["stdout"] == ""
+
+
+async def test_what_is_no_request_is_answered_with_an_error(owner: Owner) -> None:
+    subject = subjects.tool_call(owner.runner.id, owner.tenant, owner.conversation)
+    for body in (b"", b"{}", b"\xff", b'{"attempt":"a","attempt":"b"}'):
+        answer = await owner.bus.request(subject, body, 5)
+        assert json.loads(answer)["code"] == "bad_request"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "kind"),
+    [
+        ("no_such_tool", {}, "unknown_tool"),
+        ("bash", {"cmd": "true"}, "invalid_arguments"),
+        ("bash", {"command": "sleep 60", "timeout_s": 0.2}, "timeout"),
+        ("read_file", {"path": "../secret"}, "tool_error"),
+        ("web_fetch", {"url": "http://169.254.169.254/"}, "denied"),
+    ],
+)
+async def test_a_tools_failure_is_its_result(
+    owner: Owner, tool: str, arguments: dict[str, object], kind: str
+) -> None:
+    request = owner.request("bash", command="")
+    call = request.call.model_copy(update={"name": tool, "arguments": arguments})
+    request = request.model_copy(update={"call": call, "digest": call.digest})
+    result = await owner.result(await owner.accepted(request))
+    assert (result.is_error, result.error_kind) == (True, kind)
+    assert result.content["success"] is False and result.content["error"]
+
+
+async def test_a_call_ends_with_its_own_time_or_with_that_of_its_run(owner: Owner) -> None:
+    by_call = await owner.accepted(owner.request("bash", timeout_s=0.3, command="sleep 50"))
+    by_run = await owner.accepted(owner.request("bash", within_s=1.5, command="sleep 50"))
+    too_late = await owner.accepted(owner.request("bash", within_s=-1, command="touch effect"))
+    for request in (by_call, by_run, too_late):
+        assert (await owner.result(request)).error_kind == "timeout"
+    assert (await owner.bash("ls")).content["stdout"] == ""
+
+
+async def test_cancelling_kills_the_whole_tree_and_keeps_what_was_written(owner: Owner) -> None:
+    """Target: gone within two seconds."""
+    command = "echo early; trap '' TERM; (setsid sleep 7801.5 &); nohup sleep 7802.5 & sleep 7803.5"
+    request = await owner.accepted(owner.request("bash", command=command))
+    for word in ("7801.5", "7802.5", "7803.5"):
+        await begins(word)
+    assert (await owner.cancel(request)).answer == "accepted"
+    for word in ("7801.5", "7802.5", "7803.5"):
+        await is_gone(word, within_s=2)
+    result = await owner.result(request)
+    assert (result.error_kind, result.content["stdout"]) == ("cancelled", "early\n")
+    assert (await owner.cancel(request)).answer == "done"
+
+
+async def test_a_long_output_is_stored_whole(owner: Owner, runners_nats: SecuredNats) -> None:
+    result = await owner.bash("seq 1 400000")
+    assert result.truncated and len(str(result.content["stdout"])) <= 10_000
+    assert result.output_ref is not None
+    async with await runners_nats.connect(GATEWAY_FILES) as reader:
+        whole = await Objects(reader, OUTPUTS).get(result.output_ref)
+    assert whole.decode().splitlines() == [str(number) for number in range(1, 400_001)]
+
+
+async def test_a_result_too_large_for_an_event_says_so(owner: Owner) -> None:
+    """A refused path comes back in the message that refuses it."""
+    result = await owner.call("write_file", path="x" * (MAX_RESULT_BYTES + 1), content="")
+    assert (result.error_kind, result.is_error) == ("output_limit", True)
+    assert len(result.model_dump_json()) < 1000
+
+
+async def test_a_written_file_is_named_in_the_result(owner: Owner) -> None:
+    result = await owner.call("write_file", path="a/b.txt", content="hello")
+    assert [(change.path, change.change) for change in result.changed] == [("a/b.txt", "created")]
+    assert (await owner.call("read_file", path="a/b.txt")).content["content"] == "hello"
+
+
+async def test_progress_tells_of_the_start_and_of_output_in_pieces(
+    runners_nats: SecuredNats, runner: RunnerProcess
+) -> None:
+    seen: asyncio.Queue[CallProgress] = asyncio.Queue()
+    async with owning(runners_nats, runner) as owner:
+
+        async def received(message: Message) -> None:
+            seen.put_nowait(CallProgress.model_validate_json(message.data))
+
+        await owner.gateway.subscribe(subjects.tool_progress(owner.tenant, owner.conversation), received)
+        await owner.gateway.ready()
+        command = f"printf 'x%.0s' {{1..10000}}; echo end >&2; {WAIT_FOR_GO}"
+        request = await owner.accepted(owner.request("bash", command=command))
+        async with asyncio.timeout(PATIENCE_S):
+            first = await seen.get()
+            pieces = [await seen.get() for _ in range(4)]
+        await go(owner)
+        await owner.result(request)
+    assert (first.kind, first.tool_call_id, first.runner) == ("started", request.call.id, runner.id)
+    assert all(piece.kind == "output" and len(piece.text) <= 4096 for piece in pieces)
+    assert "".join(piece.text for piece in pieces if piece.stream == "stdout") == "x" * 10_000
+    assert "".join(piece.text for piece in pieces if piece.stream == "stderr") == "end\n"
+
+
+async def test_a_full_runner_answers_busy(runners: Runners, runners_nats: SecuredNats) -> None:
+    runner = runners.start(BANKSMAN_TOOL_RUNNER__QUEUE_CAPACITY="1")
+    async with owning(runners_nats, runner) as owner:
+        first = await owner.accepted(owner.request("bash", command=WAIT_FOR_GO))
+        second = owner.request("bash", command="true")
+        assert (await owner.send(second)).answer == "busy"
+        await go(owner)
+        await owner.result(first)
+        await owner.result(await owner.accepted(second))

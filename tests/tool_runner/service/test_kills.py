@@ -1,0 +1,61 @@
+"""A runner that is killed while it starts commands, at any moment of their start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+
+import pytest
+from tests.support.fixtures import SecuredNats
+from tests.support.patience import PATIENCE_S
+from tests.tool_runner.service.owner import Owner, owning
+from tests.tool_runner.service.processes import Runners, running
+
+from banksman.contracts.ids import new_id
+from banksman.tool_runner.sandbox.processes import wait_exit
+
+CALLS = 4
+"""In flight at the moment of a kill: a runner starts no more at a time on one core."""
+SPREAD_S = 0.02
+
+
+async def start_one(owner: Owner, delay_s: float, script: str) -> None:
+    await asyncio.sleep(delay_s)
+    request = owner.request("bash", command=script)
+    await owner.accepted(request.model_copy(update={"conversation_id": new_id("c")}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_runner_killed_while_it_starts_commands_leaves_nobody(
+    runners: Runners, runners_nats: SecuredNats, seed: int
+) -> None:
+    """The calls are admitted over 20 ms, so one kill meets each at another moment of its start."""
+    moments = random.Random(seed)
+    runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(CALLS))
+    spawner = os.pidfd_open(runner.spawner)
+    script = f"sleep 7851.{seed}"
+    async with owning(runners_nats, runner) as owner:
+        async with asyncio.TaskGroup() as calls:
+            for _ in range(CALLS):
+                calls.create_task(start_one(owner, moments.uniform(0, SPREAD_S), script))
+        await asyncio.sleep(moments.uniform(0, SPREAD_S))
+        runner.signal(signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            await wait_exit(spawner)
+        os.close(spawner)
+        assert not running(script) and not running(f"7851.{seed}")
+        await runner.ended()
+
+
+def test_a_start_deletes_what_interrupted_writes_left(runners: Runners) -> None:
+    runner = runners.start()
+    runner.signal(signal.SIGKILL)
+    runner.wait()
+    left = runner.root / "acme" / "c1" / "deep" / ".banksman-0123.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_text("half")
+    left.with_name("whole.txt").write_text("whole")
+    runner.start()
+    assert [path.name for path in left.parent.iterdir()] == ["whole.txt"]

@@ -1,0 +1,203 @@
+"""Who may execute: a lease that ends with its process, its broker, or its clock."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.fixtures import SecuredNats
+from tests.tool_runner.service.owner import Owner, owning
+from tests.tool_runner.service.processes import WAIT_S, Runners, begins, is_gone, until
+
+from banksman.bus.dead import dead_letters
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallFinished, LateResult, RunnerLease
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.ids import new_id
+from banksman.deployment.users import OPERATOR, TOOL_RUNNER
+from banksman.runs.lease import Lease, LeaseLost
+from banksman.runs.settle import unknown
+
+
+async def sleeping(owner: Owner, word: str) -> None:
+    """A command that runs until somebody ends it."""
+    await owner.accepted(owner.request("bash", command=f"sleep {word}"))
+    await begins(word)
+
+
+async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoch(
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
+) -> None:
+    runner = runners.start(**backend)
+    async with owning(runners_nats, runner) as owner:
+        request = await owner.accepted(owner.request("bash", command="echo once >> log; sleep 7811.5"))
+        await begins("7811.5")
+        first = runner.identity
+        runner.signal(signal.SIGKILL)
+        await is_gone("7811.5", within_s=WAIT_S)
+        # The broker looks for ended keys a few times a second.
+        await owner.lease_ended(within_s=4)
+        await runner.ended()
+        await asyncio.to_thread(runner.start)
+        assert runner.identity == {"runner": first["runner"], "epoch": first["epoch"] + 1}
+        assert (await owner.send(request)).answer == "wrong_epoch"
+        lease = await owner.lease()
+        assert lease is not None and lease.value.runner_epoch == runner.epoch
+        again = request.model_copy(update={"runner_epoch": runner.epoch})
+        await owner.accepted(again)
+        # Comes after the repeated request, whose attempt has started and so did not run again.
+        assert (await owner.bash("cat log")).content["stdout"] == "once\n"
+        facts = await owner.slots.facts(owner.tenant, request.attempt)
+        assert facts.started is not None and facts.started.runner_epoch == first["epoch"]
+        assert facts.result is None
+
+
+async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_thaws(
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
+) -> None:
+    runner = runners.start(**backend)
+    async with owning(runners_nats, runner) as owner:
+        await sleeping(owner, "7821.5")
+        queued = await owner.accepted(owner.request("bash", command="touch effect"))
+        runner.signal(signal.SIGSTOP)
+        asked = owner.request("bash", command="touch effect")
+        with pytest.raises(Unavailable):
+            await owner.send(asked, timeout_s=0.2)
+        await owner.lease_ended(within_s=4)
+        runner.signal(signal.SIGCONT)
+        await is_gone("7821.5", within_s=WAIT_S)
+        assert await runner.ended() not in (0, None)
+        for request in (queued, asked):
+            assert (await owner.slots.facts(owner.tenant, request.attempt)).started is None
+        await asyncio.to_thread(runner.start)
+        assert (await owner.bash("ls")).content["stdout"] == ""
+
+
+async def test_what_a_frozen_runner_still_had_is_a_note_beside_the_result_that_was_declared(
+    runners: Runners, runners_nats: SecuredNats
+) -> None:
+    runner = runners.start()
+    async with (
+        owning(runners_nats, runner) as owner,
+        await runners_nats.connect(OPERATOR) as operator,
+    ):
+        command = "sh -c 'until [ -e go ]; do sleep 0.02; done; echo seen too late' 7825.5"
+        request = await owner.accepted(owner.request("bash", command=command))
+        await owner.started(request)
+        await begins("7825.5")
+        runner.signal(signal.SIGSTOP)
+        await owner.lease_ended(within_s=WAIT_S)
+        (runner.root / owner.tenant / owner.conversation / "go").touch()
+        await is_gone("7825.5", within_s=WAIT_S)
+        declared = unknown(request.call.id, "the machine that ran it went away")
+        finished = CallFinished(conversation_id=owner.conversation, attempt=request.attempt, result=declared)
+        assert (await owner.slots.put_result(owner.tenant, finished)).fresh
+        runner.signal(signal.SIGCONT)
+        assert await runner.ended() not in (0, None)
+        facts = await owner.slots.facts(owner.tenant, request.attempt)
+        assert facts.result == finished and (await owner.result(request)) == declared
+        subject = subjects.tool_result(owner.tenant, request.attempt)
+        [letter] = [one.letter async for one in dead_letters(operator) if one.letter.subject == subject]
+        assert letter.reason.startswith("late_result: ")
+        note = LateResult.model_validate_json(base64.b64decode(letter.payload_base64))
+        assert note.result.content["stdout"] == "seen too late\n"
+        assert (note.runner, note.runner_epoch, note.digest) == (runner.id, 1, request.digest)
+
+
+async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: SecuredNats) -> None:
+    """Nobody renews here, as in a frozen process: then it does not hold, whatever the broker knows."""
+    held = RunnerLease(runner=new_id("r"), runner_epoch=1)
+    async with await runners_nats.connect(TOOL_RUNNER) as bus:
+        lease = Lease(bus, held, load=lambda: 0)
+        assert not lease.holds
+        await lease.take()
+        assert lease.holds
+
+        async def is_over() -> bool:
+            return not lease.holds
+
+        await until(is_over, within_s=2.5)
+        with pytest.raises(LeaseLost):
+            await lease.keep()
+
+
+@pytest.mark.one_server
+async def test_a_runner_without_its_broker_ends_itself_and_its_commands(own_runners: Runners) -> None:
+    runner = own_runners.start()
+    async with owning(own_runners.secured, runner) as owner:
+        await sleeping(owner, "7831.5")
+    own_runners.secured.server.pause()
+    await is_gone("7831.5", within_s=5)
+    assert await runner.ended() not in (0, None)
+    own_runners.secured.server.resume()
+
+
+def test_two_processes_never_share_a_volume(runners: Runners) -> None:
+    runner = runners.start()
+    with pytest.raises(RuntimeError, match="two never share a directory"):
+        runners.start(root=runner.root)
+    assert runner.epoch == 1
+
+
+async def test_a_runner_whose_sandbox_does_not_hold_refuses_calls_and_says_what_is_missing(
+    runners: Runners, runners_nats: SecuredNats, tmp_path: Path
+) -> None:
+    runner = runners.make(PATH=str(tmp_path))
+    runner.start(ready=False)
+    said = runner.readiness()
+    assert said is not None and not said["ready"]
+    assert "bubblewrap" in said["problems"]["sandbox"]
+    async with owning(runners_nats, runner) as owner:
+        lease = await owner.lease()
+        assert lease is not None and not lease.value.serving
+        assert "bubblewrap" in (lease.value.problem or "")
+        answer = await owner.send(owner.request("bash", command="true"))
+        assert answer.answer == "refused" and "bubblewrap" in (answer.reason or "")
+
+
+async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_more(
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
+) -> None:
+    runner = runners.start(**backend)
+    async with owning(runners_nats, runner) as owner:
+        request = await owner.accepted(owner.request("bash", command="sleep 1.5; echo done"))
+        await begins("1.5")
+        runner.signal(signal.SIGTERM)
+        refused = owner.request("bash", command="true")
+        async with asyncio.timeout(WAIT_S):
+            while (await owner.send(refused)).answer != "busy":
+                refused = owner.request("bash", command="true")
+        lease = await owner.lease()
+        assert lease is not None and not lease.value.serving
+        assert (await owner.result(request)).content["stdout"] == "done\n"
+        assert await runner.ended() == 0
+        assert await owner.lease() is None
+
+
+async def test_a_call_that_outlasts_the_drain_is_killed_and_has_a_result(
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
+) -> None:
+    runner = runners.start(BANKSMAN_TOOL_RUNNER__DRAIN_S="0.2", **backend)
+    async with owning(runners_nats, runner) as owner:
+        request = await owner.accepted(owner.request("bash", command="echo early; sleep 7841.5"))
+        await begins("7841.5")
+        runner.signal(signal.SIGTERM)
+        result = await owner.result(request)
+        assert (result.error_kind, result.content["stdout"]) == ("cancelled", "early\n")
+        await is_gone("7841.5", within_s=WAIT_S)
+        assert await runner.ended() == 0
+
+
+async def test_a_runner_with_a_key_of_its_own_serves_under_its_own_id(north: Runners) -> None:
+    runner = north.start(user="tool-runner-north", BANKSMAN_TOOL_RUNNER__RUNNER="north")
+    async with owning(north.secured, runner) as owner:
+        assert (await owner.bash("echo mine")).content["stdout"] == "mine\n"
+        lease = await owner.lease()
+        assert lease is not None and lease.value.runner == "north"
+    south = north.make(user="tool-runner-north", BANKSMAN_TOOL_RUNNER__RUNNER="south")
+    with pytest.raises(RuntimeError, match=r"may not publish"):
+        south.start()

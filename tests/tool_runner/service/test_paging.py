@@ -1,0 +1,46 @@
+"""A long output, from the command to the model's last page, over the real runner (R41 Q2)."""
+
+from __future__ import annotations
+
+from tests.support.fixtures import SecuredNats
+from tests.tool_runner.service.owner import Owner
+
+from banksman.bus.names import OUTPUTS
+from banksman.bus.objects import Objects
+from banksman.deployment.users import GATEWAY_FILES
+
+
+async def test_a_megabyte_of_output_is_paged_through_and_kept_whole_for_people(
+    owner: Owner, runners_nats: SecuredNats
+) -> None:
+    result = await owner.bash("seq -w 150000")
+    expected = "".join(f"{number:06d}\n" for number in range(1, 150_001))
+
+    pages, offset = "", 0
+    while offset is not None:
+        part = await owner.call("read_file", path=result.content["full_output_path"], offset=offset)
+        assert len(str(part.content["content"])) <= 10_000
+        pages += str(part.content["content"])
+        offset = part.content.get("next_offset")
+
+    assert len(expected) > 1_000_000
+    assert pages == expected
+    assert result.output_ref is not None
+    async with await runners_nats.connect(GATEWAY_FILES) as files:
+        assert await Objects(files, OUTPUTS).get(result.output_ref) == expected.encode()
+
+
+async def test_a_file_of_five_megabytes_is_paged_through(owner: Owner) -> None:
+    made = await owner.bash("seq -w 750000 > numbers.txt; wc -c < numbers.txt")
+    total = int(str(made.content["stdout"]))
+
+    seen, offset, last = 0, 0, ""
+    while offset is not None:
+        part = await owner.call("read_file", path="numbers.txt", offset=offset)
+        assert part.content["offset"] == seen
+        seen += len(str(part.content["content"]))
+        last = str(part.content["content"])
+        offset = part.content.get("next_offset")
+
+    assert seen == total > 5_000_000
+    assert last.endswith("749999\n750000\n")

@@ -1,0 +1,47 @@
+"""A server without runners for each test that makes its own, and one with a runner for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.fixtures import SecuredNats, secured_server
+from tests.tool_runner.service.processes import RunnerProcess, Runners
+from tests.tool_runner.workspaces.platform import Platform, platform, started
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Generator[SecuredNats]:
+    """A server of the test's own, so that all runners on it are the test's."""
+    with secured_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def runners(secured: SecuredNats) -> Iterator[Runners]:
+    made = Runners(secured)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def shared_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
+    with secured_server(tmp_path_factory.mktemp("keys")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def runner(shared_nats: SecuredNats) -> Iterator[RunnerProcess]:
+    """One runner that copies at once what changed. Never end it."""
+    made = Runners(shared_nats)
+    yield started(made, 1)[0]
+    made.close()
+
+
+@pytest.fixture
+async def here(shared_nats: SecuredNats, runner: RunnerProcess) -> AsyncGenerator[Platform]:
+    """The platform with the shared runner, and a tenant of the test's own."""
+    async with platform(shared_nats) as made:
+        await made.sees(runner)
+        yield made

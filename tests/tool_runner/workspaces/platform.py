@@ -1,0 +1,246 @@
+"""What the services of APP do with workspaces: they place calls and files, and hear what runners report."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from tests.support.fixtures import SecuredNats
+from tests.tool_runner.service.processes import RunnerProcess, Runners
+
+from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.bus.clock import BrokerClock
+from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane
+from banksman.bus.kv import Bucket
+from banksman.bus.messages import Message
+from banksman.bus.names import AGENTS, OWNERS, WORKSPACES
+from banksman.bus.objects import ObjectInfo, Objects
+from banksman.bus.slots import CallSlots, StoredFact, watch_results
+from banksman.contracts import subjects
+from banksman.contracts.calls import (
+    CallAnswer,
+    CallFinished,
+    CallRequest,
+    FileAnswer,
+    FileList,
+    FileRead,
+    FileWrite,
+)
+from banksman.contracts.ids import attempt_id, new_id
+from banksman.contracts.subjects import ANY
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport
+from banksman.deployment.users import AGENT, OPERATOR_FILES, TOOL_RUNNER
+from banksman.runs.placement import Placements
+from banksman.runs.ports import Placement
+from banksman.runs.settle import ASK_AGAIN_S
+
+WAIT_S = 20.0
+"""For what takes a moment, on a machine that has more to do."""
+AGAIN_S = 0.05
+
+T = TypeVar("T")
+
+
+async def until(look: Callable[[], Awaitable[T | None]], within_s: float = WAIT_S) -> T:
+    """Look again and again until there is something to see: what other processes do tells nobody here."""
+    async with asyncio.timeout(within_s):
+        while not (seen := await look()):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(AGAIN_S)
+        return seen
+
+
+@dataclass
+class Platform:
+    """One agent, as far as workspaces go, with rights as in a deployment."""
+
+    bus: Bus
+    placements: Placements
+    store: Objects
+    """Copies, as the operator sees them."""
+    tenant: str = field(default_factory=lambda: new_id("t"))
+    _finished: defaultdict[str, asyncio.Future[ToolResult]] = field(
+        default_factory=lambda: defaultdict(asyncio.get_running_loop().create_future)
+    )
+
+    @property
+    def slots(self) -> CallSlots:
+        return CallSlots(self.bus)
+
+    async def on_fact(self, fact: StoredFact) -> None:
+        stored = fact.decode()
+        if isinstance(stored, CallFinished):
+            self._finished[stored.attempt].set_result(stored.result)
+
+    async def record(self, conversation: str) -> WorkspaceOwner:
+        entry = await Bucket(self.bus, OWNERS, WorkspaceOwner).get(f"{self.tenant}.{conversation}")
+        assert entry is not None, f"{conversation} was never placed"
+        return entry.value
+
+    async def recorded(
+        self, conversation: str, holds: Callable[[WorkspaceOwner], bool], within_s: float = WAIT_S
+    ) -> WorkspaceOwner:
+        """Wait until the record of a workspace says something."""
+
+        async def read() -> WorkspaceOwner | None:
+            record = await self.record(conversation)
+            return record if holds(record) else None
+
+        return await until(read, within_s)
+
+    async def clean(self, conversation: str) -> WorkspaceOwner:
+        """Wait until the last copy of a workspace has all its changes."""
+        return await self.recorded(conversation, lambda record: not record.dirty)
+
+    async def place(self, conversation: str) -> Placement | None:
+        return await self.placements.place(self.tenant, conversation, None)
+
+    async def placed(self, conversation: str, *, within_s: float = WAIT_S) -> Placement:
+        """Place a workspace, as soon as it can be."""
+        return await until(lambda: self.place(conversation), within_s)
+
+    def request(
+        self, placement: Placement, conversation: str, tool: str, *, idempotent: bool, **arguments: Any
+    ) -> CallRequest:
+        """A call of a run, as its owner sends it."""
+        call = ToolCall(id=new_id("k"), name=tool, arguments=arguments, idempotent=idempotent)
+        return CallRequest(
+            tenant=self.tenant,
+            conversation_id=conversation,
+            run_id=f"{conversation}-r",
+            attempt=attempt_id(call.id, 1),
+            call=call,
+            digest=call.digest,
+            runner_epoch=placement.runner_epoch,
+            deadline=datetime.now(UTC) + timedelta(seconds=120),
+            place=placement.place,
+        )
+
+    async def send(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+        return await self.placements.call(placement, request)
+
+    async def begin(self, conversation: str, tool: str, **arguments: Any) -> tuple[Placement, CallRequest]:
+        """Place a call and send it until a runner takes it."""
+        idempotent = tool == "read_file"
+        placement = await self.placed(conversation)
+        request = self.request(placement, conversation, tool, idempotent=idempotent, **arguments)
+        return await self._taken(placement, request)
+
+    async def _taken(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
+        conversation = request.conversation_id
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                answer = await self.send(placement, request)
+                if answer is not None and answer.answer == "accepted":
+                    return placement, request
+                await asyncio.sleep(AGAIN_S)
+                placement = await self.placed(conversation)
+                again = {"runner_epoch": placement.runner_epoch, "place": placement.place}
+                request = request.model_copy(update=again)
+
+    async def result(self, request: CallRequest) -> ToolResult:
+        async with asyncio.timeout(WAIT_S):
+            return await asyncio.shield(self._finished[request.attempt])
+
+    async def call(self, conversation: str, tool: str, **arguments: Any) -> tuple[Placement, ToolResult]:
+        """Have a call executed; asked for again every now and then, as the owner of a run does."""
+        placement, request = await self.begin(conversation, tool, **arguments)
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ASK_AGAIN_S):
+                        return placement, await asyncio.shield(self._finished[request.attempt])
+                placement, request = await self._asked_again(placement, request)
+
+    async def _asked_again(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
+        answer = await self.send(placement, request)
+        if answer is not None and answer.answer in ("accepted", "done"):
+            return placement, request
+        return await self._taken(placement, request)
+
+    async def bash(self, conversation: str, command: str) -> str:
+        """What a command writes."""
+        _, result = await self.call(conversation, "bash", command=command)
+        assert not result.is_error, result.content
+        return str(result.content["stdout"])
+
+    async def write(self, conversation: str, path: str, data: bytes) -> FileAnswer:
+        """Upload one small file."""
+        encoded = base64.b64encode(data).decode()
+        request = FileWrite(path=path, upload=new_id("u"), offset=0, data_base64=encoded, last=True)
+        return await self.placements.files(self.tenant, conversation, request)
+
+    async def read(self, conversation: str, path: str) -> FileAnswer:
+        return await self.placements.files(self.tenant, conversation, FileRead(path=path))
+
+    async def paths(self, conversation: str) -> list[str]:
+        answer = await self.placements.files(self.tenant, conversation, FileList())
+        assert answer.error is None
+        return [entry.path for entry in answer.items]
+
+    async def stored(self, conversation: str) -> list[ObjectInfo]:
+        """What the store holds of a workspace's copies, sorted by name."""
+        prefix = f"{self.tenant}/{conversation}/"
+        return sorted([info async for info in self.store.list(prefix)], key=lambda info: info.name)
+
+    async def sees(self, *runners: RunnerProcess) -> None:
+        """Wait until this process knows that just these runners are alive."""
+        wanted = {(runner.id, runner.epoch) for runner in runners}
+
+        async def seen() -> bool:
+            return {(one.runner, one.runner_epoch) for one in self.placements.leases()} == wanted
+
+        await until(seen)
+
+
+@asynccontextmanager
+async def platform(
+    secured: SecuredNats, *, wait_s: float = 60.0, hears: bool = True
+) -> AsyncIterator[Platform]:
+    """The platform beside the runners of a server. Unless it `hears`, it answers no report of a copy."""
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(await secured.connect(AGENT))
+        files = await stack.enter_async_context(await secured.connect(OPERATOR_FILES))
+        placements = await stack.enter_async_context(Placements(bus, BrokerClock(bus), wait_s=wait_s))
+        made = Platform(bus, placements, Objects(files, WORKSPACES))
+        await stack.enter_async_context(hearing(bus, copies=hears))
+        await watch_results(bus, made.on_fact, tenant=made.tenant)
+        await bus.ready()
+        yield made
+
+
+def hearing(bus: Bus, *, copies: bool) -> ControlPlane:
+    """What agents answer to runners that tell of their workspaces; to those with a copy only if wanted."""
+    reports = WorkspaceReports(bus)
+
+    async def on_report(message: Message) -> bytes | None:
+        report = WorkspaceReport.model_validate_json(message.data)
+        return await reports.on_report(message) if copies or report.snapshot is None else None
+
+    control = ControlPlane(bus, title="reports")
+    control.serve(subjects.workspace_report(ANY, ANY, ANY), on_report, queue=AGENTS)
+    return control
+
+
+def home(runners: tuple[RunnerProcess, ...], runner_id: str) -> RunnerProcess:
+    """The process behind the id of a runner."""
+    return next(runner for runner in runners if runner.id == runner_id)
+
+
+def started(runners: Runners, count: int, **settings: str) -> tuple[RunnerProcess, ...]:
+    """Runners that copy at once what changed, begun together."""
+    chosen = {"BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "0.05", **settings}
+    made = tuple(runners.make(user=TOOL_RUNNER, root=None, **chosen) for _ in range(count))
+    for runner in made:
+        runner.begin()
+    for runner in made:
+        runner.wait_ready()
+    return made

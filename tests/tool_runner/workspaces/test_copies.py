@@ -1,0 +1,254 @@
+"""Copies of workspaces: made when something changed and nothing runs, atomic, and one is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.tool_runner.service.processes import RunnerProcess, Runners, begins
+from tests.tool_runner.workspaces.platform import Platform, platform, started, until
+
+from banksman.bus.clock import BrokerClock
+from banksman.bus.connection import Bus
+from banksman.bus.names import WORKSPACES
+from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
+from banksman.contracts.workspaces import SnapshotManifest
+from banksman.deployment.users import TOOL_RUNNER
+from banksman.tool_runner.holdings import Holdings
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.keeper import Keeper
+from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.reports import Reports
+from banksman.tool_runner.settings import CopySettings
+from banksman.tool_runner.snapshots import Snapshots
+from banksman.tool_runner.workspace import WorkspaceStore
+
+pytestmark = pytest.mark.timeout(300)
+"""Seconds: processes are started and killed, which takes its time on a busy machine."""
+
+
+async def is_missing(path: Path) -> bool:
+    return not await asyncio.to_thread(path.exists)
+
+
+async def manifest(here: Platform, conversation: str) -> SnapshotManifest:
+    """The description of the copy that counts."""
+    snapshot = (await here.record(conversation)).snapshot
+    assert snapshot is not None
+    data = await here.store.get(f"{here.tenant}/{conversation}/{snapshot.id}")
+    assert hashlib.sha256(data).hexdigest() == snapshot.manifest_digest
+    return SnapshotManifest.model_validate_json(data)
+
+
+async def test_a_workspace_that_changed_is_copied_when_it_is_idle(here: Platform) -> None:
+    before = datetime.now(UTC)
+    await here.bash("c1", "mkdir d; echo one > d/a; echo two > b")
+    record = await here.clean("c1")
+    assert record.snapshot is not None and before <= record.snapshot.created_at <= datetime.now(UTC)
+    copy = await manifest(here, "c1")
+    assert (copy.files, copy.size) == (3, 8)
+    assert (copy.generation, copy.term) == (record.generation, 1)
+    names = [info.name for info in await here.stored("c1")]
+    assert names == [f"{here.tenant}/c1/{copy.id}", f"{here.tenant}/c1/{copy.id}/0"]
+
+
+async def test_an_upload_and_a_deletion_count_as_changes(here: Platform) -> None:
+    assert (await here.write("c1", "up.txt", b"up")).error is None
+    first = await here.clean("c1")
+    await here.write("c1", "up.txt", b"again")
+    second = await here.recorded("c1", lambda record: record.generation > first.generation)
+    assert second.generation == first.generation + 1
+    third = await here.clean("c1")
+    assert first.snapshot is not None and third.snapshot is not None
+    assert third.snapshot.id != first.snapshot.id
+
+
+async def test_reading_needs_no_copy(here: Platform) -> None:
+    await here.bash("c1", "echo text > a")
+    before = await here.clean("c1")
+    await here.call("c1", "read_file", path="a")
+    assert (await here.read("c1", "a")).text == "text\n"
+    assert await here.paths("c1") == ["a"]
+    assert await here.record("c1") == before
+
+
+async def test_a_newer_copy_replaces_the_older_one(here: Platform) -> None:
+    await here.bash("c1", "echo one > a")
+    old = (await here.clean("c1")).snapshot
+    await here.bash("c1", "echo two > a")
+    new = (await here.clean("c1")).snapshot
+    assert old is not None and new is not None
+
+    async def only_new() -> bool:
+        return all(new.id in info.name for info in await here.stored("c1"))
+
+    await until(only_new)
+    assert len(await here.stored("c1")) == 2
+
+
+async def test_no_copy_is_made_while_a_call_runs(here: Platform) -> None:
+    """Other workspaces are copied meanwhile, so it was not for want of time."""
+    _, request = await here.begin("c1", "bash", command="echo half > a; sleep 7901.5 & wait")
+    await begins("7901.5")
+    await here.bash("c2", "echo whole > a")
+    await here.clean("c2")
+    record = await here.record("c1")
+    assert record.dirty and record.snapshot is None and await here.stored("c1") == []
+    await here.placements.cancel((await here.placed("c1")), here.tenant, request.attempt)
+    assert (await here.result(request)).error_kind == "cancelled"
+    await here.clean("c1")
+
+
+async def test_the_record_says_changed_before_the_first_change_begins(here: Platform) -> None:
+    """Also for a call that somebody sent as one that changes nothing: the tool's own definition counts."""
+    placement, first = await here.begin("c1", "bash", command="echo one > a")
+    await here.result(first)
+    before = await here.clean("c1")
+    forged = here.request(
+        placement, "c1", "bash", idempotent=True, command="echo two > a; until [ -e go ]; do sleep 0.02; done"
+    )
+    await here.send(placement, forged)
+    during = await here.recorded("c1", lambda record: record.dirty)
+    assert during.generation == before.generation + 1
+    await here.write("c1", "go", b"")
+    assert not (await here.result(forged)).is_error
+    facts = await here.slots.facts(here.tenant, forged.attempt)
+    assert facts.started is not None
+
+
+async def test_what_is_larger_than_one_object_is_stored_in_parts(here: Platform) -> None:
+    await here.bash("c1", "head -c 40000000 /dev/urandom > big")
+    await here.clean("c1")
+    copy = await manifest(here, "c1")
+    assert len(copy.parts) == 3 and copy.size == 40_000_000
+    assert all(part.size <= MAX_OBJECT_BYTES for part in copy.parts)
+
+
+async def test_a_workspace_that_unpacks_to_more_than_allowed_is_not_copied(runners: Runners) -> None:
+    """A hole costs no disk and so no quota, but a copy that may be restored could not hold it."""
+    limit = {"BANKSMAN_TOOL_RUNNER__LIMITS__WORKSPACE__MAX_BYTES": "1000000"}
+    (runner,) = started(runners, 1, **limit)
+    async with platform(runners.secured) as here:
+        await here.sees(runner)
+        await here.bash("c1", "truncate -s 2000000 sparse")
+        await here.bash("c2", "echo small > a")
+        await here.clean("c2")
+
+        async def is_said() -> bool:
+            return "c1: no copy is made: its files have more than 1000000 bytes" in runner.log
+
+        await until(is_said)
+        assert (await here.record("c1")).dirty and await here.stored("c1") == []
+
+
+async def test_a_runner_that_ends_in_order_leaves_a_copy_of_everything(runners: Runners) -> None:
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S="3600")
+    async with platform(runners.secured) as here:
+        await here.sees(runner)
+        for conversation in ("c1", "c2", "c3"):
+            await here.bash(conversation, "echo kept > a")
+        runner.signal(signal.SIGTERM)
+        assert await runner.ended() == 0
+        for conversation in ("c1", "c2", "c3"):
+            record = await here.record(conversation)
+            assert not record.dirty and record.snapshot is not None
+
+
+async def test_a_copy_that_was_interrupted_is_no_copy_and_its_parts_go(runners: Runners) -> None:
+    """Wherever the runner is killed: a copy counts only once it is in the record."""
+    (runner,) = started(runners, 1)
+    async with platform(runners.secured, hears=False) as before:
+        await before.sees(runner)
+        await before.bash("c1", "head -c 40000000 /dev/urandom > big")
+        parts = await until(lambda: before.stored("c1"))
+        runner.signal(signal.SIGKILL)
+        await runner.ended()
+    interrupted = parts[0].name.split("/")[2]
+    async with platform(runners.secured) as here:
+        here.tenant = before.tenant
+        record = await here.record("c1")
+        assert record.dirty and record.snapshot is None
+        runner.start()
+        copied = await here.clean("c1")
+        assert copied.snapshot is not None and copied.snapshot.id != interrupted
+        assert not [info for info in await here.stored("c1") if interrupted in info.name]
+        assert (await manifest(here, "c1")).size == 40_000_000
+
+
+async def test_idle_files_may_be_in_the_copy_only(runners: Runners) -> None:
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
+    async with platform(runners.secured) as here:
+        await here.sees(runner)
+        await here.bash("c1", "echo kept > a")
+        await here.clean("c1")
+        await until(lambda: is_missing(runner.root / here.tenant / "c1"))
+        assert await here.bash("c1", "cat a; echo more >> a") == "kept\n"
+        record = await here.clean("c1")
+        assert (record.term, record.loss) == (1, None)
+        assert await here.bash("c1", "cat a") == "kept\nmore\n"
+
+
+async def test_a_deleted_conversation_leaves_no_files_and_no_copies(
+    here: Platform, runner: RunnerProcess
+) -> None:
+    await here.bash("c1", "echo secret > a")
+    await here.clean("c1")
+    assert await here.stored("c1")
+    await here.placements.forget(here.tenant, "c1")
+    assert await here.stored("c1") == []
+    assert not (runner.root / here.tenant / "c1").exists()
+    assert not list((runner.root / ".records").glob(f"{here.tenant}.c1*"))
+
+
+async def test_a_conversation_that_is_deleted_while_its_runner_is_away_goes_when_it_is_back(
+    runners: Runners,
+) -> None:
+    away, helper = started(runners, 2)
+    async with platform(runners.secured) as here:
+        await here.sees(away, helper)
+        conversation = "c0"
+        while (await here.placed(conversation)).runner != away.id:
+            conversation = f"c{int(conversation[1:]) + 1}"
+        await here.bash(conversation, "echo secret > a")
+        await here.clean(conversation)
+        away.signal(signal.SIGKILL)
+        await away.ended()
+        await here.sees(helper)
+        await here.placements.forget(here.tenant, conversation)
+        assert await here.stored(conversation) == []
+        assert (away.root / here.tenant / conversation).exists()
+        away.start()
+        await until(lambda: is_missing(away.root / here.tenant / conversation))
+
+
+async def test_copies_that_nobody_knows_of_are_collected(runners: Runners) -> None:
+    """By any runner; the one that counts stays, and so do those of workspaces that are not known."""
+    (runner,) = started(runners, 1)
+    async with (
+        platform(runners.secured) as here,
+        await runners.secured.connect(TOOL_RUNNER) as bus,
+    ):
+        await here.sees(runner)
+        await here.bash("c1", "echo kept > a")
+        copy = (await here.clean("c1")).snapshot
+        assert copy is not None
+        await here.store.put("no tenant/of.ours/s/0", b"what any runner may write")
+        for name in ("c1/sold/0", "c1/sold/2", "unknown/sold", "unknown/sold/0"):
+            await here.store.put(f"{here.tenant}/{name}", b"left by a runner that was killed")
+        await keeper(bus, runners.directory()).collect(datetime.now(UTC))
+        left = [info.name for info in await here.stored("c1")]
+        assert left == [f"{here.tenant}/c1/{copy.id}", f"{here.tenant}/c1/{copy.id}/0"]
+        assert len(await here.stored("unknown")) == 2
+
+
+def keeper(bus: Bus, root: Path) -> Keeper:
+    """What looks after workspaces, of another runner, which has none."""
+    identity, limits = sandbox_identity(), WorkspaceLimits()
+    snapshots = Snapshots(Objects(bus, WORKSPACES), root / ".copies", identity, limits, BrokerClock(bus).now)
+    reports = Reports(bus, "r-other")
+    holdings = Holdings(WorkspaceStore(root, identity, limits), snapshots, reports, runner_epoch=1)
+    return Keeper(holdings, snapshots, reports, CopySettings())

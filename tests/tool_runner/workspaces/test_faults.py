@@ -1,0 +1,107 @@
+"""Faults of files and disks: they are told, they end no runner, and nothing old is taken for the truth."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.fixtures import secured_server
+from tests.tool_runner.service.processes import RunnerProcess, Runners
+from tests.tool_runner.workspaces.platform import Platform, platform, started, until
+from tests.tool_runner.workspaces.test_copies import is_missing
+
+pytestmark = pytest.mark.timeout(300)
+"""Seconds: processes are started and killed, which takes its time on a busy machine."""
+
+ODD = r"""
+printf odd > $'bad-\xff\xfe name'; ln -s $'to-\xff' link; mkfifo pipe
+touch -d '1800-01-01' old; touch -d '@99999999999' far; touch -d '@9000000000000000' farther || true
+mkdir -p shut/in; echo shut > shut/in/file; chmod 0 shut/in/file shut/in shut
+python3 -c "import socket; socket.socket(socket.AF_UNIX).bind('door')"
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Runners]:
+    """Runners on a server that knows runner `r1` by a key of its own."""
+    with secured_server(tmp_path, runners=("r1",)) as secured:
+        made = Runners(secured)
+        yield made
+        made.close()
+
+
+async def test_whatever_files_a_command_leaves_they_are_copied_and_restored(runners: Runners) -> None:
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
+    async with platform(runners.secured) as here:
+        await here.sees(runner)
+        await here.bash("c1", ODD)
+        await here.clean("c1")
+        await until(lambda: is_missing(runner.root / here.tenant / "c1"))
+        names = r"cat $'bad-\xff\xfe name'; readlink link | od -An -c; chmod 700 shut shut/in; ls shut/in"
+        seen = await here.bash("c1", f"{names}; ls old far farther")
+        assert seen.split() == ["odd", "t", "o", "-", "377", "\\n", "file", "far", "farther", "old"]
+        assert (await here.record("c1")).loss is None
+
+
+async def test_a_runner_whose_volume_was_replaced_tells_what_is_missing(own: Runners) -> None:
+    """Its id is given, so it is the same runner; what changed since the last copy was on the old volume."""
+    runner = _of_its_own(own)
+    runner.start()
+    async with platform(own.secured) as here:
+        await here.sees(runner)
+        await here.bash("copied", "echo old > a")
+        copied = (await here.clean("copied")).snapshot
+        runner.signal(signal.SIGKILL)
+        await runner.ended()
+        runner = _of_its_own(own, root=runner.root, BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S="3600")
+        runner.start()
+        await here.sees(runner)
+        assert await here.bash("copied", "cat a; echo new > a") == "old\n"
+        await here.bash("fresh", "echo new > a")
+        runner.signal(signal.SIGKILL)
+        await runner.ended()
+        await here.sees()
+        replaced = _of_its_own(own)
+        replaced.start()
+        await here.sees(replaced)
+        assert await here.bash("copied", "cat a") == "old\n"
+        assert await here.bash("fresh", "ls -A") == ""
+        for conversation, copy in (("copied", copied), ("fresh", None)):
+            told = await here.recorded(conversation, lambda record: record.loss is not None)
+            assert told.loss is not None and told.loss.snapshot_ts == (copy and copy.created_at)
+
+
+async def test_a_call_whose_workspace_cannot_be_made_says_so_at_once(
+    here: Platform, runner: RunnerProcess
+) -> None:
+    """As on a full disk: the model is told, and the run does not wait for its time to be over."""
+    (runner.root / here.tenant).write_text("no directory")
+    _, result = await here.call("c1", "bash", command="touch executed")
+    assert result.error_kind == "unavailable"
+    assert "File exists" in str(result.content["error"])
+
+
+async def test_a_request_from_before_a_later_copy_is_placed_anew(runners: Runners) -> None:
+    """It waited on its way, as behind a connection that was down. The copy that it names is gone by then."""
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
+    async with platform(runners.secured) as here:
+        await here.sees(runner)
+        await here.bash("c1", "echo first > a")
+        await here.clean("c1")
+        late = await here.placed("c1")
+        request = here.request(late, "c1", "bash", idempotent=False, command="cat a")
+        await here.bash("c1", "echo second > a")
+        await here.clean("c1")
+        await until(lambda: is_missing(runner.root / here.tenant / "c1"))
+        answer = await here.send(late, request)
+        assert answer is not None and answer.answer == "wrong_epoch"
+        assert await here.bash("c1", "cat a") == "second\n"
+        assert (await here.record("c1")).loss is None
+
+
+def _of_its_own(runners: Runners, *, root: Path | None = None, **settings: str) -> RunnerProcess:
+    """A runner with an id and a key of its own, on a new volume unless one is given."""
+    own = {"BANKSMAN_TOOL_RUNNER__RUNNER": "r1", "BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "0.05"}
+    return runners.make(user="tool-runner-r1", root=root, **(own | settings))

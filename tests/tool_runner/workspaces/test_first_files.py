@@ -1,0 +1,147 @@
+"""Workspaces that start with the files of their assistant: once, whole, and never over what is there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+
+import pytest
+from tests.support.fixtures import SecuredNats
+from tests.tool_runner.service.processes import Runners
+from tests.tool_runner.workspaces.platform import Platform, home, platform, started
+
+from banksman.bus.kv import Bucket
+from banksman.bus.names import ASSISTANTS, CONVERSATIONS
+from banksman.contracts.assistant_files import AssistantFile
+from banksman.contracts.assistants import Assistant, ConversationRecord
+from banksman.deployment.users import GATEWAY
+from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
+
+pytestmark = pytest.mark.timeout(300)
+"""Seconds: processes are started and killed, which takes its time on a busy machine."""
+
+SKILL = ".claude/skills/x/run.sh"
+BINARY = bytes(range(256))
+FILES = (
+    AssistantFile(path=SKILL, content="#!/bin/sh\necho skilled\n", executable=True),
+    AssistantFile(path="data/all.bin", encoding="base64", content=base64.b64encode(BINARY).decode()),
+    AssistantFile(path="notes.md", content="naïve"),
+)
+PATHS = sorted(file.path for file in FILES)
+
+
+async def carry(
+    here: Platform, secured: SecuredNats, *conversations: str, files: tuple[AssistantFile, ...] = FILES
+) -> int:
+    """Store an assistant with files, and conversations with it, as a gateway does; gives its revision."""
+    async with await secured.connect(GATEWAY) as bus:
+        revision = await Bucket(bus, ASSISTANTS, Assistant).put(
+            f"{here.tenant}.carrier", Assistant(id="carrier", files=files)
+        )
+        for name in conversations:
+            record = ConversationRecord(
+                conversation_id=name, assistant="carrier", created_at="now", updated_at="now"
+            )
+            await Bucket(bus, CONVERSATIONS, ConversationRecord).put(f"{here.tenant}.{name}", record)
+    return revision
+
+
+async def test_a_workspace_starts_with_the_files_of_its_assistant(
+    here: Platform, shared_nats: SecuredNats
+) -> None:
+    """R66: also when reading comes first; the sandbox user owns them, and the record names the revision."""
+    revision = await carry(here, shared_nats, "c1", "c2")
+    _, first = await here.call("c1", "read_file", path="notes.md")
+    assert first.content["content"] == "naïve"
+    untouched = await here.record("c1")
+    assert (untouched.dirty, untouched.generation, untouched.loss) == (False, 0, None)
+    assert (untouched.assistant, untouched.assistant_revision) == ("carrier", revision)
+    assert await here.bash("c2", f"{SKILL}; stat -c %a {SKILL} notes.md") == "skilled\n755\n644\n"
+    assert (
+        await here.bash("c2", f"echo >> {SKILL}; echo mine >> .claude/skills/x/more; ls data") == "all.bin\n"
+    )
+    read = await here.read("c2", "data/all.bin")
+    assert base64.b64decode(read.data_base64 or "") == BINARY
+    assert await here.paths("c1") == PATHS
+
+
+async def test_what_a_client_uploads_first_is_not_replaced(here: Platform, shared_nats: SecuredNats) -> None:
+    await carry(here, shared_nats, "c1")
+    assert (await here.write("c1", "notes.md", b"the client's")).error is None
+    assert await here.bash("c1", f"cat notes.md; {SKILL}") == "the client'sskilled\n"
+
+
+async def test_they_come_once_and_a_later_revision_is_for_later_workspaces(
+    here: Platform, shared_nats: SecuredNats
+) -> None:
+    await carry(here, shared_nats, "c1", "c2")
+    await here.bash("c1", "rm notes.md; echo mine > data/all.bin")
+    await carry(here, shared_nats, files=(AssistantFile(path="new", content="2"),))
+    assert await here.bash("c1", "cat data/all.bin; ls") == "mine\ndata\n"
+    assert await here.paths("c2") == []
+    assert await here.bash("c2", "ls -A") == "new\n"
+
+
+async def test_a_conversation_that_nobody_stored_starts_empty(here: Platform) -> None:
+    assert await here.bash("c1", "ls -A") == ""
+    record = await here.record("c1")
+    assert (record.assistant, record.assistant_revision) == (None, 0)
+
+
+async def test_a_restored_workspace_is_as_its_copy(secured: SecuredNats, runners: Runners) -> None:
+    """A file that was deleted stays deleted on the next runner; one that never changed starts there anew."""
+    pair = started(runners, 2)
+    async with platform(secured, wait_s=3600) as here:
+        await here.sees(*pair)
+        await carry(here, secured, "c1")
+        await here.bash("c1", "rm notes.md")
+        lost = home(pair, (await here.clean("c1")).runner)
+        names = await _placed_on(here, secured, lost.id)
+        (other,) = set(pair) - {lost}
+        lost.signal(signal.SIGKILL)
+        await lost.ended()
+        await here.sees(other)
+        assert await here.bash("c1", f"ls; {SKILL}") == "data\nskilled\n"
+        assert await here.bash(names, f"ls; {SKILL}") == "data\nnotes.md\nskilled\n"
+        moved = await here.record(names)
+        assert (moved.runner, moved.term, moved.loss) == (other.id, 2, None)
+
+
+async def _placed_on(here: Platform, secured: SecuredNats, runner: str) -> str:
+    """A conversation whose workspace is on a runner and was only read."""
+    for number in range(50):
+        name = f"read-{number}"
+        await carry(here, secured, name)
+        placement, _ = await here.call(name, "read_file", path="notes.md")
+        if placement.runner == runner:
+            return name
+    raise AssertionError(f"50 workspaces, and none on {runner}")
+
+
+async def test_a_runner_that_dies_while_it_makes_a_workspace_makes_it_again(
+    secured: SecuredNats, runners: Runners
+) -> None:
+    """Half of the files are there, and one is not whole; nobody calls it a change or a loss."""
+    root = runners.directory()
+    dying = {TESTING_VARIABLE: "1", VARIABLE: "runner.workspace_made:kill"}
+    runner = runners.make(root=root, **dying)
+    runner.start()
+    async with platform(secured, wait_s=3600) as here:
+        await here.sees(runner)
+        await carry(here, secured, "c1")
+        placement = await here.placed("c1")
+        request = here.request(placement, "c1", "read_file", idempotent=True, path="notes.md")
+        await here.send(placement, request)
+        await runner.ended()
+        workspace = root / here.tenant / "c1"
+        (record,) = (root / ".records").glob("*.c1.json")
+        assert json.loads(record.read_text())["term"] == 0
+        (workspace / "notes.md").write_text("na")
+        (workspace / SKILL).unlink()
+        again = runners.make(root=root)
+        again.start()
+        await here.sees(again)
+        assert await here.bash("c1", f"cat notes.md; {SKILL}; ls") == "naïveskilled\ndata\nnotes.md\n"
+        owner = await here.record("c1")
+        assert (owner.term, owner.loss) == (1, None)
