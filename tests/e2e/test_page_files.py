@@ -16,9 +16,9 @@ import pytest
 from fastapi import FastAPI
 from tests.support.paths import ROOT
 
-from banksman.gateway.page import page_router
+from banksman.gateway.page.routes import page_router
 
-STATIC = ROOT / "services/gateway/banksman/gateway/static"
+STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]
 IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)

@@ -125,7 +125,7 @@ async def test_leaving_a_stream_cancels_the_run_it_started(
         async def nudge(_message: Message) -> None:
             nudged.set()
 
-        await gateway.bus.subscribe(subjects.cancel_nudge(tenant, conversation), nudge)
+        await gateway.bus.subscribe(subjects.cancel_hint(tenant, conversation), nudge)
         path = f"/context/conversations/{conversation}/runs"
         headers = {"accept": "text/event-stream"}
         async with http.stream("POST", path, json={"content": "hi"}, headers=headers):

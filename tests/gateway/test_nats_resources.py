@@ -16,10 +16,10 @@ from banksman.bus.names import USAGE
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.assistants import ModelOptions, ToolSettings
-from banksman.contracts.door import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.ids import new_id
-from banksman.contracts.usage import Consumed, UsageTotals, usage_key
+from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
+from banksman.contracts.usage import CommitUsage, UsageTotals, usage_key
 from banksman.deployment.users import AGENT, GATEWAY
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 from banksman.sdk import Client, RemoteError, connect
@@ -137,7 +137,7 @@ async def test_raw_requests_are_checked_like_those_of_the_sdk(
 
 
 async def test_usage_is_told_beside_what_the_operator_allows(client: Client, agent: Bus) -> None:
-    kept = UsageTotals().counting(7, datetime.now(UTC), Consumed(2, 400, 100, 0.75))
+    kept = UsageTotals().counting(7, datetime.now(UTC), CommitUsage(2, 400, 100, 0.75))
     await Bucket(agent, USAGE, UsageTotals).put(usage_key(TENANT), kept)
 
     day, month = (await client.usage()).windows

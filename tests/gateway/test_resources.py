@@ -17,7 +17,7 @@ from banksman.bus.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import AssistantBody
 from banksman.contracts.assistants import Assistant, RunSettings
-from banksman.contracts.calls import FileAnswer, FileEntry, RunnerLease
+from banksman.contracts.calls import FileEntry, FileReply, RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import (
@@ -115,22 +115,22 @@ async def _runner(bus: Bus, files: dict[str, bytes]) -> None:
                     FileEntry(path=name, size=len(data), modified_at="2026-01-01T00:00:00Z")  # pyright: ignore[reportArgumentType]
                     for name, data in files.items()
                 )
-                answer = FileAnswer(items=items)
+                answer = FileReply(items=items)
             case "write":
                 upload = request["upload"]
                 uploads[upload] = uploads.get(upload, b"") + base64.b64decode(request["data_base64"])
                 if request["last"]:
                     files[path] = uploads.pop(upload)
-                answer = FileAnswer()
+                answer = FileReply()
             case _ if path not in files:
-                answer = FileAnswer(error=f"{path}: there is no such file")
+                answer = FileReply(error=f"{path}: there is no such file")
             case "read":
                 part = files[path][request["offset"] : request["offset"] + request["max_bytes"]]
                 more = request["offset"] + len(part) < len(files[path])
-                answer = FileAnswer(data_base64=base64.b64encode(part).decode(), more=more)
+                answer = FileReply(data_base64=base64.b64encode(part).decode(), more=more)
             case _:
                 del files[path]
-                answer = FileAnswer()
+                answer = FileReply()
         await bus.publish(message.reply, answer.model_dump_json().encode())
 
     await bus.subscribe(subjects.files(runner, subjects.ANY, subjects.ANY), received)

@@ -31,7 +31,11 @@ LAWFUL = {
 }
 
 UNLAWFUL = [
-    ("services/gateway/banksman/gateway/ws.py", "from banksman import agent", "Services stand on runs"),
+    (
+        "services/gateway/banksman/gateway/websocket/connections.py",
+        "from banksman import agent",
+        "Services stand on runs",
+    ),
     (
         "services/agent/banksman/agent/worker.py",
         "import banksman.tool_runner.sandbox",
@@ -43,11 +47,11 @@ UNLAWFUL = [
     ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),
     ("services/agent/banksman/agent/loop.py", "import nats", "NATS and FastStream only"),
     (
-        "services/gateway/banksman/gateway/page.py",
+        "services/gateway/banksman/gateway/page/routes.py",
         "from faststream.nats import NatsBroker",
         "NATS and FastStream only",
     ),
-    ("services/gateway/banksman/gateway/upstream.py", "import openai", "Model SDKs only"),
+    ("services/gateway/banksman/gateway/passthrough/upstreams.py", "import openai", "Model SDKs only"),
     ("services/agent/banksman/agent/loop.py", "from anthropic import AsyncAnthropic", "Model SDKs only"),
     ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),
     (

@@ -13,7 +13,7 @@ from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
-from banksman.gateway.door import RequestNote
+from banksman.gateway.service.door import RequestNote
 from banksman.runs.snapshots import snapshot_commit, snapshot_of, state_of
 from banksman.runs.state import Conversation, apply_commit
 from tests.runs.processes import Message

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
+from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
-from banksman.gateway.door import RequestNote
+from banksman.gateway.service.door import RequestNote
 from banksman.runs.ports import Facts, Placement
 from banksman.runs.state import Conversation
 from tests.runs.processes import Op, Process
@@ -194,7 +194,7 @@ class SimulatedRunners:
     async def alive(self, placement: Placement) -> bool:
         return await Op("alive", lambda: self.world.alive(placement), may_fail=False)
 
-    async def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+    async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
         return await Op("call", lambda: self.world.call(placement, request), about=request.attempt)
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:

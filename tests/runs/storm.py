@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from banksman.contracts.events import ApprovalItem, ItemDecision
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.gateway.door import Verdict
+from banksman.gateway.service.door import Verdict
 from banksman.runs.approvals import sign
 from tests.runs.census import EXPECTED, Census
 from tests.runs.plans import CallPlan, Plan, Reply

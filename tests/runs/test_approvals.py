@@ -8,7 +8,7 @@ import pytest
 
 from banksman.contracts.events import ApprovalResolved, ItemDecision, RunFinished
 from banksman.contracts.work import ApprovalReply
-from banksman.gateway.door import Verdict
+from banksman.gateway.service.door import Verdict
 from banksman.runs.approvals import problem, sign
 from tests.runs.plans import CallPlan, Plan, asking, calls
 from tests.runs.scene import Scene

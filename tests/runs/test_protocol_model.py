@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from banksman.gateway.door import Verdict
+from banksman.gateway.service.door import Verdict
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.world import World
 

@@ -7,7 +7,7 @@ import pytest
 from banksman.contracts.events import ItemDecision
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.work import RenameConversation
-from banksman.gateway.door import Verdict
+from banksman.gateway.service.door import Verdict
 from tests.runs.plans import Plan, asking, calls
 from tests.runs.processes import Task
 from tests.runs.scene import Scene

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from banksman.agent.loop import drive
-from banksman.contracts.calls import CallAnswer, CallRequest, CallStarted
+from banksman.contracts.calls import CallReply, CallRequest, CallStarted
 from banksman.contracts.errors import CallerMistake, Conflict, Fenced, NotReady
 from banksman.contracts.events import Commit
 from banksman.contracts.tools import ToolResult, failed
@@ -27,7 +27,7 @@ from banksman.contracts.work import (
     StartRun,
     SteerRun,
 )
-from banksman.gateway.door import Verdict, decide, once
+from banksman.gateway.service.door import Verdict, decide, once
 from banksman.runs import handlers
 from banksman.runs.owner import Build, Ownership, accept
 from banksman.runs.ports import Facts, Placement, Ports
@@ -411,13 +411,13 @@ class World:
             self.leases[placement.runner] == placement.runner_epoch and self._gone_for(placement.runner) < 0
         )
 
-    def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+    def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
         """A core request: it may get lost, and so may its answer."""
         runner = self.runners[placement.runner]
         if not runner.up or runner.desk is None or self.lossy():
             return None
         if runner.name in self.unfit:
-            return CallAnswer(answer="refused", reason="The sandbox does not hold.")
+            return CallReply(answer="refused", reason="The sandbox does not hold.")
         request = CallRequest.model_validate_json(request.model_dump_json())
         answer, perform = runner.desk.admit(request)
         self._count_answer(answer, perform, request, runner)
@@ -429,7 +429,7 @@ class World:
             self._act(task, task.start)
         return None if self.lossy() else answer
 
-    def _count_answer(self, answer: CallAnswer, perform: bool, request: CallRequest, runner: Process) -> None:
+    def _count_answer(self, answer: CallReply, perform: bool, request: CallRequest, runner: Process) -> None:
         if answer.answer in ("busy", "done"):
             self.census[f"runner: {answer.answer}"] += 1
         if answer.answer == "wrong_epoch":

@@ -12,7 +12,7 @@ import {
   openRun,
   pendingApprovals,
   placement,
-} from '../../../services/gateway/banksman/gateway/static/events.mjs';
+} from '../../../services/gateway/banksman/gateway/page/static/events.mjs';
 
 const RUN = 'c1-r1';
 

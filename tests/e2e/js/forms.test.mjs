@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { fieldsOf, firstViolation, initialValues, readForm } from '../../../services/gateway/banksman/gateway/static/forms.mjs';
+import { fieldsOf, firstViolation, initialValues, readForm } from '../../../services/gateway/banksman/gateway/page/static/forms.mjs';
 
 const SCHEMA = {
   type: 'object',

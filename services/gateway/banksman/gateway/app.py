@@ -21,33 +21,33 @@ from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
-from banksman.gateway.api import Api
-from banksman.gateway.auth import Keys, Tickets
-from banksman.gateway.backlog import Backlog
-from banksman.gateway.connection import FRAME_BYTES, Terms
-from banksman.gateway.enhanced import EnhancedPrompts
-from banksman.gateway.fanout import Fanout
-from banksman.gateway.files import Files
-from banksman.gateway.gateway import Gateway
-from banksman.gateway.http import errors
+from banksman.gateway.asgi import errors
+from banksman.gateway.asgi.perimeter import Perimeter
 from banksman.gateway.http.assistants import assistants_router
 from banksman.gateway.http.context import context_router
+from banksman.gateway.http.documents import pages_router
 from banksman.gateway.http.files import files_router
-from banksman.gateway.http.openai import passthrough_router
 from banksman.gateway.http.prompts import prompts_router
 from banksman.gateway.http.workflows import workflows_router
-from banksman.gateway.page import page_router
-from banksman.gateway.pages import pages_router
-from banksman.gateway.perimeter import Perimeter
-from banksman.gateway.resources import Resources
-from banksman.gateway.runs import Runs
-from banksman.gateway.service import Service
+from banksman.gateway.nats_api.requests import Api
+from banksman.gateway.nats_api.resources import Resources
+from banksman.gateway.page.routes import page_router
+from banksman.gateway.passthrough.routes import passthrough_router
+from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.auth import Keys, Tickets
+from banksman.gateway.service.backlog import Backlog
+from banksman.gateway.service.client_requests import Service
+from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
+from banksman.gateway.service.feeds import Fanout
+from banksman.gateway.service.files import Files
+from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.usage import UsageReports
+from banksman.gateway.service.views import Views
 from banksman.gateway.settings import GatewayServiceSettings
-from banksman.gateway.socket_protocol import SocketProtocol
-from banksman.gateway.upstream import Upstreams
-from banksman.gateway.usage import UsageReports
-from banksman.gateway.views import Views
-from banksman.gateway.ws import Sockets
+from banksman.gateway.websocket.connection import FRAME_BYTES, Terms
+from banksman.gateway.websocket.connections import Sockets
+from banksman.gateway.websocket.protocol import SocketProtocol
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runtime.health import Health, health_server, listening

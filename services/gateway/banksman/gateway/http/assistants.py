@@ -12,10 +12,10 @@ from banksman.contracts.assistant_requests import (
     NewAssistant,
     parse_assistant,
 )
-from banksman.gateway.auth import TICKET_S, Caller
-from banksman.gateway.gateway import Gateway
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.requests import context_caller, request_id, takes
+from banksman.gateway.service.auth import TICKET_S, Caller
+from banksman.gateway.service.gateway import Gateway
 
 
 def assistants_router(gateway: Gateway) -> APIRouter:

@@ -18,13 +18,13 @@ from banksman.contracts.frames import (
     RunCancel,
     detail_of,
 )
-from banksman.gateway.auth import Caller
-from banksman.gateway.event_frames import encoded_event, subscribed
-from banksman.gateway.gateway import Gateway
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.bodies import CancelBody, DecisionBody, NewChat, NewConversation, NewRun, Rename
 from banksman.gateway.http.requests import body, context_caller, request_id, takes
 from banksman.gateway.http.run_stream import run_stream
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.event_frames import encoded_event, subscribed
+from banksman.gateway.service.gateway import Gateway
 
 MAX_WAIT_S = 60.0
 MAX_EVENTS = 1_000

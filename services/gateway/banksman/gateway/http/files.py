@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from banksman.gateway.auth import Caller
-from banksman.gateway.gateway import Gateway
+from banksman.gateway.asgi.streaming import Stream
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.requests import context_caller
-from banksman.gateway.http.streams import Stream
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.gateway import Gateway
 
 BYTES = "application/octet-stream"
 RAW_BODY: dict[str, Any] = {

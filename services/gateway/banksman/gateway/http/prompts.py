@@ -11,12 +11,12 @@ from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
-from banksman.gateway.auth import Caller
-from banksman.gateway.enhanced import Occasion
-from banksman.gateway.gateway import Gateway
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.bodies import NewPrompt, PromptBody
 from banksman.gateway.http.requests import body, context_caller, takes
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.enhanced_prompts import Occasion
+from banksman.gateway.service.gateway import Gateway
 from banksman.prompting.templates import render, variables_of
 
 VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import parse
-from banksman.gateway.auth import Caller, Keys, bearer
+from banksman.gateway.service.auth import Caller, Keys, bearer
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 from banksman.contracts.frames import ChatSend, Detail, RunCancel
 from banksman.contracts.ids import new_id
-from banksman.gateway.auth import Caller
-from banksman.gateway.fanout import Feed
-from banksman.gateway.gateway import Gateway
-from banksman.gateway.http.streams import SSE_HEADERS, Stream, kept_alive
-from banksman.gateway.outbox import Outbox
+from banksman.gateway.asgi.streaming import SSE_HEADERS, Stream, kept_alive
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.feeds import Feed
+from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.outbox import Outbox
 
 REASON = "The client closed the connection."
 

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import check_token
-from banksman.gateway.auth import Caller
-from banksman.gateway.gateway import Gateway
 from banksman.gateway.http.answers import json_response
 from banksman.gateway.http.bodies import NewWorkflowRun
 from banksman.gateway.http.requests import body, context_caller, request_id, takes
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.gateway import Gateway
 
 
 def workflows_router(gateway: Gateway) -> APIRouter:

@@ -34,17 +34,17 @@ from banksman.contracts.work import (
     StartRun,
     SteerRun,
 )
-from banksman.gateway.assistant_desk import AssistantDesk
-from banksman.gateway.assistants import Assistants, Prompts
-from banksman.gateway.auth import Caller
-from banksman.gateway.backlog import Backlog
-from banksman.gateway.conversations import Conversations, new_record
-from banksman.gateway.door import Decided, Verdict, decide, once
-from banksman.gateway.run_settings import model_name, resolve
-from banksman.gateway.stores import ApprovalStore, Intake, Requests
-from banksman.gateway.tools import Tools
-from banksman.gateway.views import Views
-from banksman.gateway.workflows import Workflows, start_of
+from banksman.gateway.service.assistant_desk import AssistantDesk
+from banksman.gateway.service.assistants import Assistants, Prompts
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.backlog import Backlog
+from banksman.gateway.service.conversations import Conversations, new_record
+from banksman.gateway.service.door import Decided, Verdict, decide, once
+from banksman.gateway.service.run_settings import model_name, resolve
+from banksman.gateway.service.stores import ApprovalStore, Intake, Requests
+from banksman.gateway.service.tools import Tools
+from banksman.gateway.service.views import Views
+from banksman.gateway.service.workflows import Workflows, start_of
 from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
 

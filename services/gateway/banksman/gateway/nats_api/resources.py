@@ -18,14 +18,14 @@ from banksman.contracts.assistant_requests import (
     parse_assistant,
 )
 from banksman.contracts.assistants import Assistant
-from banksman.contracts.door import REQUEST_ID
 from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.ids import new_id
+from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageReport
-from banksman.gateway.api import CONCURRENCY, QUEUE, caller_of, check_version
-from banksman.gateway.assistant_desk import AssistantDesk
-from banksman.gateway.usage import UsageReports
+from banksman.gateway.nats_api.requests import CONCURRENCY, QUEUE, caller_of, check_version
+from banksman.gateway.service.assistant_desk import AssistantDesk
+from banksman.gateway.service.usage import UsageReports
 
 Answer = Callable[[Message], Awaitable[BaseModel]]
 

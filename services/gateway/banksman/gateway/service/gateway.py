@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.gateway.auth import Keys, Tickets
-from banksman.gateway.enhanced import EnhancedPrompts
-from banksman.gateway.fanout import Fanout
-from banksman.gateway.files import Files
-from banksman.gateway.runs import Runs
-from banksman.gateway.service import Service
+from banksman.gateway.service.auth import Keys, Tickets
+from banksman.gateway.service.client_requests import Service
+from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
+from banksman.gateway.service.feeds import Fanout
+from banksman.gateway.service.files import Files
+from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.settings import GatewaySettings
-from banksman.gateway.usage import UsageReports
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,12 @@ from banksman.contracts.frames import (
     error_frame,
 )
 from banksman.contracts.ids import new_id
-from banksman.gateway.auth import Caller, Keys
-from banksman.gateway.client_frames import FrameRefused, id_in, parse_frame
-from banksman.gateway.fanout import Fanout, Feed, OutOfReach
-from banksman.gateway.limits import Bucket
-from banksman.gateway.outbox import Outbox
-from banksman.gateway.service import Service
+from banksman.gateway.service.auth import Caller, Keys
+from banksman.gateway.service.client_requests import Service
+from banksman.gateway.service.feeds import Fanout, Feed, OutOfReach
+from banksman.gateway.service.outbox import Outbox
+from banksman.gateway.service.rate_limit import Bucket
+from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
 
 logger = logging.getLogger(__name__)
 

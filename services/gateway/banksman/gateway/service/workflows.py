@@ -22,7 +22,7 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.gateway.auth import Caller
+from banksman.gateway.service.auth import Caller
 
 TIMEOUT_S = 5.0
 

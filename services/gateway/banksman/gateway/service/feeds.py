@@ -31,9 +31,9 @@ from banksman.contracts.frames import (
     ResyncRequired,
     detail_of,
 )
-from banksman.gateway.event_frames import encoded_event, subscribed
-from banksman.gateway.lossy import LossyChannel
-from banksman.gateway.views import ConversationView, Views
+from banksman.gateway.service.event_frames import encoded_event, subscribed
+from banksman.gateway.service.live_output import LossyChannel
+from banksman.gateway.service.views import ConversationView, Views
 
 logger = logging.getLogger(__name__)
 

@@ -93,7 +93,7 @@ DIAGRAM_POLICY = "; ".join(
 @cache
 def assets() -> dict[str, Asset]:
     """Read every file under `static/` once; keys are paths relative to it."""
-    root = files("banksman.gateway").joinpath("static")
+    root = files("banksman.gateway.page").joinpath("static")
     return {path: _asset(path, node.read_bytes()) for path, node in _walk(root, "")}
 
 

@@ -20,8 +20,8 @@ from banksman.contracts.events import RunFinished, ToolCallCompleted
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import RunWork, StartRun
-from banksman.gateway.conversations import Conversations
-from banksman.gateway.views import RunView, Views
+from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.views import RunView, Views
 
 WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(datetime)

@@ -8,8 +8,8 @@ from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.errors import NotFound
 from banksman.contracts.messages import Message, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolDefinition
-from banksman.gateway.auth import Caller
-from banksman.gateway.service import Service
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.client_requests import Service
 from banksman.gateway.settings import OfferSettings
 from banksman.prompting.enhance import EnhancedPrompt, enhance
 from banksman.prompting.relevance import needs_of

@@ -9,11 +9,11 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
 from banksman.bus.objects import Objects
 from banksman.contracts.calls import (
-    FileAnswer,
     FileDelete,
     FileEntry,
     FileList,
     FileRead,
+    FileReply,
     FileRequest,
     FileWrite,
 )
@@ -90,7 +90,7 @@ class Files:
             raise NotFound("longer output of tool call", result.tool_call_id)
         return await self._outputs.get(result.output_ref)
 
-    async def _slice(self, tenant: str, conversation_id: str, path: str, offset: int) -> FileAnswer:
+    async def _slice(self, tenant: str, conversation_id: str, path: str, offset: int) -> FileReply:
         request = FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES)
         return await self._ask(tenant, conversation_id, path, request)
 
@@ -114,7 +114,7 @@ class Files:
         )
         await self._ask(tenant, conversation_id, path, request)
 
-    async def _ask(self, tenant: str, conversation_id: str, path: str, request: FileRequest) -> FileAnswer:
+    async def _ask(self, tenant: str, conversation_id: str, path: str, request: FileRequest) -> FileReply:
         answer = await self._placements.files(tenant, conversation_id, request)
         if answer.error is None:
             return answer

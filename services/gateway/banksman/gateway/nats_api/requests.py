@@ -15,7 +15,6 @@ from banksman.bus.dead import DOOR, bury
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
-from banksman.contracts.door import REQUEST_ID, SCHEMA_VERSION, Replay
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.frames import (
     Ack,
@@ -27,11 +26,12 @@ from banksman.contracts.frames import (
     WorkflowStart,
 )
 from banksman.contracts.ids import conversation_of, new_id
+from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION, Replay
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
-from banksman.gateway.auth import Caller
-from banksman.gateway.event_frames import encoded_event
-from banksman.gateway.service import Request, Service
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.client_requests import Request, Service
+from banksman.gateway.service.event_frames import encoded_event
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pydantic_core import to_json
 from banksman.contracts.events import ApprovalRequested, Event
 from banksman.contracts.frames import Subscribed, event_data, event_frame
 from banksman.contracts.wire import JsonValue
-from banksman.gateway.views import ConversationView
+from banksman.gateway.service.views import ConversationView
 
 EVENT_BYTES = 256 * 1024
 """A longer event is sent with its long texts cut."""

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import error_frame
-from banksman.contracts.wire import bad_field
+from banksman.contracts.wire import bad_input
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def install(app: FastAPI) -> None:
     async def misfit(request: Request, error: Exception) -> Response:
         # What a path or a header holds became a field of a frame, and does not fit it.
         assert isinstance(error, ValidationError)
-        return answer_to(request.url.path, bad_field(error))
+        return answer_to(request.url.path, bad_input(error))
 
     async def unexpected(request: Request, error: Exception) -> Response:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)

@@ -19,7 +19,7 @@ from banksman.bus.names import CONVERSATIONS
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings
 from banksman.contracts.errors import BadInput, BanksmanError, NotFound, Poison
 from banksman.contracts.ids import check_token
-from banksman.gateway.views import Views
+from banksman.gateway.service.views import Views
 from banksman.runs.ports import Clock
 
 logger = logging.getLogger(__name__)

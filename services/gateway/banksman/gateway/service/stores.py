@@ -13,7 +13,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.wire import Stored
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, RunSignal, StartRun
-from banksman.gateway.door import RequestNote
+from banksman.gateway.service.door import RequestNote
 from banksman.runs.stores import StoredWork
 
 

@@ -11,8 +11,8 @@ from starlette.websockets import WebSocket
 
 from banksman.contracts.errors import ErrorCode, Unauthorized
 from banksman.contracts.frames import SUBPROTOCOL, Draining
-from banksman.gateway.auth import Caller, Tickets, bearer
-from banksman.gateway.connection import RESTART, UNSUPPORTED_PROTOCOL, Connection, Terms
+from banksman.gateway.service.auth import Caller, Tickets, bearer
+from banksman.gateway.websocket.connection import RESTART, UNSUPPORTED_PROTOCOL, Connection, Terms
 
 DRAIN_S = 5.0
 """Seconds that websockets may take to close; each gives its client two, and two more for its last frames."""

@@ -10,9 +10,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
 from banksman.contracts.ids import digest, new_id
-from banksman.gateway.auth import Keys, bearer
-from banksman.gateway.http.errors import answer_to
-from banksman.gateway.limits import Bucket
+from banksman.gateway.asgi.errors import answer_to
+from banksman.gateway.service.auth import Keys, bearer
+from banksman.gateway.service.rate_limit import Bucket
 from banksman.gateway.settings import GatewaySettings
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.auth import Keys, bearer
-from banksman.gateway.http.errors import refusal
-from banksman.gateway.http.streams import KEEP_ALIVE_S, SSE_HEADERS, Stream, kept_alive, left
+from banksman.gateway.asgi.errors import refusal
+from banksman.gateway.asgi.streaming import KEEP_ALIVE_S, SSE_HEADERS, Stream, kept_alive, left
+from banksman.gateway.passthrough.upstreams import Answer, UnsupportedEndpoint, UpstreamGone, Upstreams
+from banksman.gateway.service.auth import Keys, bearer
 from banksman.gateway.settings import Dialect
-from banksman.gateway.upstream import Answer, UnsupportedEndpoint, UpstreamGone, Upstreams
 
 UPSTREAM_ERROR = "upstream_error"
 CLIENT_CLOSED = 499

@@ -6,11 +6,11 @@ from banksman.contracts.assistant_requests import AssistantBody, AssistantUpdate
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, digest, new_id
-from banksman.gateway.assistants import Assistants, Prompts
-from banksman.gateway.auth import Caller
-from banksman.gateway.door import once
-from banksman.gateway.run_settings import model_name
-from banksman.gateway.stores import Requests
+from banksman.gateway.service.assistants import Assistants, Prompts
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.door import once
+from banksman.gateway.service.run_settings import model_name
+from banksman.gateway.service.stores import Requests
 
 
 class AssistantDesk:

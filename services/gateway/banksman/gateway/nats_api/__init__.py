@@ -1,0 +1,1 @@
+"""The NATS interface, for services without HTTP."""

@@ -1,0 +1,1 @@
+"""The model APIs, forwarded to an upstream byte by byte."""

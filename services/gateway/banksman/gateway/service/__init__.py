@@ -1,0 +1,1 @@
+"""What every interface of the gateway does its work through: requests, views, feeds, stores."""
