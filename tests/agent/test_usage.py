@@ -22,7 +22,7 @@ from banksman.bus.watch import BucketView
 from banksman.contracts.events import Commit, Event, HistoryCompacted, MessageCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import Usage
-from banksman.contracts.usage import Consumed, UsageTotals, ends_at, usage_key
+from banksman.contracts.usage import CommitUsage, UsageTotals, ends_at, usage_key
 
 WAIT_S = 40.0
 
@@ -159,11 +159,11 @@ def test_a_summary_and_an_unreadable_call_count_as_requests_too() -> None:
     unwritten = summary.model_copy(update={"how": "dropped", "model": "", "usage": Usage()})
     events = [Event(seq=n, ts=datetime.now(UTC), data=data) for n, data in enumerate((summary, unwritten), 1)]
 
-    consumed = Consumed.by(events)
+    consumed = CommitUsage.by(events)
 
     assert (consumed.requests, consumed.input_tokens, consumed.output_tokens) == (1, 3, 4)
-    assert Consumed.from_header(consumed.header) == consumed
-    assert Consumed.from_header("nonsense") == Consumed()
+    assert CommitUsage.from_header(consumed.header) == consumed
+    assert CommitUsage.from_header("nonsense") == CommitUsage()
 
 
 DAYS = st.dates(date(2026, 1, 30), date(2026, 3, 2))
@@ -175,7 +175,7 @@ def test_a_fold_resumed_anywhere_and_told_things_twice_is_the_same_fold(
     told: list[tuple[datetime, int]], data: st.DataObject
 ) -> None:
     told.sort()
-    deltas = [(seq, at, Consumed(1, tokens, 0, 0.5)) for seq, (at, tokens) in enumerate(told, 1)]
+    deltas = [(seq, at, CommitUsage(1, tokens, 0, 0.5)) for seq, (at, tokens) in enumerate(told, 1)]
     whole = UsageTotals()
     for delta in deltas:
         whole = whole.counting(*delta)

@@ -18,7 +18,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import api
 from banksman.bus.outcomes import Done, Handler, Outcome, WorkMessage
 from banksman.bus.publish import durable
-from banksman.contracts.calls import CallAnswer, CallRequest
+from banksman.contracts.calls import CallReply, CallRequest
 from banksman.contracts.errors import ErrorCode, Forbidden, Poison
 from banksman.contracts.work import RunSignal
 from banksman.deployment.streams import provision
@@ -205,7 +205,7 @@ def test_the_subject_reference_names_channels_bodies_and_answers(bus: Bus) -> No
         respond,
         title="tool.call",
         request=CallRequest,
-        reply=CallAnswer,
+        reply=CallReply,
         description="Run.",
     )
     control.consume(
@@ -217,7 +217,7 @@ def test_the_subject_reference_names_channels_bodies_and_answers(bus: Bus) -> No
     assert document["channels"]["tool.call"]["description"] == "Run."
     messages = document["components"]["messages"]
     assert messages["tool.call:SubscribeMessage"]["payload"] == {"$ref": "#/components/schemas/CallRequest"}
-    assert messages["tool.call:Reply"]["payload"] == {"$ref": "#/components/schemas/CallAnswer"}
+    assert messages["tool.call:Reply"]["payload"] == {"$ref": "#/components/schemas/CallReply"}
     variants = messages["signal:SubscribeMessage"]["payload"]["oneOf"]
     assert {variant["$ref"].rpartition("/")[2] for variant in variants} <= document["components"][
         "schemas"

@@ -16,9 +16,9 @@ from banksman.contracts.workspaces import (
     SnapshotRef,
     WorkspaceLoss,
     WorkspaceOwner,
-    WorkspacePlace,
+    WorkspacePlacement,
     WorkspaceReport,
-    WorkspaceVerdict,
+    WorkspaceReportReply,
 )
 from banksman.runs.losses import losses
 from banksman.runs.state import Conversation
@@ -75,7 +75,7 @@ class World:
         self.runners = [Runner(name) for name in ("r1", "r2", "r3")]
         self.leases: dict[str, int] = {runner.name: 1 for runner in self.runners}
         self.store: dict[str, frozenset[int]] = {}
-        self.mail: list[tuple[str, int, WorkspacePlace, int]] = []
+        self.mail: list[tuple[str, int, WorkspacePlacement, int]] = []
         self.reports: list[Waiting] = []
         self.changes = 0
         self.done: dict[int, int] = {}
@@ -156,7 +156,7 @@ class World:
             runner.asked = None
             self.answered(runner, waiting, verdict)
 
-    def answered(self, runner: Runner, waiting: Waiting, verdict: WorkspaceVerdict) -> None:
+    def answered(self, runner: Runner, waiting: Waiting, verdict: WorkspaceReportReply) -> None:
         if not verdict.mine:
             return
         runner.desk.hears(verdict)
@@ -271,7 +271,7 @@ def test_a_runner_learns_that_a_workspace_is_not_its_own(record: WorkspaceOwner)
 
 
 def test_nothing_is_removed_of_what_nobody_knows() -> None:
-    assert reported(None, "r1", told()) == (None, WorkspaceVerdict(mine=True, known=False))
+    assert reported(None, "r1", told()) == (None, WorkspaceReportReply(mine=True, known=False))
 
 
 def test_a_process_of_before_changes_nothing() -> None:
@@ -290,7 +290,7 @@ def test_a_process_of_before_changes_nothing() -> None:
     ids=["without files", "with those of a term", "which were given away", "and removed"],
 )
 def test_no_request_from_before_a_move_is_let_in(desk: WorkspaceDesk, admitted: set[int]) -> None:
-    assert {term for term in (1, 2, 3, 4) if desk.admits(WorkspacePlace(term=term))} == admitted
+    assert {term for term in (1, 2, 3, 4) if desk.admits(WorkspacePlacement(term=term))} == admitted
 
 
 def test_a_changed_workspace_of_a_runner_that_ends_is_not_given_away() -> None:

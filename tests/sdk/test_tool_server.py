@@ -23,7 +23,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import RUNNERS
 from banksman.bus.slots import CallSlots, StoredFact, watch_results
 from banksman.contracts.assistants import ToolSettings
-from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, RunnerLease
+from banksman.contracts.calls import CallFinished, CallReply, CallRequest, RunnerLease
 from banksman.contracts.ids import attempt_id, new_id
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.placement import Placements
@@ -81,7 +81,7 @@ class Agent:
     async def call(self, server: str, tool: str, **arguments: Any) -> ToolResult:
         placement = await self.place(server)
         request = self.request(server, tool, placement, **arguments)
-        assert await self.placements.call(placement, request) == CallAnswer(answer="accepted")
+        assert await self.placements.call(placement, request) == CallReply(answer="accepted")
         return await self.result(request)
 
 

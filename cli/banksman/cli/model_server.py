@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from banksman.contracts.wire import bad_field
+from banksman.contracts.wire import bad_input
 from banksman.model_server import Script
 from banksman.model_server import serve as serve_models
 from banksman.model_server.script import ScriptName
@@ -51,4 +51,4 @@ def _read(file: Path) -> dict[str, Script]:
     try:
         return _SCRIPTS.validate_json(file.read_bytes())
     except ValidationError as error:
-        raise bad_field(error, str(file)) from error
+        raise bad_input(error, str(file)) from error

@@ -15,7 +15,7 @@ from banksman.bus.publish import durable, message_id
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Commit
-from banksman.contracts.usage import Consumed
+from banksman.contracts.usage import CommitUsage
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def _headers(commit: Commit, after: int, snapshot: int) -> dict[str, str]:
         LOG_EPOCH: commit.log_epoch,
         SNAPSHOT: str(snapshot),
     }
-    consumed = Consumed.by(commit.events)
+    consumed = CommitUsage.by(commit.events)
     return {**headers, CONSUMED: consumed.header} if consumed.requests else headers
 
 

@@ -59,7 +59,7 @@ PREV: Final = "Banksman-Prev"
 LOG_EPOCH: Final = "Banksman-Log-Epoch"
 SNAPSHOT: Final = "Banksman-Snapshot"
 """Stream sequence of the log's newest snapshot; 0 for none."""
-CONSUMED: Final = "Banksman-Consumed"
+CONSUMED: Final = "Banksman-CommitUsage"
 """What the model requests behind a commit consumed; not there when there was none."""
 
 STATUS_NO_RESPONDERS: Final = "503"

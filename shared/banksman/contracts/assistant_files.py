@@ -89,5 +89,5 @@ AssistantFiles = Annotated[
 ]
 """Each path once, and none below another."""
 
-GivenFiles = Annotated[AssistantFiles, AfterValidator(_checked_contents)]
+SubmittedFiles = Annotated[AssistantFiles, AfterValidator(_checked_contents)]
 """As a client writes them: with contents, and not too much of them."""

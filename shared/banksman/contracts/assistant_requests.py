@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from pydantic import BaseModel, Field
 
-from banksman.contracts.assistant_files import AssistantFile, GivenFiles
+from banksman.contracts.assistant_files import AssistantFile, SubmittedFiles
 from banksman.contracts.assistants import (
     ApprovalRule,
     Assistant,
@@ -43,7 +43,7 @@ class AssistantBody(Wire):
     limits: Limits = Limits()
     approval_policy: tuple[ApprovalRule, ...] = ()
     variables: JsonObject = Field(default_factory=dict)
-    files: GivenFiles = ()
+    files: SubmittedFiles = ()
     """What each new workspace of its conversations starts with."""
 
     def assistant(self, assistant_id: str) -> Assistant:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlace
+from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement
 
 
 class CallRequest(Stored):
@@ -33,7 +33,7 @@ class CallRequest(Stored):
     progress: bool = True
     workspace: Token | None = None
     """The conversation in whose workspace it runs; None for that of `conversation_id`."""
-    place: WorkspacePlace = WorkspacePlace()
+    place: WorkspacePlacement = WorkspacePlacement()
     """The state of the workspace that the caller knows; a tool server keeps none."""
 
     @property
@@ -48,7 +48,7 @@ class CallRequest(Stored):
         return self.model_copy(update={"deadline": now + timedelta(seconds=self.left_s)})
 
 
-CallAnswerKind = Literal["accepted", "busy", "wrong_epoch", "done", "refused"]
+CallReplyKind = Literal["accepted", "busy", "wrong_epoch", "done", "refused"]
 """
 accepted     it will run, or runs already
 busy         the queue is full; ask again
@@ -58,10 +58,10 @@ refused      the digest does not match, or the runner's sandbox does not hold; `
 """
 
 
-class CallAnswer(Stored):
+class CallReply(Stored):
     """The immediate answer to a `CallRequest`."""
 
-    answer: CallAnswerKind
+    answer: CallReplyKind
     reason: str | None = None
 
 
@@ -152,7 +152,7 @@ class RunnerLease(Stored):
 class _OnFiles(Stored):
     """What every file request says of the workspace."""
 
-    place: WorkspacePlace = WorkspacePlace()
+    place: WorkspacePlacement = WorkspacePlacement()
 
 
 class FileList(_OnFiles):
@@ -204,7 +204,7 @@ class FileEntry(Stored):
     modified_at: Timestamp
 
 
-class FileAnswer(Stored):
+class FileReply(Stored):
     """The answer to a `FileRequest`; `error` when it failed."""
 
     error: str | None = None

@@ -41,7 +41,7 @@ def run_signal(tenant: str, conversation_id: str) -> str:
     return _join("run", "signal", tenant, conversation_id)
 
 
-def cancel_nudge(tenant: str, conversation_id: str) -> str:
+def cancel_hint(tenant: str, conversation_id: str) -> str:
     """Wakes an owner at once; core. The signal itself is in RUNS."""
     return _join("cancel", tenant, conversation_id)
 

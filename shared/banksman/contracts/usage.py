@@ -21,7 +21,7 @@ WINDOWS: tuple[Window, ...] = ("day", "month")
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class CommitUsage:
     """What the requests behind one commit consumed."""
 
     requests: int = 0
@@ -32,7 +32,7 @@ class Consumed:
     """Requests of models whose price is unknown add nothing."""
 
     @classmethod
-    def by(cls, events: Iterable[Event]) -> Consumed:
+    def by(cls, events: Iterable[Event]) -> CommitUsage:
         """What the events of a commit tell of."""
         usages = [
             event.data.usage
@@ -48,7 +48,7 @@ class Consumed:
         )
 
     @classmethod
-    def from_header(cls, text: str) -> Consumed:
+    def from_header(cls, text: str) -> CommitUsage:
         """Read what `header` wrote; nothing when it cannot be read."""
         match text.split(" "):
             case [requests, input_tokens, output_tokens, cost_usd]:
@@ -65,7 +65,7 @@ class Consumed:
         return f"{self.requests} {self.input_tokens} {self.output_tokens} {self.cost_usd!r}"
 
 
-class Counted(Stored):
+class UsageCount(Stored):
     """What was counted in one window."""
 
     begins: date = date.min
@@ -83,7 +83,7 @@ class Counted(Stored):
         """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
-    def plus(self, consumed: Consumed) -> Counted:
+    def plus(self, consumed: CommitUsage) -> UsageCount:
         """With what one more commit tells of."""
         return self.model_copy(
             update={
@@ -107,10 +107,10 @@ class UsageTotals(Stored):
     """Stream sequence of the last commit that was looked at; those after it are not counted."""
     as_of: Timestamp | None = None
     """When the last commit that consumed anything was stored; None before the first."""
-    day: Counted = Counted()
-    month: Counted = Counted()
+    day: UsageCount = UsageCount()
+    month: UsageCount = UsageCount()
 
-    def counting(self, stream_seq: int, at: datetime, consumed: Consumed) -> UsageTotals:
+    def counting(self, stream_seq: int, at: datetime, consumed: CommitUsage) -> UsageTotals:
         """With the commit at `stream_seq`, stored at `at`; unchanged when it is counted already."""
         if stream_seq <= self.upto:
             return self
@@ -123,11 +123,11 @@ class UsageTotals(Stored):
             }
         )
 
-    def within(self, window: Window, now: datetime) -> Counted:
+    def within(self, window: Window, now: datetime) -> UsageCount:
         """What counts now: nothing when the window that was counted is over."""
         counted = self.day if window == "day" else self.month
         begins = first_day(window, now)
-        return counted if counted.begins >= begins else Counted(begins=begins)
+        return counted if counted.begins >= begins else UsageCount(begins=begins)
 
 
 def first_day(window: Window, at: datetime) -> date:
@@ -143,11 +143,11 @@ def ends_at(window: Window, at: datetime) -> datetime:
     return datetime(following.year, following.month, following.day, tzinfo=UTC)
 
 
-def _with(counted: Counted, window: Window, at: datetime, consumed: Consumed) -> Counted:
+def _with(counted: UsageCount, window: Window, at: datetime, consumed: CommitUsage) -> UsageCount:
     begins = first_day(window, at)
     if begins < counted.begins:
         return counted
-    return (counted if begins == counted.begins else Counted(begins=begins)).plus(consumed)
+    return (counted if begins == counted.begins else UsageCount(begins=begins)).plus(consumed)
 
 
 class UsageWindow(Stored):

@@ -95,10 +95,10 @@ def parse_as(adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: 
     try:
         return adapter.validate_json(text, strict=True)
     except ValidationError as error:
-        raise bad_field(error, what) from error
+        raise bad_input(error, what) from error
 
 
-def bad_field(error: ValidationError, what: str = "body") -> BadInput:
+def bad_input(error: ValidationError, what: str = "body") -> BadInput:
     """Say in our words what pydantic found first."""
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or what

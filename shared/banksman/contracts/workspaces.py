@@ -88,7 +88,7 @@ class WorkspaceOwner(Stored):
     """The conversation is gone: whoever has files of it removes them."""
 
 
-class WorkspacePlace(Stored):
+class WorkspacePlacement(Stored):
     """What a runner must know of a workspace before it uses it."""
 
     term: int = 1
@@ -119,7 +119,7 @@ class WorkspaceReport(Stored):
     """Whether the runner has no files of this term: what it changed in it was on a volume that is gone."""
 
 
-class WorkspaceVerdict(Stored):
+class WorkspaceReportReply(Stored):
     """The answer to a `WorkspaceReport`."""
 
     mine: bool

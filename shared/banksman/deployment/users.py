@@ -89,7 +89,7 @@ def gateway() -> User:
         publish=(
             subjects.run_work(ANY, ANY),
             subjects.run_signal(ANY, ANY),
-            subjects.cancel_nudge(ANY, ANY),
+            subjects.cancel_hint(ANY, ANY),
             subjects.approval_reply(ANY, ANY),
             subjects.workflow_run(ANY, ANY, ANY),
             subjects.files(ANY, ANY, ANY),
@@ -147,7 +147,7 @@ def agent() -> User:
         subscribe=(
             all_of("live"),
             all_of("stored"),
-            subjects.cancel_nudge(ANY, ANY),
+            subjects.cancel_hint(ANY, ANY),
             subjects.registry("tool", ANY),
             subjects.tenant_registry("tool", ANY, ANY),
             subjects.workspace_report(ANY, ANY, ANY),
@@ -177,7 +177,7 @@ def workflows() -> User:
         subscribe=(
             all_of("live"),
             all_of("stored"),
-            subjects.cancel_nudge(ANY, ANY),
+            subjects.cancel_hint(ANY, ANY),
             all_of("workflows"),
             subjects.registry("workflow", ANY),
             subjects.tenant_registry("workflow", ANY, ANY),
@@ -282,7 +282,7 @@ def _drives_runs() -> tuple[str, ...]:
         subjects.delta(ANY, ANY),
         subjects.run_work(ANY, ANY),
         subjects.run_signal(ANY, ANY),
-        subjects.cancel_nudge(ANY, ANY),
+        subjects.cancel_hint(ANY, ANY),
         subjects.approval_request(ANY, ANY),
         subjects.approval_reply(ANY, ANY),
         subjects.tool_call(ANY, ANY, ANY),

@@ -19,10 +19,10 @@ from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
-    CallAnswer,
+    CallReply,
     CallRequest,
     CancelCall,
-    FileAnswer,
+    FileReply,
     FileRequest,
     RunnerLease,
 )
@@ -157,12 +157,12 @@ class Placements:
         if await self._forgotten(tenant, conversation_id, record):
             await self._owners.delete(key)
 
-    async def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+    async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
         """Send a call; None when nobody answered, or not in our words."""
         subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
         try:
             reply = await self._bus.request(subject, request.model_dump_json().encode(), CALL_TIMEOUT_S)
-            return CallAnswer.model_validate_json(reply)
+            return CallReply.model_validate_json(reply)
         except (Unavailable, ValidationError):
             return None
 
@@ -174,7 +174,7 @@ class Placements:
         except Unavailable:
             return
 
-    async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileAnswer:
+    async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileReply:
         """Ask the workspace's runner about its files.
 
         Raises:
@@ -192,12 +192,12 @@ class Placements:
 
     async def _ask_files(
         self, runner: str, tenant: str, conversation_id: str, request: FileRequest
-    ) -> FileAnswer:
+    ) -> FileReply:
         subject = subjects.files(runner, tenant, conversation_id)
         restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
         timeout_s = RESTORE_TIMEOUT_S if restores else FILES_TIMEOUT_S
         reply = await self._bus.request(subject, request.model_dump_json().encode(), timeout_s)
-        return FileAnswer.model_validate_json(reply)
+        return FileReply.model_validate_json(reply)
 
     async def _forgotten(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
         """Have a workspace and its copy removed; False when not everything is gone for certain."""

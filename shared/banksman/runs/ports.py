@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
+from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
-from banksman.contracts.workspaces import WorkspaceLoss, WorkspacePlace
+from banksman.contracts.workspaces import WorkspaceLoss, WorkspacePlacement
 from banksman.runs.state import Conversation
 
 
@@ -110,7 +110,7 @@ class Placement:
 
     runner: str
     runner_epoch: int
-    place: WorkspacePlace = field(default=WorkspacePlace(), compare=False)
+    place: WorkspacePlacement = field(default=WorkspacePlacement(), compare=False)
     """What the runner must know of the workspace; two placements with the same process are the same."""
     loss: WorkspaceLoss | None = field(default=None, compare=False)
     """What did not come along when the workspace last moved."""
@@ -135,7 +135,7 @@ class Runners(Protocol):
         """Remove the workspace of a deleted conversation, now or once its runner is back."""
         ...
 
-    async def call(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+    async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
         """Send a call; None when nobody answered."""
         ...
 

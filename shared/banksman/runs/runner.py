@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted, LateResult
+from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted, LateResult
 from banksman.contracts.tools import ToolResult
 
 REMEMBERED_ATTEMPTS = 100_000
@@ -67,27 +67,27 @@ class CallDesk:
     ended: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
     """Likewise those that this process never begins again, as many as are remembered."""
 
-    def admit(self, request: CallRequest) -> tuple[CallAnswer, bool]:
+    def admit(self, request: CallRequest) -> tuple[CallReply, bool]:
         """Answer a request.
 
         Returns:
             The answer, and whether the caller must now `perform` the call (once for each attempt).
         """
         if request.runner_epoch != self.runner_epoch:
-            return CallAnswer(answer="wrong_epoch"), False
+            return CallReply(answer="wrong_epoch"), False
         attempt = attempt_key(request)
         if attempt in self.active:
-            return CallAnswer(answer="accepted"), False
+            return CallReply(answer="accepted"), False
         if attempt in self.ended:
-            return CallAnswer(answer="done"), False
+            return CallReply(answer="done"), False
         if request.digest != request.call.digest:
-            return CallAnswer(answer="refused", reason="The call is not the one that was approved."), False
+            return CallReply(answer="refused", reason="The call is not the one that was approved."), False
         if not self.may_start() or len(self.active) >= self.capacity:
-            return CallAnswer(answer="busy"), False
+            return CallReply(answer="busy"), False
         if not self.fits(request):
-            return CallAnswer(answer="wrong_epoch"), False
+            return CallReply(answer="wrong_epoch"), False
         self.active.add(attempt)
-        return CallAnswer(answer="accepted"), True
+        return CallReply(answer="accepted"), True
 
     async def perform(self, request: CallRequest, execute: Execute) -> None:
         """Run an admitted call when its turn has come.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from banksman.contracts.calls import CallAnswer, CallFinished, CallRequest, CallStarted
+from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import ApprovalItem, EventBody, ToolCallCompleted, WorkspaceChanged
 from banksman.contracts.ids import attempt_id
@@ -478,7 +478,7 @@ def completions(state: Conversation, results: Iterable[ToolResult]) -> list[Even
     return bodies
 
 
-def _note_answer(pursuit: Pursuit, answer: CallAnswer | None, now: datetime) -> None:
+def _note_answer(pursuit: Pursuit, answer: CallReply | None, now: datetime) -> None:
     kind = "wrong_epoch" if answer is None else answer.answer
     pursuit.accepted = kind == "accepted"
     pursuit.taken = pursuit.taken or pursuit.accepted

@@ -117,7 +117,7 @@ class StoredWork:
 
     async def nudge(self, tenant: str, conversation_id: str) -> None:
         """Wake the owner, best effort."""
-        await self._bus.publish(subjects.cancel_nudge(tenant, conversation_id), b"")
+        await self._bus.publish(subjects.cancel_hint(tenant, conversation_id), b"")
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Watch:
         self._subscriptions: tuple[Subscription, ...] = ()
 
     async def __aenter__(self) -> Self:
-        nudges = await self._bus.subscribe(subjects.cancel_nudge(subjects.ANY, subjects.ANY), self._nudged)
+        nudges = await self._bus.subscribe(subjects.cancel_hint(subjects.ANY, subjects.ANY), self._nudged)
         self._subscriptions = (*await watch_results(self._bus, self._stored), nudges)
         self._bus.on_reconnect(self._wake_all)
         return self

@@ -19,9 +19,9 @@ from banksman.contracts.workspaces import (
     SnapshotRef,
     WorkspaceLoss,
     WorkspaceOwner,
-    WorkspacePlace,
+    WorkspacePlacement,
     WorkspaceReport,
-    WorkspaceVerdict,
+    WorkspaceReportReply,
 )
 
 
@@ -74,7 +74,7 @@ def wanted(
 
 def reported(
     record: WorkspaceOwner | None, runner: str, report: WorkspaceReport, assistant: Assistant | None = None
-) -> tuple[WorkspaceOwner | None, WorkspaceVerdict]:
+) -> tuple[WorkspaceOwner | None, WorkspaceReportReply]:
     """What a runner's report changes, and the answer to it.
 
     Args:
@@ -87,7 +87,7 @@ def reported(
         The record to write, or None when it stays as it is; and the verdict.
     """
     if record is None:
-        return None, WorkspaceVerdict(mine=True, known=False)
+        return None, WorkspaceReportReply(mine=True, known=False)
     mine = not record.deleted and (record.runner, record.term) == (runner, report.term)
     if not mine or report.runner_epoch < record.runner_epoch:
         return None, _verdict(record, mine=mine)
@@ -126,9 +126,9 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
     return known is None or snapshot.created_at >= known.created_at
 
 
-def place_of(record: WorkspaceOwner) -> WorkspacePlace:
+def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
     """What the runner is told of the workspace."""
-    return WorkspacePlace(
+    return WorkspacePlacement(
         term=record.term,
         generation=record.generation,
         snapshot=record.snapshot,
@@ -154,9 +154,11 @@ def _moved(record: WorkspaceOwner, to: str) -> WorkspaceOwner:
     return record.model_copy(update=moved)
 
 
-def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceVerdict:
+def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceReportReply:
     snapshot = None if record.deleted else record.snapshot
-    return WorkspaceVerdict(mine=mine, generation=record.generation, dirty=record.dirty, snapshot=snapshot)
+    return WorkspaceReportReply(
+        mine=mine, generation=record.generation, dirty=record.dirty, snapshot=snapshot
+    )
 
 
 @dataclass
@@ -176,11 +178,11 @@ class WorkspaceDesk:
     past: int = 0
     """The newest term that is known to be over here."""
 
-    def admits(self, place: WorkspacePlace) -> bool:
+    def admits(self, place: WorkspacePlacement) -> bool:
         """Whether a request may be let in: not when it is from before a move."""
         return place.term >= self.term and place.term > self.past
 
-    def takes(self, place: WorkspacePlace) -> None:
+    def takes(self, place: WorkspacePlacement) -> None:
         """Note that the files of a term are there, as they are in the copy."""
         self.term, self.generation, self.changed = place.term, place.generation, False
 
@@ -192,7 +194,7 @@ class WorkspaceDesk:
             runner_epoch=runner_epoch, term=self.term, generation=self.generation + 1, begins=True
         )
 
-    def hears(self, verdict: WorkspaceVerdict) -> None:
+    def hears(self, verdict: WorkspaceReportReply) -> None:
         """Go by what the record says of a workspace that is this runner's."""
         self.generation = max(self.generation, verdict.generation)
         self.changed = verdict.dirty

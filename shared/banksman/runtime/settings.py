@@ -25,7 +25,7 @@ from pydantic_settings import (
 )
 
 from banksman.contracts.errors import BadInput
-from banksman.contracts.wire import bad_field
+from banksman.contracts.wire import bad_input
 from banksman.runtime import failpoints
 
 PREFIX = "BANKSMAN_"
@@ -176,7 +176,7 @@ def load(settings: type[S], **given: Any) -> S:
     try:
         return settings(**given)
     except ValidationError as error:
-        first = bad_field(error, "settings")
+        first = bad_input(error, "settings")
         variable = PREFIX + first.field.upper().replace(".", "__")
         raise BadInput(variable, None, first.expected) from error
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallAnswer, CallProgress, CallRequest, CancelCall
+from banksman.contracts.calls import CallProgress, CallReply, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import parse
@@ -63,7 +63,7 @@ class Calls:
             return None
         if not stop.done():
             stop.set_result(asked.reason)
-        return CallAnswer(answer="accepted").model_dump_json().encode()
+        return CallReply(answer="accepted").model_dump_json().encode()
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing more; give running calls `grace_s` seconds, then end them and store that."""
@@ -74,10 +74,10 @@ class Calls:
                 stop.set_result("cancelled")
         await self._ended(KILL_S)
 
-    def _answer(self, request: CallRequest) -> CallAnswer:
+    def _answer(self, request: CallRequest) -> CallReply:
         tool = self.tools.get(request.call.name)
         if tool is None:
-            return CallAnswer(
+            return CallReply(
                 answer="refused", reason=f"{self.desk.runner} has no tool {request.call.name!r}."
             )
         answer, admitted = self.desk.admit(request)

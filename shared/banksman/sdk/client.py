@@ -24,7 +24,6 @@ from banksman.contracts.assistant_requests import (
 )
 from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides
 from banksman.contracts.calls import Delta
-from banksman.contracts.door import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import ItemDecision, Remember, RunFinished
 from banksman.contracts.frames import (
@@ -37,6 +36,7 @@ from banksman.contracts.frames import (
 )
 from banksman.contracts.ids import check_token, conversation_of, new_id
 from banksman.contracts.messages import Content
+from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, JsonValue

@@ -15,9 +15,9 @@ from banksman.bus.errors import NoResponders, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
-from banksman.contracts.door import Replay
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.events import Commit
+from banksman.contracts.nats_api import Replay
 from banksman.sdk.events import EventFrame, Missing, Order, frames_of
 
 logger = logging.getLogger(__name__)

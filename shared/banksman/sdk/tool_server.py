@@ -22,7 +22,7 @@ from banksman.bus.control import ControlPlane
 from banksman.bus.leases import instance_key
 from banksman.bus.slots import CallSlots
 from banksman.contracts import subjects
-from banksman.contracts.calls import DRAINING, CallAnswer, CallRequest, CancelCall, RunnerLease
+from banksman.contracts.calls import DRAINING, CallReply, CallRequest, CancelCall, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
@@ -214,8 +214,8 @@ class ToolServer:
     def _control_plane(self, bus: Bus, calls: Calls) -> ControlPlane:
         control = ControlPlane(bus, title=f"Tool server {self.name}")
         call, cancel = subjects.tool_call(self.name, ANY, ANY), subjects.tool_cancel(self.name, ANY, ANY)
-        control.serve(call, calls.on_call, request=CallRequest, reply=CallAnswer, title="tool.call")
-        control.serve(cancel, calls.on_cancel, request=CancelCall, reply=CallAnswer, title="tool.cancel")
+        control.serve(call, calls.on_call, request=CallRequest, reply=CallReply, title="tool.call")
+        control.serve(cancel, calls.on_cancel, request=CancelCall, reply=CallReply, title="tool.cancel")
         return control
 
     async def _keep_registered(self) -> None:

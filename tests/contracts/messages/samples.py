@@ -179,7 +179,7 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
         "commit.snapshot",
         events.Commit(**first, owner=None, snapshot=events.Snapshot(form="f1", state="eJw=", ref="s1")),
     )
-    counted = usage.Counted(
+    counted = usage.UsageCount(
         begins=date(2026, 1, 2), requests=2, input_tokens=30, output_tokens=4, cost_usd=0.25
     )
     yield "usage", usage.UsageTotals(upto=9, as_of=TS, day=counted, month=counted)
@@ -245,10 +245,10 @@ def _calls() -> Iterator[tuple[str, BaseModel]]:
         left_s=290.5,
         progress=False,
         workspace="c2",
-        place=workspaces.WorkspacePlace(term=2, generation=7),
+        place=workspaces.WorkspacePlacement(term=2, generation=7),
     )
     yield "call.request", request
-    yield "call.answer", calls.CallAnswer(answer="refused", reason="no sandbox")
+    yield "call.answer", calls.CallReply(answer="refused", reason="no sandbox")
     started = calls.CallStarted(
         conversation_id="c1", attempt="k1-1", runner="runner-1", runner_epoch=4, ts=TS
     )
@@ -323,7 +323,7 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
     first = AssistantFile(path="bin/run", encoding="base64", executable=True, content="/w==")
     yield (
         "workspace.verdict",
-        workspaces.WorkspaceVerdict(mine=True, dirty=False, snapshot=copy, files=(first,)),
+        workspaces.WorkspaceReportReply(mine=True, dirty=False, snapshot=copy, files=(first,)),
     )
 
 

@@ -20,12 +20,12 @@ from banksman.bus.names import AGENTS, RUNNERS
 from banksman.bus.slots import CallSlots, StoredFact, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
-    CallAnswer,
     CallFinished,
+    CallReply,
     CallRequest,
     CallStarted,
     CancelCall,
-    FileAnswer,
+    FileReply,
     FileRequest,
     RunnerLease,
 )
@@ -76,10 +76,10 @@ class Owner:
             deadline=datetime.now(UTC) + timedelta(seconds=within_s),
         )
 
-    async def send(self, request: CallRequest, *, timeout_s: float = WAIT_S) -> CallAnswer:
+    async def send(self, request: CallRequest, *, timeout_s: float = WAIT_S) -> CallReply:
         subject = subjects.tool_call(self.runner.id, request.tenant, request.conversation_id)
         answer = await self.bus.request(subject, request.model_dump_json().encode(), timeout_s)
-        return CallAnswer.model_validate_json(answer)
+        return CallReply.model_validate_json(answer)
 
     async def accepted(self, request: CallRequest) -> CallRequest:
         assert (await self.send(request)).answer == "accepted"
@@ -103,10 +103,10 @@ class Owner:
     async def bash(self, command: str) -> ToolResult:
         return await self.call("bash", command=command)
 
-    async def cancel(self, request: CallRequest) -> CallAnswer:
+    async def cancel(self, request: CallRequest) -> CallReply:
         subject = subjects.tool_cancel(self.runner.id, self.tenant, request.attempt)
         body = CancelCall(attempt=request.attempt).model_dump_json().encode()
-        return CallAnswer.model_validate_json(await self.bus.request(subject, body, WAIT_S))
+        return CallReply.model_validate_json(await self.bus.request(subject, body, WAIT_S))
 
     async def lease(self) -> Entry[RunnerLease] | None:
         return await self.leases.get(self.runner.id)
@@ -119,10 +119,10 @@ class Owner:
 
         await until(is_gone, within_s)
 
-    async def file(self, request: FileRequest) -> FileAnswer:
+    async def file(self, request: FileRequest) -> FileReply:
         subject = subjects.files(self.runner.id, self.tenant, self.conversation)
         answer = await self.gateway.request(subject, request.model_dump_json().encode(), WAIT_S)
-        return FileAnswer.model_validate_json(answer)
+        return FileReply.model_validate_json(answer)
 
 
 @asynccontextmanager

@@ -9,16 +9,16 @@ import pytest
 from tests.tool_runner.service.owner import Owner
 
 from banksman.contracts import subjects
-from banksman.contracts.calls import FileAnswer, FileDelete, FileList, FileRead, FileWrite
+from banksman.contracts.calls import FileDelete, FileList, FileRead, FileReply, FileWrite
 from banksman.contracts.ids import new_id
 
 SLICE = 500_000
 
 
-async def upload(owner: Owner, path: str, content: bytes) -> FileAnswer:
+async def upload(owner: Owner, path: str, content: bytes) -> FileReply:
     """Upload in slices, as a client does; the answer to the last one."""
     token = new_id("u")
-    answer = FileAnswer()
+    answer = FileReply()
     for offset in range(0, max(1, len(content)), SLICE):
         piece = content[offset : offset + SLICE]
         answer = await owner.file(
@@ -50,7 +50,7 @@ async def test_an_upload_is_listed_downloaded_used_and_deleted(owner: Owner) -> 
     assert [(entry.path, entry.size) for entry in listed] == [("data/in.bin", len(content))]
     assert await download(owner, "/workspace/data/in.bin") == content
     assert (await owner.bash("wc -c < data/in.bin")).content["stdout"] == f"{len(content)}\n"
-    assert await owner.file(FileDelete(path="data/in.bin")) == FileAnswer()
+    assert await owner.file(FileDelete(path="data/in.bin")) == FileReply()
     assert (await owner.file(FileList())).items == ()
 
 
@@ -84,7 +84,7 @@ async def test_a_list_is_of_a_directory_and_says_when_there_is_more(owner: Owner
 
 
 async def test_listing_a_conversation_without_a_workspace_makes_none(owner: Owner) -> None:
-    assert await owner.file(FileList()) == FileAnswer()
+    assert await owner.file(FileList()) == FileReply()
     assert not (owner.runner.root / owner.tenant).exists()
 
 
@@ -105,4 +105,4 @@ async def test_a_file_may_be_as_large_as_a_command_could_write(owner: Owner) -> 
 async def test_what_is_no_file_request_is_an_error(owner: Owner) -> None:
     subject = subjects.files(owner.runner.id, owner.tenant, owner.conversation)
     for body in (b"", b'{"op":"chmod","path":"f"}', b'{"op":"write","path":"f"}'):
-        assert FileAnswer.model_validate_json(await owner.gateway.request(subject, body, 5)).error
+        assert FileReply.model_validate_json(await owner.gateway.request(subject, body, 5)).error

@@ -26,12 +26,12 @@ from banksman.bus.objects import ObjectInfo, Objects
 from banksman.bus.slots import CallSlots, StoredFact, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
-    CallAnswer,
     CallFinished,
+    CallReply,
     CallRequest,
-    FileAnswer,
     FileList,
     FileRead,
+    FileReply,
     FileWrite,
 )
 from banksman.contracts.ids import attempt_id, new_id
@@ -124,7 +124,7 @@ class Platform:
             place=placement.place,
         )
 
-    async def send(self, placement: Placement, request: CallRequest) -> CallAnswer | None:
+    async def send(self, placement: Placement, request: CallRequest) -> CallReply | None:
         return await self.placements.call(placement, request)
 
     async def begin(self, conversation: str, tool: str, **arguments: Any) -> tuple[Placement, CallRequest]:
@@ -172,13 +172,13 @@ class Platform:
         assert not result.is_error, result.content
         return str(result.content["stdout"])
 
-    async def write(self, conversation: str, path: str, data: bytes) -> FileAnswer:
+    async def write(self, conversation: str, path: str, data: bytes) -> FileReply:
         """Upload one small file."""
         encoded = base64.b64encode(data).decode()
         request = FileWrite(path=path, upload=new_id("u"), offset=0, data_base64=encoded, last=True)
         return await self.placements.files(self.tenant, conversation, request)
 
-    async def read(self, conversation: str, path: str) -> FileAnswer:
+    async def read(self, conversation: str, path: str) -> FileReply:
         return await self.placements.files(self.tenant, conversation, FileRead(path=path))
 
     async def paths(self, conversation: str) -> list[str]:

@@ -28,7 +28,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply
-from banksman.contracts.workspaces import WorkspaceReport, WorkspaceVerdict
+from banksman.contracts.workspaces import WorkspaceReport, WorkspaceReportReply
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
@@ -170,7 +170,7 @@ def control_plane(bus: Bus, worker: Worker, registry: ToolRegistry) -> ControlPl
         WorkspaceReports(bus).on_report,
         queue=names.AGENTS,
         request=WorkspaceReport,
-        reply=WorkspaceVerdict,
+        reply=WorkspaceReportReply,
         title="workspace.report",
         description="A runner tells what became of a workspace, or asks whose it is.",
     )

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.usage import WINDOWS, Counted, UsageTotals, Window, ends_at
+from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
 from banksman.runs.steps import Ending
 from banksman.runtime.tenants import TenantLimits
 
@@ -53,7 +53,7 @@ def used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending 
     return None
 
 
-def _ending(code: ErrorCode, window: Window, counted: Counted, used: str, now: datetime) -> Ending:
+def _ending(code: ErrorCode, window: Window, counted: UsageCount, used: str, now: datetime) -> Ending:
     frees = ends_at(window, now).isoformat(timespec="minutes").replace("+00:00", "Z")
     text = (
         f"The limit of this {window} is used up: {used} since {counted.begins.isoformat()}. "

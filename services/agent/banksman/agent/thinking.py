@@ -18,7 +18,7 @@ from banksman.agent.protocols.base import (
     Final,
     ModelRequest,
     Protocol,
-    kept_text,
+    truncated_text,
 )
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
@@ -136,7 +136,7 @@ class Thinker:
         calls = reading.calls if isinstance(reading, Calls) else ()
         return Reply(
             reading=reading,
-            text=kept_text(written.text or ""),
+            text=truncated_text(written.text or ""),
             message_id=message_id,
             approval_id=owned.ports.clock.new_id("a"),
             expires_at=owned.ports.clock.now() + timedelta(seconds=self.settings.approval_expiry_s),

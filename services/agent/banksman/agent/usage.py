@@ -26,7 +26,7 @@ from banksman.bus.names import CONSUMED, EVENTS, USAGE
 from banksman.bus.tail import StoredHeaders, last_sequence, tail
 from banksman.bus.watch import BucketView
 from banksman.contracts.errors import BanksmanError, Unavailable
-from banksman.contracts.usage import Consumed, UsageTotals, usage_key
+from banksman.contracts.usage import CommitUsage, UsageTotals, usage_key
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ NOTHING = UsageTotals()
 class _Delta:
     stream_seq: int
     time: datetime
-    consumed: Consumed
+    consumed: CommitUsage
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class UsageLedger:
 
     def _count(self, message: StoredHeaders) -> None:
         if header := message.headers.get(CONSUMED):
-            delta = _Delta(message.stream_seq, message.time, Consumed.from_header(header))
+            delta = _Delta(message.stream_seq, message.time, CommitUsage.from_header(header))
             tenant = message.subject.split(".")[1]
             for key in (usage_key(tenant), EVERYBODY):
                 self._account(key).since.append(delta)

@@ -21,10 +21,10 @@ from banksman.bus.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     DRAINING,
-    CallAnswer,
+    CallReply,
     CallRequest,
     CancelCall,
-    FileAnswer,
+    FileReply,
     FileRequest,
     RunnerLease,
 )
@@ -38,27 +38,27 @@ from banksman.runs.runner import CallDesk
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import Life
-from banksman.tool_runner.cgroups import CallCgroups, NotDelegated, delegated
+from banksman.tool_runner.egress.hosts import HostRules
+from banksman.tool_runner.egress.private_servers import EgressWithPrivate
 from banksman.tool_runner.execution import Execution
-from banksman.tool_runner.files_api import FilesApi
-from banksman.tool_runner.holdings import Holdings
-from banksman.tool_runner.hosts import HostRules
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
-from banksman.tool_runner.keeper import Keeper
-from banksman.tool_runner.private_exits import EgressWithPrivate
-from banksman.tool_runner.reports import Reports
-from banksman.tool_runner.runner_identity import RunnerIdentity, claim
 from banksman.tool_runner.sandbox.base import SandboxBackend
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+from banksman.tool_runner.sandbox.cgroups import CallCgroups, NotDelegated, delegated
 from banksman.tool_runner.sandbox.leftovers import end_leftovers
 from banksman.tool_runner.selftest import self_test
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
-from banksman.tool_runner.snapshots import Snapshots
-from banksman.tool_runner.toolbox import ToolBox, workspace_tools
-from banksman.tool_runner.turns import Turns
-from banksman.tool_runner.uploads import Uploads
+from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.worker import Worker
-from banksman.tool_runner.workspace import WorkspaceStore, default_root
+from banksman.tool_runner.workspaces.files_api import FilesApi
+from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
+from banksman.tool_runner.workspaces.reports import Reports
+from banksman.tool_runner.workspaces.runner_identity import RunnerIdentity, claim
+from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
+from banksman.tool_runner.workspaces.snapshots import Snapshots
+from banksman.tool_runner.workspaces.turns import Turns
+from banksman.tool_runner.workspaces.uploads import Uploads
+from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root
 
 logger = logging.getLogger(__name__)
 
@@ -252,7 +252,7 @@ async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity
     return await Bus.connect(settings.nats, name=name, inbox_prefix=user.inbox_prefix)
 
 
-def _keeper(bus: Bus, clock: BrokerClock, own: ToolRunnerSettings, premises: _Premises) -> Keeper:
+def _keeper(bus: Bus, clock: BrokerClock, own: ToolRunnerSettings, premises: _Premises) -> SnapshotScheduler:
     """Who looks after the workspaces; knows what earlier processes of this runner have left."""
     scratch = premises.workspaces.root / ".copies"
     snapshots = Snapshots(
@@ -260,9 +260,11 @@ def _keeper(bus: Bus, clock: BrokerClock, own: ToolRunnerSettings, premises: _Pr
     )
     snapshots.prepare()
     reports = Reports(bus, premises.identity.runner)
-    holdings = Holdings(premises.workspaces, snapshots, reports, runner_epoch=premises.identity.epoch)
+    holdings = WorkspaceRegistry(
+        premises.workspaces, snapshots, reports, runner_epoch=premises.identity.epoch
+    )
     holdings.load()
-    return Keeper(holdings, snapshots, reports, own.copies)
+    return SnapshotScheduler(holdings, snapshots, reports, own.copies)
 
 
 def _worker(
@@ -270,7 +272,7 @@ def _worker(
     clock: BrokerClock,
     own: ToolRunnerSettings,
     premises: _Premises,
-    holdings: Holdings,
+    holdings: WorkspaceRegistry,
     tasks: asyncio.TaskGroup,
 ) -> Worker:
     identity = premises.identity
@@ -310,7 +312,7 @@ def control_plane(bus: Bus, runner: str, worker: Worker, files: FilesApi) -> Con
         subjects.tool_call(runner, ANY, ANY),
         worker.on_call,
         request=CallRequest,
-        reply=CallAnswer,
+        reply=CallReply,
         title="tool.call",
         description="Run a call, once. The answer says whether it was taken; its result comes as an event.",
     )
@@ -318,7 +320,7 @@ def control_plane(bus: Bus, runner: str, worker: Worker, files: FilesApi) -> Con
         subjects.tool_cancel(runner, ANY, ANY),
         worker.on_cancel,
         request=CancelCall,
-        reply=CallAnswer,
+        reply=CallReply,
         title="tool.cancel",
         description="End a call and store its result.",
     )
@@ -326,7 +328,7 @@ def control_plane(bus: Bus, runner: str, worker: Worker, files: FilesApi) -> Con
         subjects.files(runner, ANY, ANY),
         files.respond,
         request=FileRequest,
-        reply=FileAnswer,
+        reply=FileReply,
         title="file",
         description="List, read, write and delete files of a workspace.",
     )

@@ -8,16 +8,16 @@ import logging
 from dataclasses import dataclass, field
 
 from banksman.bus.messages import Message
-from banksman.contracts.calls import CallAnswer, CallRequest, CancelCall
+from banksman.contracts.calls import CallReply, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import parse
 from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import CallDesk
 from banksman.tool_runner.execution import Execution
-from banksman.tool_runner.holdings import CopyLost, Holding, Holdings
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.turns import Turns
+from banksman.tool_runner.workspaces.registry import CopyLost, Holding, WorkspaceRegistry
+from banksman.tool_runner.workspaces.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Worker:
     desk: CallDesk
     lease: Lease
     turns: Turns
-    holdings: Holdings
+    holdings: WorkspaceRegistry
     execution: Execution | None
     """None when the sandbox does not hold: every call is refused with `problem`."""
     problem: str | None
@@ -59,7 +59,7 @@ class Worker:
         stop = self._stops.get(f"{tenant}.{asked.attempt}")
         if stop is not None:
             stop.request(asked.reason)
-        return CallAnswer(answer="done" if stop is None else "accepted").model_dump_json().encode()
+        return CallReply(answer="done" if stop is None else "accepted").model_dump_json().encode()
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing more; give running calls `grace_s` seconds, then kill them and store that."""
@@ -77,9 +77,9 @@ class Worker:
         self._kill()
         await self._ended(FENCE_S)
 
-    def _answer(self, request: CallRequest) -> CallAnswer:
+    def _answer(self, request: CallRequest) -> CallReply:
         if self.execution is None:
-            return CallAnswer(answer="refused", reason=f"The sandbox does not hold. {self.problem}")
+            return CallReply(answer="refused", reason=f"The sandbox does not hold. {self.problem}")
         answer, admitted = self.desk.admit(request)
         if admitted:
             holding = self.holdings.enter(request.tenant, request.workspace_id)

@@ -154,7 +154,7 @@ class Protocol(typing.Protocol):
         ...
 
 
-def kept_text(text: str) -> str:
+def truncated_text(text: str) -> str:
     """The text, cut to what can be stored of one reply."""
     if len(text) <= MAX_REPLY_CHARS:
         return text
@@ -163,7 +163,7 @@ def kept_text(text: str) -> str:
 
 def answer(reply: ModelReply) -> Final:
     """The reply as an answer, whatever it stopped for (R90, R99)."""
-    text = kept_text(reply.text or "")
+    text = truncated_text(reply.text or "")
     match reply.finish_reason:
         case "stop" | "length":
             return Final(text, reply.finish_reason)

@@ -17,7 +17,7 @@ from banksman.agent.protocols.base import (
     Reading,
     RequestedCall,
     answer,
-    kept_text,
+    truncated_text,
 )
 from banksman.agent.protocols.flatten import flatten, prose_call
 from banksman.agent.protocols.json_text import written_call
@@ -50,7 +50,7 @@ class Native:
         if not reply.calls or reply.finish_reason in ("content_filter", "unknown"):
             return answer(reply)
         calls = tuple(_read_call(call) for call in reply.calls)
-        return Calls(kept_text(reply.text or "") or None, calls)
+        return Calls(truncated_text(reply.text or "") or None, calls)
 
     def delta_filter(self) -> DeltaFilter:
         """Everything may be shown: calls are not in the text."""

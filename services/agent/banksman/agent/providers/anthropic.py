@@ -13,7 +13,7 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_reply import ReplyReader
 from banksman.agent.providers.anthropic_request import body
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.retry import PassingFault, status_fault
+from banksman.agent.providers.retry import TransientFault, status_fault
 from banksman.agent.providers.sdk import SdkProvider
 from banksman.contracts.errors import ProviderFailed
 
@@ -63,9 +63,9 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
-            raise PassingFault(f"the connection failed: {error.__cause__ or error.message}") from error
+            raise TransientFault(f"the connection failed: {error.__cause__ or error.message}") from error
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
-            raise PassingFault(f"the stream broke off: {error}") from error
+            raise TransientFault(f"the stream broke off: {error}") from error
 
     async def _with_thinking_if_it_holds(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         """Send thinking back, but not where it is refused.
@@ -98,5 +98,5 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         if error.status_code >= 400:
             return status_fault(self.name, error.status_code, message, error.response.headers)
         if error.type in _PASSING_TYPES:
-            return PassingFault(message)
+            return TransientFault(message)
         return ProviderFailed(self.name, message)

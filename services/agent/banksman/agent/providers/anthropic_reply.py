@@ -9,7 +9,7 @@ from banksman.agent.protocols.base import ModelReply
 from banksman.agent.providers.anthropic_request import THINKING_FIELD
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder, well_formed
-from banksman.agent.providers.retry import PassingFault
+from banksman.agent.providers.retry import TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -90,10 +90,10 @@ class ReplyReader:
         """The whole reply.
 
         Raises:
-            PassingFault: when the stream ended before its last event.
+            TransientFault: when the stream ended before its last event.
         """
         if not self._complete and not self.full:
-            raise PassingFault("the stream ended before the message was complete")
+            raise TransientFault("the stream ended before the message was complete")
         reason = self._stop_reason or ""
         return self._builder.reply(
             _FINISH_REASONS.get(reason, "unknown"), reason, self._usage(), self._state()

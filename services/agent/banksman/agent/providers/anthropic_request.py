@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers.history import AnsweredCall, Exchange, exchanges
+from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolDefinition
@@ -125,11 +125,11 @@ def _said(said: AssistantMessage, provider: str | None) -> list[Block]:
     return blocks
 
 
-def _call(call: AnsweredCall) -> ToolUseBlockParam:
+def _call(call: CallWithResult) -> ToolUseBlockParam:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": {**call.arguments}}
 
 
-def _result(call: AnsweredCall) -> ToolResultBlockParam:
+def _result(call: CallWithResult) -> ToolResultBlockParam:
     result: ToolResultBlockParam = {
         "type": "tool_result",
         "tool_use_id": call.id,

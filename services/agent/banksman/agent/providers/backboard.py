@@ -25,7 +25,7 @@ from banksman.agent.providers.backboard_request import (
     tools,
 )
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.retry import PassingFault
+from banksman.agent.providers.retry import TransientFault
 from banksman.agent.providers.sdk import SdkProvider
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
@@ -79,12 +79,12 @@ class _Attempts:
         """Follow the plan; a thread that refuses to go on is given up for a new one.
 
         Raises:
-            PassingFault: the next attempt may do better.
+            TransientFault: the next attempt may do better.
             ProviderFailed: it will not.
         """
         try:
             return await self._follow(await self._current_plan())
-        except (ProviderFailed, PassingFault) as fault:
+        except (ProviderFailed, TransientFault) as fault:
             if isinstance(self._plan, Begin):
                 raise
             if fault.status not in _REFUSED:
@@ -94,7 +94,7 @@ class _Attempts:
         self._plan = begin(self._request)
         return await self._follow(self._plan)
 
-    def _doubt(self, fault: ProviderFailed | PassingFault) -> None:
+    def _doubt(self, fault: ProviderFailed | TransientFault) -> None:
         """Leave a run whose outputs may have arrived: whether it still waits can only be tried."""
         if isinstance(self._plan, Submit) and fault.status is None:
             self._plan = begin(self._request)

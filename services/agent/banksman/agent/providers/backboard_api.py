@@ -17,7 +17,7 @@ from backboard import BackboardAPIError, BackboardClient  # pyright: ignore[repo
 from pydantic import ValidationError
 
 from banksman.agent.providers.base import ProviderSettings
-from banksman.agent.providers.retry import PassingFault, status_fault
+from banksman.agent.providers.retry import TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 
@@ -28,7 +28,7 @@ MESSAGE_IDS = "banksman_message_ids"
 class BackboardApi:
     """One connection pool to one address.
 
-    Each method raises `PassingFault` where another attempt may do better, `ProviderFailed` where it will not.
+    Each method raises `TransientFault` if another attempt may succeed, `ProviderFailed` if it will not.
     """
 
     def __init__(self, provider: str, settings: ProviderSettings) -> None:
@@ -104,7 +104,7 @@ class BackboardApi:
         except BackboardAPIError as error:
             raise self._fault(error) from error
         except (JSONDecodeError, UnicodeDecodeError, OSError) as error:
-            raise PassingFault(f"the answer broke off: {error}") from error
+            raise TransientFault(f"the answer broke off: {error}") from error
         except ValidationError as error:
             raise ProviderFailed(self._provider, f"the answer has another form: {error}") from error
 
@@ -113,7 +113,7 @@ class BackboardApi:
         status: int | None = getattr(error, "status_code", None)
         response: httpx.Response | None = getattr(error, "response", None)
         if status is None or response is None:
-            return PassingFault(str(error))
+            return TransientFault(str(error))
         return status_fault(self._provider, status, str(error), response.headers)
 
 

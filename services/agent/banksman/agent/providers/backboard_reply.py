@@ -7,7 +7,7 @@ from typing import Any, cast
 from banksman.agent.protocols.base import ModelReply
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder
-from banksman.agent.providers.retry import PassingFault
+from banksman.agent.providers.retry import TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
@@ -53,10 +53,10 @@ class ReplyReader:
         """The whole reply, without the state that goes back.
 
         Raises:
-            PassingFault: when the stream ended before the run did.
+            TransientFault: when the stream ended before the run did.
         """
         if not self.over:
-            raise PassingFault("the stream ended before the run did")
+            raise TransientFault("the stream ended before the run did")
         return self._builder.reply(self._finish_reason or "length", self._raw_finish_reason, self._usage)
 
     def _take_calls(self, event: JsonObject) -> None:

@@ -16,7 +16,7 @@ _MAX_NAME_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredCall:
+class CallWithResult:
     """A call and its result, as they are sent."""
 
     id: str
@@ -32,7 +32,7 @@ class Exchange:
     """A reply of the model and the results of all its calls, in their order."""
 
     said: AssistantMessage
-    calls: tuple[AnsweredCall, ...]
+    calls: tuple[CallWithResult, ...]
 
 
 def exchanges(messages: Iterable[Message]) -> list[UserMessage | Exchange]:
@@ -60,10 +60,10 @@ def exchanges(messages: Iterable[Message]) -> list[UserMessage | Exchange]:
     return paired
 
 
-def _answered(call: ToolCall, results: dict[str, ToolMessage], used: set[str]) -> AnsweredCall:
+def _answered(call: ToolCall, results: dict[str, ToolMessage], used: set[str]) -> CallWithResult:
     answer = results.get(call.id) or _lost(call)
     name = _NOT_IN_NAMES.sub("_", call.name)[:_MAX_NAME_CHARS] or "unnamed"
-    return AnsweredCall(_wire_id(call, used), name, call.arguments, answer)
+    return CallWithResult(_wire_id(call, used), name, call.arguments, answer)
 
 
 def _lost(call: ToolCall) -> ToolMessage:

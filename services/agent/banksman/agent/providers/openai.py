@@ -11,7 +11,7 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.openai_reply import ReplyReader
 from banksman.agent.providers.openai_request import body
-from banksman.agent.providers.retry import PassingFault, status_fault
+from banksman.agent.providers.retry import TransientFault, status_fault
 from banksman.agent.providers.sdk import SdkProvider
 from banksman.contracts.errors import ProviderFailed
 
@@ -59,11 +59,11 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
-            raise PassingFault(f"the connection failed: {error.__cause__ or error.message}") from error
+            raise TransientFault(f"the connection failed: {error.__cause__ or error.message}") from error
         except APIError as error:
             raise self._broken_off(error) from error
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
-            raise PassingFault(f"the stream broke off: {error}") from error
+            raise TransientFault(f"the stream broke off: {error}") from error
 
     async def _stream(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         from openai import AsyncStream
@@ -93,4 +93,4 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
     def _broken_off(self, error: APIError) -> Exception:
         if error.type in _LASTING_FAULTS or error.code in _LASTING_CODES:
             return ProviderFailed(self.name, error.message)
-        return PassingFault(error.message)
+        return TransientFault(error.message)

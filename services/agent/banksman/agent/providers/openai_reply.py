@@ -7,7 +7,7 @@ from typing import Any, cast
 from banksman.agent.protocols.base import ModelReply
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder
-from banksman.agent.providers.retry import PassingFault
+from banksman.agent.providers.retry import TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
@@ -49,12 +49,12 @@ class ReplyReader:
         """The whole reply.
 
         Raises:
-            PassingFault: when the stream ended before the model said why it stopped: the SDK takes that for
+            TransientFault: when the stream ended before the model said why it stopped: the SDK takes that for
                 success, though the connection may have been cut.
         """
         reason = self._finish_reason
         if not reason and not self.full:
-            raise PassingFault("the stream ended without a finish reason")
+            raise TransientFault("the stream ended without a finish reason")
         finish_reason = _FINISH_REASONS.get(reason, "unknown")
         state: JsonObject | None = (
             {self._reasoning_field: self._builder.reasoning} if self._reasoning_field else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers.history import AnsweredCall, Exchange, exchanges
+from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.tools import ToolDefinition
@@ -106,6 +106,6 @@ def _exchange(exchange: Exchange, provider: str) -> Iterator[ChatCompletionMessa
         yield {"role": "tool", "tool_call_id": call.id, "content": result_json(call.answer.result)}
 
 
-def _call(call: AnsweredCall) -> ChatCompletionMessageFunctionToolCallParam:
+def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

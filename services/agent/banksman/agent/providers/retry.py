@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class PassingFault(Exception):
+class TransientFault(Exception):
     """An attempt failed in a way that the next one may not."""
 
     def __init__(
@@ -39,13 +39,13 @@ class PassingFault(Exception):
 
 def status_fault(
     provider: str, status: int, message: str, headers: Mapping[str, str]
-) -> PassingFault | ProviderFailed:
+) -> TransientFault | ProviderFailed:
     """The fault that an error status means; `x-should-retry` of the vendors' servers is obeyed."""
     passing = status in _PASSING_STATUSES or status >= 500
     if headers.get("x-should-retry") in ("true", "false"):
         passing = headers["x-should-retry"] == "true"
     if passing:
-        return PassingFault(message, status=status, retry_after_s=retry_after_s(headers))
+        return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
     return ProviderFailed(provider, message[:_MAX_MESSAGE_CHARS], status=status)
 
 
@@ -67,7 +67,7 @@ async def with_retries(
     deltas: DeltaSink,
     deadline_s: float,
 ) -> T:
-    """Repeat `attempt` while it raises `PassingFault` and time and attempts are left.
+    """Repeat `attempt` while it raises `TransientFault` and time and attempts are left.
 
     Raises:
         ProviderFailed: the last attempt's fault, or that the deadline is over.
@@ -95,7 +95,7 @@ async def _repeat(
     while True:
         try:
             return await attempt()
-        except PassingFault as fault:
+        except TransientFault as fault:
             delay_s = _delay_s(fault, number, settings)
             if number >= settings.max_attempts or not _fits(delay_s, scope):
                 raise ProviderFailed(
@@ -114,7 +114,7 @@ async def _repeat(
         number += 1
 
 
-def _delay_s(fault: PassingFault, number: int, settings: ProviderSettings) -> float:
+def _delay_s(fault: TransientFault, number: int, settings: ProviderSettings) -> float:
     """The vendor's time and up to a tenth more, else half to all of a doubling time, so agents spread."""
     if fault.retry_after_s is not None:
         return fault.retry_after_s * random.uniform(1.0, 1.1)

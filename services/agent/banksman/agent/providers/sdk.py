@@ -85,7 +85,7 @@ class SdkProvider(ABC, Generic[C]):
         """What sends the request once, each time it is called.
 
         Raises:
-            PassingFault: the next attempt may do better.
+            TransientFault: the next attempt may do better.
             ProviderFailed: it will not.
         """
 

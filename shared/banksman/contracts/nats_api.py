@@ -1,4 +1,4 @@
-"""The door for services without HTTP: what its requests carry beside the frames of `frames.py`.
+"""The NATS API: what its requests carry in addition to the frames of `frames.py`.
 
 A request is published on `subjects.api(tenant, ...)`. Its body is the JSON of a client frame; the reply is an
 `ack` or an `error` frame.
