@@ -15,7 +15,10 @@ TREE = {
     "shared": ["contracts", "runtime", "bus", "deployment", "log_integrity", "runs", "sdk"],
     "cli": ["cli"],
     "services/model-server": ["model_server"],
-    "services/gateway": ["gateway"],
+    "services/gateway": [
+        "gateway",
+        *(f"gateway/{part}" for part in ("asgi", "http", "nats_api", "page", "passthrough", "websocket")),
+    ],
     "services/agent": ["agent", "agent/providers"],
     "services/tool-runner": ["tool_runner", "tool_runner/sandbox"],
     "services/workflows": ["workflows"],
@@ -58,6 +61,16 @@ UNLAWFUL = [
         "services/agent/banksman/agent/app.py",
         "from tests import support",
         "No code of the product imports tests",
+    ),
+    (
+        "services/gateway/banksman/gateway/http/runs.py",
+        "from banksman.gateway import websocket",
+        "The gateway's interfaces stand on its service",
+    ),
+    (
+        "services/gateway/banksman/gateway/websocket/connection.py",
+        "import banksman.bus.connection",
+        "The gateway's interfaces use the bus through its service only",
     ),
     ("shared/banksman/unheard_of/__init__.py", "unlisted = True", "Services stand on runs"),
 ]
