@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CHECKS := ruff ruff-format pyright lint-imports codespell check-tree node-syntax check-requirements check-reference
+CHECKS := ruff ruff-format pyright lint-imports vulture check-owners codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
 .PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
@@ -48,6 +48,11 @@ lint-imports:
 	$(BIN)/lint-imports --no-logo
 codespell:
 	$(BIN)/codespell
+vulture:
+	$(BIN)/vulture
+	$(BIN)/vulture shared services cli tests tools benchmarks examples
+check-owners:
+	$(BIN)/python tools/check_owners.py
 check-tree:
 	$(BIN)/python tools/check_tree.py
 node-syntax:

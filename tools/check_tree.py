@@ -1,7 +1,8 @@
-"""Check that no file of the tree names a package registry or a path of the machine it was written on.
+"""Check that no file names a package registry or a path of this machine, and that the namespace stays open.
 
-Pins and locks must install from whatever registry the machine is set up for, and a path of one machine means
-nothing on the next.
+Pins and locks must install from any registry that a machine is set up for, and a path of one machine means
+nothing on the next. `banksman` is a PEP 420 namespace over several roots: an `__init__.py` directly below one
+of them hides all others.
 """
 
 import re
@@ -20,7 +21,7 @@ MAX_BYTES = 5_000_000
 
 
 def main() -> int:
-    """Print one line a finding; the exit code is 1 when there is any."""
+    """Print one line per finding; the exit code is 1 if there is any."""
     root = Path(__file__).resolve().parent.parent
     findings = list(find(root, files(root)))
     for finding in findings:
@@ -29,7 +30,7 @@ def main() -> int:
 
 
 def files(root: Path) -> list[Path]:
-    """The tracked files and those that would be added."""
+    """The tracked files, and the untracked ones that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -40,9 +41,11 @@ def files(root: Path) -> list[Path]:
 
 
 def find(root: Path, paths: list[Path]) -> Iterator[str]:
-    """Findings as `file:line: what`."""
+    """Findings as `file:line: reason`."""
     rules = [("names a package registry", REGISTRY), ("names a path of this machine", _own_paths(root))]
     for path in paths:
+        if path.parts[-2:] == ("banksman", "__init__.py"):
+            yield f"{path.relative_to(root)}:1: closes the namespace `banksman` for the other roots"
         if path.stat().st_size > MAX_BYTES or b"\0" in (content := path.read_bytes()):
             continue
         text = content.decode(errors="replace")

@@ -66,6 +66,17 @@ def test_what_git_ignores_is_not_read(tree: Path) -> None:
     assert check(tree) == (0, [])
 
 
+def test_an_init_file_directly_below_a_namespace_root_is_found(tree: Path) -> None:
+    for package in ("shared/banksman", "shared/banksman/bus"):
+        (tree / package).mkdir(parents=True)
+        (tree / package / "__init__.py").touch()
+
+    assert check(tree) == (
+        1,
+        ["shared/banksman/__init__.py:1: closes the namespace `banksman` for the other roots"],
+    )
+
+
 def check(tree: Path) -> tuple[int, list[str]]:
     """Run the tree's own check; its exit code and findings."""
     done = subprocess.run(
