@@ -39,10 +39,9 @@ from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import Runners
 
 from banksman.contracts.ids import new_id
-from banksman.tool_runner.egress import Egress
+from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
-from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox, find_bwrap
 from banksman.tool_runner.sandbox.docker import DockerSandbox
@@ -50,8 +49,9 @@ from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp import build_filter
 from banksman.tool_runner.sandbox.spawner_process import OPTIONS_FD, SECCOMP_FD, STATUS_FD
-from banksman.tool_runner.toolbox import workspace_tools
-from banksman.tool_runner.workspace import WorkspaceStore
+from banksman.tool_runner.tools.toolbox import workspace_tools
+from banksman.tool_runner.workspaces.quota import delete_tree
+from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 SCRIPT = "echo hi"
 MOST_IN_FLIGHT = 16

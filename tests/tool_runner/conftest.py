@@ -20,17 +20,17 @@ import pytest
 from tests.support.docker_engine import DockerEngine
 
 from banksman.contracts.wire import JsonObject
-from banksman.tool_runner.egress import Egress
+from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits, WorkspaceLimits
-from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.base import SandboxBackend, Stop
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
 from banksman.tool_runner.sandbox.docker import DockerSandbox
 from banksman.tool_runner.sandbox.docker_settings import DockerSettings
-from banksman.tool_runner.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.tools.base import ToolOutcome
-from banksman.tool_runner.workspace import Workspace, WorkspaceStore
+from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.workspaces.quota import delete_tree
+from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 TLS = ssl.create_default_context()
 """Shared: reading the machine's certificates takes longer than most tests."""

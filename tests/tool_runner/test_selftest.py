@@ -9,6 +9,7 @@ from asyncio.subprocess import DEVNULL
 from pathlib import Path
 
 from tests.support import privileged
+from tests.tool_runner.conftest import Runner
 
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import SandboxLimits
@@ -16,8 +17,6 @@ from banksman.tool_runner.sandbox.base import OnOutput, SandboxCommand, SandboxO
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.selftest import self_test
-
-from .conftest import Runner
 
 
 async def test_a_machine_with_all_that_is_needed_passes(root: Path, runner: Runner) -> None:

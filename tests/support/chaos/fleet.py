@@ -21,13 +21,13 @@ from banksman.bus.connection import Bus
 from banksman.cli.local.child_process import problem_of
 from banksman.cli.local.nats import LOCAL
 from banksman.cli.local.plan import Plan, ProcessSpec, Stage, launched
-from banksman.cli.local.ports import free_port
-from banksman.cli.local.settings import LocalSettings, UpSettings
-from banksman.cli.local.state import DataDir
+from banksman.cli.ports import free_port
+from banksman.cli.settings import LocalSettings, UpSettings
+from banksman.cli.state import DataDir
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
 from banksman.model_server import ModelServer
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.workspace import default_root
+from banksman.tool_runner.workspaces.workspace import default_root
 from tests.support.chaos.broker import Broker, Servers
 from tests.support.chaos.canaries import Canaries, Search, found_in_files
 from tests.support.chaos.versions import CURRENT

@@ -19,10 +19,10 @@ from urllib.request import urlopen
 
 from tests.support.fixtures import SecuredNats
 
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from banksman.deployment.users import TOOL_RUNNER
-from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.processes import children
+from banksman.tool_runner.workspaces.quota import delete_tree
 
 START_S = 60.0
 WAIT_S = 20.0

@@ -11,9 +11,9 @@ import pytest
 
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import load
-from banksman.tool_runner.egress import FetchRefused, HostRules
+from banksman.tool_runner.egress.client import FetchRefused, HostRules
+from banksman.tool_runner.egress.private_servers import EgressWithPrivate
 from banksman.tool_runner.limits import FetchLimits
-from banksman.tool_runner.private_exits import EgressWithPrivate
 from banksman.tool_runner.settings import ToolRunnerServiceSettings
 
 TLS = ssl.create_default_context()

@@ -32,16 +32,16 @@ def shared_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNa
 
 
 @pytest.fixture(scope="module")
-def runner(shared_nats: SecuredNats) -> Iterator[RunnerProcess]:
-    """One runner that copies at once what changed. Never end it."""
+def quick_runner(shared_nats: SecuredNats) -> Iterator[RunnerProcess]:
+    """A runner that snapshots a changed workspace immediately. No test ends it."""
     made = Runners(shared_nats)
     yield started(made, 1)[0]
     made.close()
 
 
 @pytest.fixture
-async def here(shared_nats: SecuredNats, runner: RunnerProcess) -> AsyncGenerator[Platform]:
+async def here(shared_nats: SecuredNats, quick_runner: RunnerProcess) -> AsyncGenerator[Platform]:
     """The platform with the shared runner, and a tenant of the test's own."""
     async with platform(shared_nats) as made:
-        await made.sees(runner)
+        await made.sees(quick_runner)
         yield made

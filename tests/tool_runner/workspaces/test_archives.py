@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from banksman.tool_runner.archive_names import link_stays
-from banksman.tool_runner.archive_reading import read_archive
-from banksman.tool_runner.archive_writing import Contents, CopyRefused, write_archive
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.workspaces.archive_names import link_stays
+from banksman.tool_runner.workspaces.archive_reading import read_archive
+from banksman.tool_runner.workspaces.archive_writing import Contents, CopyRefused, write_archive
 
 ME = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
 LIMITS = WorkspaceLimits(max_bytes=1_000_000, max_entries=50, max_depth=8)

@@ -18,14 +18,14 @@ from banksman.bus.names import WORKSPACES
 from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
 from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import TOOL_RUNNER
-from banksman.tool_runner.holdings import Holdings
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.keeper import Keeper
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.reports import Reports
 from banksman.tool_runner.settings import CopySettings
-from banksman.tool_runner.snapshots import Snapshots
-from banksman.tool_runner.workspace import WorkspaceStore
+from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
+from banksman.tool_runner.workspaces.reports import Reports
+from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
+from banksman.tool_runner.workspaces.snapshots import Snapshots
+from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 pytestmark = pytest.mark.timeout(300)
 """Seconds: processes are started and killed, which takes its time on a busy machine."""
@@ -193,15 +193,15 @@ async def test_idle_files_may_be_in_the_copy_only(runners: Runners) -> None:
 
 
 async def test_a_deleted_conversation_leaves_no_files_and_no_copies(
-    here: Platform, runner: RunnerProcess
+    here: Platform, quick_runner: RunnerProcess
 ) -> None:
     await here.bash("c1", "echo secret > a")
     await here.clean("c1")
     assert await here.stored("c1")
     await here.placements.forget(here.tenant, "c1")
     assert await here.stored("c1") == []
-    assert not (runner.root / here.tenant / "c1").exists()
-    assert not list((runner.root / ".records").glob(f"{here.tenant}.c1*"))
+    assert not (quick_runner.root / here.tenant / "c1").exists()
+    assert not list((quick_runner.root / ".records").glob(f"{here.tenant}.c1*"))
 
 
 async def test_a_conversation_that_is_deleted_while_its_runner_is_away_goes_when_it_is_back(
@@ -245,10 +245,10 @@ async def test_copies_that_nobody_knows_of_are_collected(runners: Runners) -> No
         assert len(await here.stored("unknown")) == 2
 
 
-def keeper(bus: Bus, root: Path) -> Keeper:
+def keeper(bus: Bus, root: Path) -> SnapshotScheduler:
     """What looks after workspaces, of another runner, which has none."""
     identity, limits = sandbox_identity(), WorkspaceLimits()
     snapshots = Snapshots(Objects(bus, WORKSPACES), root / ".copies", identity, limits, BrokerClock(bus).now)
     reports = Reports(bus, "r-other")
-    holdings = Holdings(WorkspaceStore(root, identity, limits), snapshots, reports, runner_epoch=1)
-    return Keeper(holdings, snapshots, reports, CopySettings())
+    holdings = WorkspaceRegistry(WorkspaceStore(root, identity, limits), snapshots, reports, runner_epoch=1)
+    return SnapshotScheduler(holdings, snapshots, reports, CopySettings())

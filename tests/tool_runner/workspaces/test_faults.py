@@ -74,10 +74,10 @@ async def test_a_runner_whose_volume_was_replaced_tells_what_is_missing(own: Run
 
 
 async def test_a_call_whose_workspace_cannot_be_made_says_so_at_once(
-    here: Platform, runner: RunnerProcess
+    here: Platform, quick_runner: RunnerProcess
 ) -> None:
     """As on a full disk: the model is told, and the run does not wait for its time to be over."""
-    (runner.root / here.tenant).write_text("no directory")
+    (quick_runner.root / here.tenant).write_text("no directory")
     _, result = await here.call("c1", "bash", command="touch executed")
     assert result.error_kind == "unavailable"
     assert "File exists" in str(result.content["error"])

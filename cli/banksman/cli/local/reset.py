@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 from banksman.cli import output
-from banksman.cli.local.settings import UpSettings
-from banksman.cli.local.state import DataDir, Lock
 from banksman.cli.output import Exit
+from banksman.cli.settings import UpSettings
+from banksman.cli.state import DataDir, Lock
 from banksman.contracts.errors import Conflict
 from banksman.runtime.settings import load
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.workspace import default_root
+from banksman.tool_runner.workspaces.workspace import default_root
 
 
 def reset(data_dir: Path | None, *, force: bool, as_json: bool) -> Exit:

@@ -19,16 +19,16 @@ import httpx
 from banksman.cli import models, output
 from banksman.cli.local.child_process import problem_of
 from banksman.cli.local.nats import executable
-from banksman.cli.local.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
-from banksman.cli.local.settings import UpSettings
-from banksman.cli.local.state import DataDir, Instance
 from banksman.cli.operator.operate import Operator
 from banksman.cli.output import Exit
+from banksman.cli.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
+from banksman.cli.settings import UpSettings
+from banksman.cli.state import DataDir, Instance
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
 from banksman.runtime.settings import load
-from banksman.tool_runner.beneath import kernel_keeps_beneath
-from banksman.tool_runner.cgroups import NotDelegated, examine
+from banksman.tool_runner.sandbox.cgroups import NotDelegated, examine
+from banksman.tool_runner.workspaces.beneath import kernel_keeps_beneath
 
 _NEEDED_PYTHON = (3, 11)
 _LOW_DISK_BYTES = 2 * 1024**3

@@ -17,9 +17,9 @@ from banksman.contracts.tools import ToolResult
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.progress import progress
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.toolbox import ToolBox
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, failure
-from banksman.tool_runner.workspace import WorkspaceStore
+from banksman.tool_runner.tools.toolbox import ToolBox
+from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from banksman.tool_runner.beneath import kernel_keeps_beneath
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.quota import delete_tree
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, SandboxUnavailable
+from banksman.tool_runner.workspaces.beneath import kernel_keeps_beneath
+from banksman.tool_runner.workspaces.quota import delete_tree
 
 _TIMEOUT_S = 20.0
 _CANARY = "BANKSMAN_SELFTEST_CANARY"

@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import AsyncGenerator
 
-from banksman.tool_runner.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.concurrency import beside
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import SandboxLimits
@@ -21,6 +20,7 @@ from banksman.tool_runner.sandbox.base import (
     Stop,
 )
 from banksman.tool_runner.sandbox.call import BwrapCall
+from banksman.tool_runner.sandbox.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.sandbox.listener import ListenerInbox
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command

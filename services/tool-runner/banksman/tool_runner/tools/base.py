@@ -8,7 +8,7 @@ from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ErrorKind, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.workspace import Workspace
+from banksman.tool_runner.workspaces.workspace import Workspace
 
 OnProgress = Callable[[Literal["stdout", "stderr"], str], None]
 """Called in the event loop with each piece of output as it comes; must neither block nor raise."""

@@ -10,9 +10,9 @@ from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.concurrency import beside
-from banksman.tool_runner.hosts import rules_of
+from banksman.tool_runner.egress.hosts import rules_of
+from banksman.tool_runner.egress.proxy.session import CommandProxy
 from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.proxy.session import CommandProxy
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
     OnListener,
@@ -26,7 +26,7 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.output import Stream
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
-from banksman.tool_runner.workspace import OWNER_ONLY, Workspace
+from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
 """Characters of one call that are reported while it runs; the result has its own bound."""

@@ -6,8 +6,8 @@ import json
 import secrets
 from dataclasses import dataclass
 
-from banksman.tool_runner.files import PathRefused, write_whole
-from banksman.tool_runner.workspace import Workspace
+from banksman.tool_runner.workspaces.files import PathRefused, write_whole
+from banksman.tool_runner.workspaces.workspace import Workspace
 
 _OUTPUT_DIRECTORY = ".banksman/output"
 

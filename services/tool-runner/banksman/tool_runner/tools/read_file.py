@@ -4,11 +4,11 @@ import asyncio
 
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import READ_FILE
-from banksman.tool_runner.files import PathRefused, read_part, relative
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.output import MAX_UTF8_BYTES
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.pages import how_to_go_on, page
+from banksman.tool_runner.workspaces.files import PathRefused, read_part, relative
 
 
 class ReadFile:

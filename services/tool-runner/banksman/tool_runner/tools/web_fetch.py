@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
 from banksman.tool_runner.concurrency import unless
-from banksman.tool_runner.egress import Egress, Fetched, FetchFailed, FetchRefused
-from banksman.tool_runner.hosts import rules_of
+from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed, FetchRefused
+from banksman.tool_runner.egress.hosts import rules_of
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.markdown.converter import ConversionFailed, MarkdownConverter
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
-from banksman.tool_runner.workspace import Workspace
+from banksman.tool_runner.workspaces.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
     r"text/.*|application/(.*\+)?(json|xml)|application/(x-)?(javascript|ecmascript|ndjson|yaml|x-yaml)"

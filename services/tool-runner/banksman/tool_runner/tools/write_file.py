@@ -5,9 +5,9 @@ import asyncio
 from banksman.contracts.tools import PathChange
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WRITE_FILE
-from banksman.tool_runner.files import PathRefused, relative, write_whole
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
+from banksman.tool_runner.workspaces.files import PathRefused, relative, write_whole
 
 
 class WriteFile:

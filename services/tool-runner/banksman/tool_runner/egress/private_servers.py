@@ -1,0 +1,72 @@
+"""Ways out to servers of the operator's own."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from ipaddress import ip_address
+
+import httpcore
+import httpx
+
+from banksman.tool_runner.egress.addresses import Address
+from banksman.tool_runner.egress.client import Egress, Fetched
+from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules
+from banksman.tool_runner.limits import FetchLimits
+
+
+class EgressWithPrivate(Egress):
+    """The way out, and for each allowed private server one that leads there and nowhere else."""
+
+    def __init__(
+        self,
+        limits: FetchLimits,
+        *,
+        hosts: HostRules,
+        private: Iterable[str],
+        ssl_context: ssl.SSLContext,
+    ) -> None:
+        super().__init__(limits, hosts=hosts, ssl_context=ssl_context)
+        self._private = {
+            place: _only(*place, limits, ssl_context) for place in (_place(text) for text in private)
+        }
+
+    async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
+        """GET a URL; see `Egress.get`. Only the first hop may be a private server."""
+        way_out = self._private.get(_asked(url))
+        if way_out is not None:
+            return await way_out.get(url, timeout_s=timeout_s, within=within)
+        return await super().get(url, timeout_s=timeout_s, within=within)
+
+    async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
+        """A connection to the host of a URL; see `Egress.connect`."""
+        way_out = self._private.get(_asked(str(url)))
+        if way_out is not None:
+            return await way_out.connect(url, within=within)
+        return await super().connect(url, within=within)
+
+
+def _only(address: str, port: int, limits: FetchLimits, ssl_context: ssl.SSLContext) -> Egress:
+    def is_it(found: Address) -> bool:
+        return found == ip_address(address)
+
+    return Egress(
+        limits,
+        hosts=HostRules(allowed=(address,)),
+        ports=frozenset({port}),
+        address_allowed=is_it,
+        ssl_context=ssl_context,
+    )
+
+
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return str(ip_address(host.strip("[]"))), int(port)
+
+
+def _asked(url: str) -> tuple[str, int]:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, UnicodeEncodeError, ValueError):
+        return "", 0
+    return parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)

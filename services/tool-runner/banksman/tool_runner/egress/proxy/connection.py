@@ -1,0 +1,127 @@
+"""One connection of a proxy: a tunnel (CONNECT), or one request in plain HTTP.
+
+It answers 400 to what is not HTTP, 403 to what the rules forbid, 502 when the server does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import h11
+import httpx
+
+from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused
+from banksman.tool_runner.egress.hosts import HostRules
+from banksman.tool_runner.egress.proxy.forward import forward
+from banksman.tool_runner.egress.proxy.wire import READ_BYTES, Exchange, Meter, OverLimit, ProxyErrors, Wire
+from banksman.tool_runner.limits import ProxyLimits
+
+_MAX_HEAD_BYTES = 32 * 1024
+_MAX_TARGET_CHARS = 200
+"""Of a target in the log."""
+
+
+async def serve(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    exchange: Exchange,
+    egress: Egress,
+    rules: HostRules,
+    meter: Meter,
+    limits: ProxyLimits,
+) -> None:
+    """Serve one connection to its end; what happened is in `exchange`."""
+    client = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+    try:
+        async with asyncio.timeout(limits.head_timeout_s):
+            request = await _head(client, reader)
+        url = _asked(request, exchange)
+        upstream = await egress.connect(url, within=rules)
+    except (h11.RemoteProtocolError, TimeoutError, EOFError, OSError, _NotProxied) as error:
+        await _refuse(writer, exchange, 400, str(error) or type(error).__name__)
+        return
+    except FetchRefused as refused:
+        await _refuse(writer, exchange, 403, str(refused))
+        return
+    except FetchFailed as failed:
+        await _refuse(writer, exchange, 502, str(failed))
+        return
+    wire = Wire(reader, writer, upstream, exchange, meter, limits.idle_timeout_s)
+    try:
+        if request.method == b"CONNECT":
+            await _tunnel(client, wire)
+        else:
+            await forward(client, request, url, wire)
+    except* OverLimit:
+        exchange.outcome = "the command carried too many bytes"
+    except* (*ProxyErrors, h11.ProtocolError) as errors:
+        exchange.outcome = f"broken off: {type(errors.exceptions[0]).__name__}"
+    finally:
+        with contextlib.suppress(*ProxyErrors):
+            await upstream.aclose()
+
+
+class _NotProxied(Exception):
+    """A request that is none for a proxy."""
+
+
+async def _head(client: h11.Connection, reader: asyncio.StreamReader) -> h11.Request:
+    while (event := client.next_event()) is h11.NEED_DATA:
+        client.receive_data(await reader.read(READ_BYTES))
+    if not isinstance(event, h11.Request):
+        raise EOFError("the connection ended before a request")
+    return event
+
+
+def _asked(request: h11.Request, exchange: Exchange) -> httpx.URL:
+    """Where the request wants to go, as a URL to be checked."""
+    target = request.target.decode("latin-1")
+    exchange.method = request.method.decode("latin-1")[:20]
+    exchange.target = _printable(target)
+    tunnel = request.method == b"CONNECT"
+    if tunnel and not target.rpartition(":")[2].isdigit():
+        raise _NotProxied("CONNECT needs host:port")
+    if not tunnel and not target.lower().startswith("http://"):
+        raise _NotProxied("this is a proxy: it takes CONNECT host:port, or http:// with a host")
+    try:
+        url = httpx.URL(f"https://{target}/" if tunnel else target)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise FetchRefused(f"not a URL: {error}") from error
+    if tunnel and (url.path != "/" or url.query or url.fragment):
+        raise _NotProxied("CONNECT needs host:port")
+    return url
+
+
+def _printable(target: str) -> str:
+    place = target.partition("?")[0][:_MAX_TARGET_CHARS]
+    return "".join(char if char.isprintable() else "?" for char in place)
+
+
+async def _refuse(writer: asyncio.StreamWriter, exchange: Exchange, status: int, reason: str) -> None:
+    exchange.outcome = f"{status} {reason}"
+    body = f"banksman: {reason}\n".encode("utf-8", "replace")
+    head = (
+        f"HTTP/1.1 {status} Refused\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with contextlib.suppress(*ProxyErrors):
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+
+async def _tunnel(client: h11.Connection, wire: Wire) -> None:
+    await wire.to_client(b"HTTP/1.1 200 Connection established\r\n\r\n")
+    early, _ = client.trailing_data
+    if early:
+        await wire.to_server(early)
+    async with asyncio.TaskGroup() as tasks:
+        up = tasks.create_task(_pump(wire.from_client, wire.to_server))
+        await _pump(wire.from_server, wire.to_client)
+        up.cancel()
+
+
+async def _pump(source: Callable[[], Awaitable[bytes]], target: Callable[[bytes], Awaitable[None]]) -> None:
+    while data := await source():
+        await target(data)

@@ -1,0 +1,89 @@
+"""One request in plain HTTP, parsed and written again: what was not understood is not passed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import h11
+import httpx
+
+from banksman.tool_runner.egress.proxy.wire import Wire
+
+# https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding",
+        b"upgrade", b"proxy-authorization", b"proxy-authenticate", b"expect",
+    }
+)  # fmt: skip
+
+
+async def forward(client: h11.Connection, request: h11.Request, url: httpx.URL, wire: Wire) -> None:
+    """Pass one request on and its response back; then the connection is over."""
+    server = h11.Connection(h11.CLIENT)
+    headers = _passed_on(request.headers, b"host")
+    if any(name.lower() == b"transfer-encoding" for name, _ in request.headers):
+        headers.append((b"Transfer-Encoding", b"chunked"))
+    # The host is the one that was checked, whatever the request says.
+    headers = [(b"Host", url.netloc), *headers, (b"Connection", b"close")]
+    await _send(
+        wire.to_server, server, h11.Request(method=request.method, target=url.raw_path, headers=headers)
+    )
+    async with asyncio.TaskGroup() as tasks:
+        up = tasks.create_task(_upload(client, server, wire))
+        await _download(client, server, wire)
+        up.cancel()
+
+
+async def _upload(client: h11.Connection, server: h11.Connection, wire: Wire) -> None:
+    while True:
+        if client.they_are_waiting_for_100_continue:
+            await _send(wire.to_client, client, h11.InformationalResponse(status_code=100, headers=[]))
+        match client.next_event():
+            case h11.NEED_DATA:
+                client.receive_data(await wire.from_client())
+            case h11.Data() as data:
+                await _send(wire.to_server, server, h11.Data(data=data.data))
+            case h11.EndOfMessage():
+                await _send(wire.to_server, server, h11.EndOfMessage())
+                return
+            case _:
+                return
+
+
+async def _download(client: h11.Connection, server: h11.Connection, wire: Wire) -> None:
+    while True:
+        match server.next_event():
+            case h11.NEED_DATA:
+                server.receive_data(await wire.from_server())
+            case h11.Response() as response:
+                wire.exchange.outcome = f"status {response.status_code}"
+                headers = [*_passed_on(response.headers), (b"Connection", b"close")]
+                answer = h11.Response(
+                    status_code=response.status_code, headers=headers, reason=response.reason
+                )
+                await _send(wire.to_client, client, answer)
+            case h11.Data() as data:
+                await _send(wire.to_client, client, h11.Data(data=data.data))
+            case h11.EndOfMessage():
+                await _send(wire.to_client, client, h11.EndOfMessage())
+                return
+            case h11.InformationalResponse():
+                pass
+            case _:
+                raise EOFError("the server ended the connection")
+
+
+async def _send(write: Callable[[bytes], Awaitable[None]], side: h11.Connection, event: h11.Event) -> None:
+    if data := side.send(event):
+        await write(data)
+
+
+def _passed_on(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers, their names in lower case, that are for the other end and not for this connection."""
+    pairs = list(headers)
+    named = {
+        name.strip().lower() for key, value in pairs if key == b"connection" for name in value.split(b",")
+    }
+    return [(key, value) for key, value in pairs if key not in _HOP_BY_HOP | named | set(left_out)]

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from banksman.tool_runner.egress.client import Egress
+from banksman.tool_runner.egress.hosts import HostRules
+from banksman.tool_runner.egress.proxy.connection import serve
+from banksman.tool_runner.egress.proxy.wire import READ_BYTES, Exchange, Meter
+from banksman.tool_runner.limits import ProxyLimits
+
+logger = logging.getLogger(__name__)
+
+_LINGER_S = 2.0
+
+
+class CommandProxy:
+    """Gives single commands a way out, each a session of its own that ends with the command."""
+
+    def __init__(self, egress: Egress, limits: ProxyLimits) -> None:
+        self._egress = egress
+        self._limits = limits
+
+    @contextlib.asynccontextmanager
+    async def session(self, rules: HostRules, label: str) -> AsyncGenerator[ProxySession]:
+        """A proxy for one command; `label` names the command in the log. At the end nothing of it is left."""
+        session = ProxySession(self._egress, self._limits, rules, label)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+
+@dataclass
+class ProxySession:
+    """The connections of one command."""
+
+    egress: Egress
+    limits: ProxyLimits
+    rules: HostRules
+    label: str
+
+    def __post_init__(self) -> None:
+        self._meter = Meter(self.limits.max_bytes)
+        self._slots = asyncio.Semaphore(self.limits.max_connections)
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._total = 0
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serve what connects to `listener`, which the session takes over."""
+        listener.setblocking(False)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
+
+    async def close(self) -> None:
+        """End every connection."""
+        tasks = [*self._connections, *([self._accepting] if self._accepting else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while self._total < self.limits.max_total_connections:
+                await self._slots.acquire()
+                connected, _ = await loop.sock_accept(listener)
+                self._total += 1
+                task = loop.create_task(self._serve(connected))
+                self._connections.add(task)
+                task.add_done_callback(self._ended)
+        logger.warning("%s: proxy: no more than %d connections are served", self.label, self._total)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._slots.release()
+
+    async def _serve(self, connected: socket.socket) -> None:
+        """One connection and its line in the log."""
+        exchange = Exchange()
+        started = time.monotonic()
+        reader, writer = await asyncio.open_connection(sock=connected)
+        try:
+            await serve(reader, writer, exchange, self.egress, self.rules, self._meter, self.limits)
+        except Exception:
+            logger.exception("%s: proxy: a connection failed", self.label)
+        else:
+            await _hang_up(reader, writer)
+        finally:
+            writer.transport.abort()
+            logger.info(
+                "%s: proxy: %s %s: %s, %d bytes up, %d bytes down, %.3f s",
+                self.label,
+                exchange.method or "-",
+                exchange.target or "-",
+                exchange.outcome,
+                exchange.sent_bytes,
+                exchange.received_bytes,
+                time.monotonic() - started,
+            )
+
+
+async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Say that nothing more comes, and let the command read what has come.
+
+    To close a connection while there is something unread takes away what was sent on it.
+    """
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+        async with asyncio.timeout(_LINGER_S):
+            while await reader.read(READ_BYTES):
+                pass

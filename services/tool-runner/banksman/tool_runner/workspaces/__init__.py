@@ -1,0 +1,1 @@
+"""Workspaces of one runner: their files, turns, snapshots and quotas."""

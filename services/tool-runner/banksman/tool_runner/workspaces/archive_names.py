@@ -1,0 +1,34 @@
+"""Which names and links a copy of a workspace may hold; the same rules for writing and for reading one."""
+
+from __future__ import annotations
+
+import posixpath
+
+from banksman.tool_runner.workspaces.files import ALIAS
+
+_VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", ALIAS)
+"""Directories that every sandbox shows alike: a virtual environment links to its interpreter there."""
+MAX_PATH_BYTES = 4096
+MAX_NAME_BYTES = 255
+
+
+def parts_of(path: str, max_depth: int) -> list[str] | None:
+    """The components of a path below a workspace; None when it is no such path."""
+    if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
+        return None
+    parts = path.split("/")
+    for part in parts:
+        if part in ("", ".", "..") or len(part.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            return None
+    return parts if len(parts) <= max_depth else None
+
+
+def link_stays(path: str, target: str) -> bool:
+    """Whether a symbolic link at `path` leads into the workspace, or to what every sandbox shows."""
+    if not target or "\0" in target or len(target.encode("utf-8", "surrogateescape")) >= MAX_PATH_BYTES:
+        return False
+    if target.startswith("/"):
+        normal = posixpath.normpath(target)
+        return any(normal == root or normal.startswith(f"{root}/") for root in _VISIBLE)
+    normal = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return normal != ".." and not normal.startswith("../")

@@ -1,0 +1,226 @@
+"""Restoring a copy of a workspace, which is not trusted: whoever took over a runner may have made it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tarfile
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from io import RawIOBase
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import zstandard
+
+from banksman.tool_runner.identity import SandboxIdentity
+from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
+from banksman.tool_runner.workspaces.archive_writing import Contents, CopyRefused
+
+_MAX_WINDOW_BYTES = 8 * 1024 * 1024
+"""Memory that a compressed stream may ask for; level 1 asks for 512 KiB."""
+_MAX_READ_BYTES = 1024 * 1024
+"""Of one read. The library reads a whole extended header into memory, however long it says that it is."""
+_OVERHEAD_BYTES = 8 * 1024
+"""Of the archive for each entry: its headers, its path twice, and padding."""
+_PIECE_BYTES = 256 * 1024
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MODE = 0o777
+_CONTRADICTIONS = frozenset(
+    {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMLINK, errno.ENAMETOOLONG}
+)
+
+
+class _Bounded(RawIOBase):
+    """A stream that can only be read forward, in bounded pieces, and up to a bounded length."""
+
+    def __init__(self, source: BinaryIO, max_bytes: int) -> None:
+        self._source = source
+        self._left = max_bytes
+        self._position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes; fewer only at the end."""
+        if not 0 <= size <= _MAX_READ_BYTES:
+            raise CopyRefused("it has a header that is too long")
+        pieces: list[bytes] = []
+        while size and (piece := self._source.read(size)):
+            pieces.append(piece)
+            size -= len(piece)
+        data = b"".join(pieces)
+        self._left -= len(data)
+        self._position += len(data)
+        if self._left < 0:
+            raise CopyRefused("it unpacks to more than a workspace may hold")
+        return data
+
+    def tell(self) -> int:
+        """How much was read."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Read on to a place ahead."""
+        if whence != 0 or offset < self._position:
+            raise CopyRefused("it has a header that points back")
+        while self._position < offset:
+            if not self.read(min(_PIECE_BYTES, offset - self._position)):
+                raise CopyRefused("it ends in the middle of a file")
+        return self._position
+
+
+@dataclass
+class _Reader:
+    archive: tarfile.TarFile
+    top: int
+    identity: SandboxIdentity
+    limits: WorkspaceLimits
+    entries: int = 0
+    size: int = 0
+    files: set[str] = field(default_factory=set[str])
+    directories: dict[str, tarfile.TarInfo] = field(default_factory=dict[str, tarfile.TarInfo])
+
+    def restore_all(self) -> None:
+        while (member := self.archive.next()) is not None:
+            self.entries += 1
+            if self.entries > self.limits.max_entries:
+                raise CopyRefused(f"it holds more than {self.limits.max_entries} files")
+            self._restore(member)
+            # Nobody asks for a member again, and there may be a hundred thousand.
+            cast(Any, self.archive).members.clear()
+        for name, member in sorted(self.directories.items(), reverse=True):
+            with self._parent(name) as (parent, last), _opened(last, parent) as fd:
+                _finish(fd, member)
+
+    def _restore(self, member: tarfile.TarInfo) -> None:
+        name = member.name
+        if parts_of(name, self.limits.max_depth) is None:
+            raise CopyRefused(f"{name[:100]!r} is no path inside a workspace")
+        if name in self.files or name in self.directories:
+            raise CopyRefused(f"{name[:100]!r} comes twice")
+        with self._parent(name) as (parent, last):
+            if member.isdir():
+                self._directory(member, parent, last)
+            elif member.issym():
+                self._link(member, parent, last)
+            elif member.islnk():
+                self._hard_link(member, parent, last)
+            elif member.isreg() and not member.issparse():
+                self._file(member, parent, last)
+            else:
+                raise CopyRefused(f"{name[:100]!r} is neither a file, a directory nor a link")
+
+    def _directory(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
+        os.mkdir(last, 0o700, dir_fd=parent)
+        self.directories[member.name] = member
+        with _opened(last, parent) as fd:
+            self.identity.own(fd)
+
+    def _link(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
+        if not link_stays(member.name, member.linkname):
+            raise CopyRefused(f"{member.name[:100]!r} is a link that leads out of the workspace")
+        os.symlink(member.linkname, last, dir_fd=parent)
+        if self.identity.switches:
+            os.chown(last, self.identity.uid, self.identity.gid, dir_fd=parent, follow_symlinks=False)
+
+    def _hard_link(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
+        if member.linkname not in self.files:
+            raise CopyRefused(f"{member.name[:100]!r} is a hard link to what is no file of the copy")
+        with self._parent(member.linkname) as (source, source_last):
+            os.link(source_last, last, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+        self.files.add(member.name)
+
+    def _file(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
+        self.size += member.size
+        if member.size < 0 or self.size > self.limits.max_bytes:
+            raise CopyRefused(f"its files have more than {self.limits.max_bytes} bytes")
+        source = self.archive.extractfile(member)
+        if source is None:
+            raise CopyRefused(f"{member.name[:100]!r} has no content")
+        fd = os.open(last, _NEW, 0o600, dir_fd=parent)
+        with os.fdopen(fd, "wb") as target:
+            self.identity.own(fd)
+            left = member.size
+            while left:
+                piece = source.read(min(_PIECE_BYTES, left))
+                if not piece:
+                    raise CopyRefused("it ends in the middle of a file")
+                target.write(piece)
+                left -= len(piece)
+            target.flush()
+            _finish(fd, member)
+        self.files.add(member.name)
+
+    @contextlib.contextmanager
+    def _parent(self, name: str) -> Generator[tuple[int, str]]:
+        """The directory of an entry, reached without following a link, and its last component."""
+        *parents, last = name.split("/")
+        with contextlib.ExitStack() as owner:
+            fd = self.top
+            for part in parents:
+                fd = owner.enter_context(_opened(part, fd))
+            yield fd, last
+
+
+def read_archive(
+    source: BinaryIO,
+    directory: Path,
+    identity: SandboxIdentity,
+    limits: WorkspaceLimits,
+    *,
+    expected: Contents,
+) -> None:
+    """Unpack a copy into an empty directory that nobody else can reach.
+
+    Nothing is written outside it, whatever the copy says; a copy that says so is refused as a whole. What is
+    in the directory after an error is of no use.
+
+    Args:
+        source: The compressed archive.
+        directory: Where to.
+        identity: Who owns the files.
+        limits: What a workspace may hold.
+        expected: What the copy is said to hold: a library reads a damaged archive as one that ends early.
+
+    Raises:
+        CopyRefused: it is damaged, larger than the limits, or holds what no copy of ours does.
+        OSError: it cannot be read or written.
+    """
+    max_bytes = limits.max_bytes + (limits.max_entries + 4) * _OVERHEAD_BYTES
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    try:
+        with (
+            decompressor.stream_reader(source, closefd=False) as plain,
+            _opened(str(directory), None) as top,
+            _archive(_Bounded(cast(BinaryIO, plain), max_bytes)) as archive,
+        ):
+            reader = _Reader(archive, top, identity, limits)
+            reader.restore_all()
+    except (tarfile.TarError, zstandard.ZstdError, RecursionError, ValueError, OverflowError) as error:
+        raise CopyRefused(f"it is damaged: {error or type(error).__name__}") from error
+    except OSError as error:
+        if error.errno in _CONTRADICTIONS:
+            raise CopyRefused(f"its entries contradict each other: {error.strerror}") from error
+        raise
+    if (found := Contents(reader.entries, reader.size)) != expected:
+        raise CopyRefused(f"it is damaged: it has {found.entries} of {expected.entries} entries")
+
+
+def _archive(source: _Bounded) -> tarfile.TarFile:
+    return tarfile.open(fileobj=cast(BinaryIO, source), mode="r:", encoding="utf-8", errors="surrogateescape")
+
+
+def _finish(fd: int, member: tarfile.TarInfo) -> None:
+    os.utime(fd, (member.mtime, member.mtime))
+    os.fchmod(fd, member.mode & _MODE)
+
+
+@contextlib.contextmanager
+def _opened(name: str, directory: int | None) -> Generator[int]:
+    fd = os.open(name, _DIRECTORY, dir_fd=directory)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,154 @@
+"""A copy of a workspace: one tar archive, compressed with zstd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tarfile
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import zstandard
+
+from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
+
+LEVEL = 1
+"""Files of workspaces are mostly text: higher levels cost several times the time for a few per cent."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MODE = 0o777
+_BUFFER_BYTES = 1024 * 1024
+
+
+class CopyRefused(Exception):
+    """A workspace of which no copy is made, or a copy that is not restored; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an archive holds."""
+
+    entries: int
+    size: int
+    """Bytes of its files."""
+
+
+@dataclass
+class _Writer:
+    archive: tarfile.TarFile
+    limits: WorkspaceLimits
+    entries: int = 0
+    size: int = 0
+    linked: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
+    """The first name of each file that has several."""
+
+    def add(self, name: str, entry: os.DirEntry[str], directory: int) -> None:
+        status = entry.stat(follow_symlinks=False)
+        member = _member(name, status)
+        if stat.S_ISDIR(status.st_mode):
+            member.type = tarfile.DIRTYPE
+            self._count(0)
+            self.archive.addfile(member)
+            with _opened(entry.name, directory, _DIRECTORY) as fd:
+                self.add_all(fd, f"{name}/")
+        elif stat.S_ISLNK(status.st_mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=directory)
+            if link_stays(name, member.linkname):
+                self._count(0)
+                self.archive.addfile(member)
+        elif stat.S_ISREG(status.st_mode):
+            self._add_file(member, status, entry.name, directory)
+
+    def add_all(self, directory: int, prefix: str) -> None:
+        """Add what is below a directory. Sockets, pipes and devices are left out, as are links out of it."""
+        with os.scandir(directory) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                name = f"{prefix}{entry.name}"
+                if parts_of(name, self.limits.max_depth) is None:
+                    raise CopyRefused(f"{name[:100]!r} is deeper or longer than a copy may hold")
+                self.add(name, entry, directory)
+
+    def _add_file(self, member: tarfile.TarInfo, status: os.stat_result, name: str, directory: int) -> None:
+        first = self.linked.setdefault((status.st_dev, status.st_ino), member.name)
+        if status.st_nlink > 1 and first != member.name:
+            member.type, member.linkname = tarfile.LNKTYPE, first
+            self._count(0)
+            self.archive.addfile(member)
+            return
+        with _opened(name, directory, _FILE) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+            member.size = os.fstat(fd).st_size
+            self._count(member.size)
+            self.archive.addfile(member, file)
+
+    def _count(self, size: int) -> None:
+        self.entries += 1
+        self.size += size
+        if self.entries > self.limits.max_entries:
+            raise CopyRefused(f"it holds more than {self.limits.max_entries} files")
+        if self.size > self.limits.max_bytes:
+            raise CopyRefused(f"its files have more than {self.limits.max_bytes} bytes")
+
+
+def write_archive(workspace: Path, target: BinaryIO, limits: WorkspaceLimits) -> Contents:
+    """Copy a workspace in which nothing runs.
+
+    Holes of sparse files count in full: a copy is never larger than what may be restored.
+
+    Raises:
+        CopyRefused: it is larger than its limits.
+        OSError: it cannot be read, or `target` not be written.
+    """
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    with (
+        compressor.stream_writer(target, closefd=False) as compressed,
+        _archive(cast(BinaryIO, compressed)) as archive,
+    ):
+        writer = _Writer(archive, limits)
+        with _opened(str(workspace), None, _DIRECTORY) as top:
+            writer.add_all(top, "")
+    return Contents(writer.entries, writer.size)
+
+
+def _archive(target: BinaryIO) -> tarfile.TarFile:
+    return tarfile.open(
+        fileobj=target,
+        mode="w|",
+        format=tarfile.PAX_FORMAT,
+        encoding="utf-8",
+        errors="surrogateescape",
+        bufsize=_BUFFER_BYTES,
+    )
+
+
+def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.mode = stat.S_IMODE(status.st_mode) & _MODE
+    member.mtime = int(status.st_mtime)
+    return member
+
+
+@contextlib.contextmanager
+def _opened(name: str, directory: int | None, flags: int) -> Generator[int]:
+    """Open an entry of which the owner may have taken every right from himself."""
+    try:
+        fd = os.open(name, flags, dir_fd=directory)
+    except PermissionError:
+        fd = _opened_anyway(name, directory, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _opened_anyway(name: str, directory: int | None, flags: int) -> int:
+    mode = stat.S_IMODE(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    # Nothing runs in the workspace, so this is still what was looked at; chmod would follow a link.
+    os.chmod(name, 0o700, dir_fd=directory)
+    try:
+        return os.open(name, flags, dir_fd=directory)
+    finally:
+        os.chmod(name, mode, dir_fd=directory)

@@ -1,0 +1,164 @@
+"""Opening a path that stays below a directory, with the kernel's `openat2` or without it.
+
+Kernels before 5.6 have no `openat2`, and seccomp profiles of that time answer ENOSYS or EPERM to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+from typing import NoReturn
+
+from banksman.tool_runner.workspaces.openat2 import Resolve, openat2
+
+_INSIDE = Resolve.BENEATH | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_LINKS = 40
+"""As the kernel has it."""
+_MAX_STEPS = 20_000
+"""Directories opened for one path; the way back up is walked again from the top."""
+_MAX_PATH_BYTES = 4095
+
+
+def open_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
+    """Open `path` below the descriptor `directory`; returns a descriptor that closes at exec.
+
+    With `links` symbolic links are followed as long as they stay below; without, none is.
+
+    Raises:
+        OSError: EXDEV when the path leaves the directory or its file system, ELOOP for a link that is not
+            followed, else as `open`.
+        ValueError: when the path holds NUL.
+    """
+    if kernel_keeps_beneath():
+        return openat2(directory, path, flags, _INSIDE if links else _INSIDE | Resolve.NO_SYMLINKS, mode)
+    return walk_beneath(directory, path, flags, links=links, mode=mode)
+
+
+@functools.cache
+def kernel_keeps_beneath() -> bool:
+    """Whether this process may call `openat2`; that does not change while it lives."""
+    directory = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(openat2(directory, ".", os.O_PATH | os.O_DIRECTORY, Resolve.BENEATH))
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return False
+        raise
+    finally:
+        os.close(directory)
+    return True
+
+
+def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
+    """What `open_beneath` does without the kernel's help: one name at a time, each relative to a descriptor.
+
+    No step follows a link, and `..` is never given to the kernel: the walk goes back by names of directories
+    that it came through. So whatever is renamed meanwhile, it stays below.
+
+    Raises:
+        OSError: as `open_beneath`.
+        ValueError: when the path holds NUL.
+    """
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("embedded null byte")
+    if not name:
+        _fail(errno.ENOENT, path)
+    if len(name) > _MAX_PATH_BYTES:
+        _fail(errno.ENAMETOOLONG, path)
+    if name.startswith(b"/"):
+        _fail(errno.EXDEV, path)
+    with contextlib.closing(_Walk(directory, path, links)) as walk:
+        return walk.to(name, flags, mode)
+
+
+class _Walk:
+    """Where a walk is: a directory, and the names that lead to it from the top."""
+
+    def __init__(self, top: int, path: str, links: bool) -> None:
+        self._top = top
+        self._path = path
+        self._links_left = _MAX_LINKS if links else 0
+        self._steps_left = _MAX_STEPS
+        self._device = os.fstat(top).st_dev
+        self._names: list[bytes] = []
+        self._here = os.dup(top)
+
+    def close(self) -> None:
+        os.close(self._here)
+
+    def to(self, name: bytes, flags: int, mode: int) -> int:
+        pending = name.split(b"/")[::-1]
+        while True:
+            part = pending.pop()
+            if part == b"..":
+                self._up()
+                part = b"."
+            if part in (b"", b"."):
+                if pending:
+                    continue
+                part = b"."
+            opening, opened_mode = (_STEP, 0) if pending else (flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+            fd = self._open(part, opening, opened_mode, pending)
+            if fd is None:
+                continue
+            if not pending:
+                return fd
+            self._enter(part, fd)
+
+    def _open(self, part: bytes, flags: int, mode: int, pending: list[bytes]) -> int | None:
+        """Open one component; None when it is a link, whose parts are then `pending`."""
+        self._count()
+        try:
+            fd = os.open(part, flags, mode, dir_fd=self._here)
+        except OSError as error:
+            # A link answers ELOOP, or ENOTDIR where a directory is asked for.
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and (target := self._link(part)) is not None:
+                self._follow(target, pending)
+                return None
+            _fail(error.errno or 0, self._path)
+        if os.fstat(fd).st_dev != self._device:
+            os.close(fd)
+            _fail(errno.EXDEV, self._path)
+        return fd
+
+    def _link(self, part: bytes) -> bytes | None:
+        try:
+            return os.readlink(part, dir_fd=self._here)
+        except OSError:
+            return None
+
+    def _follow(self, target: bytes, pending: list[bytes]) -> None:
+        self._links_left -= 1
+        if self._links_left < 0:
+            _fail(errno.ELOOP, self._path)
+        if target.startswith(b"/"):
+            _fail(errno.EXDEV, self._path)
+        pending.extend(target.split(b"/")[::-1])
+
+    def _enter(self, part: bytes, fd: int) -> None:
+        os.close(self._here)
+        self._here = fd
+        self._names.append(part)
+
+    def _up(self) -> None:
+        if not self._names:
+            _fail(errno.EXDEV, self._path)
+        names = self._names[:-1]
+        os.close(self._here)
+        self._here, self._names = os.dup(self._top), []
+        for name in names:
+            self._count()
+            self._enter(name, os.open(name, _STEP, dir_fd=self._here))
+
+    def _count(self) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            _fail(errno.ELOOP, self._path)
+
+
+def _fail(number: int, path: str) -> NoReturn:
+    raise OSError(number, os.strerror(number), path)

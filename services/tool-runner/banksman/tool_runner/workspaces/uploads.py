@@ -1,0 +1,79 @@
+"""Files on their way into a workspace, slice by slice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from banksman.contracts.errors import BadInput, Overloaded
+from banksman.tool_runner.workspaces.quota import delete_tree
+
+ABANDONED_S = 3600.0
+"""Seconds after its last slice when an upload is given up."""
+MAX_UPLOADS = 64
+"""Uploads under way at a time."""
+
+
+class Uploads:
+    """Unfinished uploads, in a directory that no sandbox sees.
+
+    A slice may come again: it is written to its own place. Uploads do not outlive the process.
+    """
+
+    def __init__(self, directory: Path, *, max_bytes: int) -> None:
+        self._directory = directory
+        self._max_bytes = max_bytes
+
+    def prepare(self) -> None:
+        """Make the directory, empty.
+
+        Raises:
+            OSError: when it cannot be made.
+        """
+        delete_tree(self._directory)
+        self._directory.mkdir(mode=0o700)
+
+    def add(self, upload: str, offset: int, data: bytes) -> int:
+        """Write a slice; returns the bytes of the upload so far.
+
+        Raises:
+            BadInput: slices before this one are missing, or the file becomes too large.
+            Overloaded: too many uploads are under way.
+            OSError: it cannot be written.
+        """
+        if offset + len(data) > self._max_bytes:
+            raise BadInput("data_base64", None, f"a file of at most {self._max_bytes} bytes")
+        path = self._directory / upload
+        if not path.exists():
+            self._make_room()
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if offset > size:
+                raise BadInput("offset", offset, f"at most {size}, what is there of upload {upload}")
+            os.pwrite(fd, data, offset)
+            return max(size, offset + len(data))
+        finally:
+            os.close(fd)
+
+    def content(self, upload: str) -> bytes:
+        """Everything of an upload."""
+        return (self._directory / upload).read_bytes()
+
+    def drop(self, upload: str) -> None:
+        """Forget an upload."""
+        (self._directory / upload).unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        oldest = time.time() - ABANDONED_S
+        kept = 0
+        for path in self._directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+                else:
+                    kept += 1
+        if kept >= MAX_UPLOADS:
+            raise Overloaded(f"{kept} uploads are under way")

@@ -1,0 +1,394 @@
+"""The way out of a command: only where it is granted, only where the rules of a fetch lead, only for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shlex
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from tests.support.patience import PATIENCE_S
+from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
+
+from banksman.contracts.network import NetworkPolicy
+from banksman.tool_runner.egress.client import Egress, HostRules
+from banksman.tool_runner.limits import FetchLimits, ProxyLimits, RunnerLimits
+from banksman.tool_runner.tools.base import ToolOutcome
+from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
+
+pytestmark = only("bwrap", "the proxy is made by its spawner")
+
+GRANTED = NetworkPolicy(commands=True)
+ADDRESSES = {"site.example": ["127.0.0.1"], "other.example": ["127.0.0.1"], "inner.example": ["10.0.0.1"]}
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    return ADDRESSES[host]
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A runner whose operator lets policies grant commands a proxy."""
+
+    runner: Runner
+    box: ToolBox
+
+    async def bash(
+        self, script: str, policy: NetworkPolicy | None = GRANTED, conversation: str = "c1"
+    ) -> ToolOutcome:
+        workspace = self.runner.store.get("acme", conversation)
+        arguments = {"command": script, "timeout_s": 30}
+        return await self.box.run("bash", workspace, arguments, network=policy)
+
+    async def python(self, program: str, policy: NetworkPolicy | None = GRANTED) -> str:
+        outcome = await self.bash(f"python3 -c {shlex.quote(program)}", policy)
+        return str(outcome.value["stdout"]) + str(outcome.value["stderr"])
+
+
+def connected(
+    runner: Runner,
+    *servers: Server,
+    hosts: HostRules | None = None,
+    limits: ProxyLimits | None = None,
+    resolver: Callable[[str, int], Awaitable[list[str]]] = resolve,
+    permitted: bool = True,
+) -> Connected:
+    egress = Egress(
+        FetchLimits(timeout_s=10),
+        hosts=hosts,
+        ports=frozenset(server.port for server in servers),
+        resolver=resolver,
+        address_allowed=lambda address: address == ip_address("127.0.0.1"),
+        ssl_context=TLS,
+    )
+    own = RunnerLimits(proxy=limits or ProxyLimits())
+    return Connected(runner, workspace_tools(runner.sandbox, egress, own, commands_may_connect=permitted))
+
+
+def get(url: str) -> str:
+    """A program that prints what a GET by the environment's proxy gives, or how it fails."""
+    return f"""
+import urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen({url!r}, timeout=20).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+except OSError as error:
+    print("failed", error)
+"""
+
+
+def raw(*requests: bytes) -> str:
+    """A program that sends each request on a connection of its own and prints a JSON list of the answers."""
+    return f"""
+import json, socket
+answers = []
+for request in {requests!r}:
+    link = socket.create_connection(("127.0.0.1", 3128), 20)
+    try:
+        link.sendall(request)
+        link.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+    answers.append(link.makefile("rb").read().decode("latin-1"))
+print(json.dumps(answers))
+"""
+
+
+async def test_a_granted_command_reaches_an_allowed_server(runner: Runner) -> None:
+    async with serving(replying(b"from outside")) as server:
+        said = await connected(runner, server).python(get(server.url("/a?b=1")))
+    assert said == "from outside\n"
+    head = server.requests[0].decode().lower()
+    assert head.startswith("get /a?b=1 http/1.1\r\n")
+    assert f"host: site.example:{server.port}\r\n" in head
+    assert "proxy" not in head
+
+
+async def test_a_body_goes_out_and_comes_back(runner: Runner) -> None:
+    received: list[bytes] = []
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        received.append(await reader.readexactly(length))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + received[0][::-1])
+        writer.close()
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as listening:
+        server = Server("127.0.0.1", listening.sockets[0].getsockname()[1], [])
+        program = f"""
+import urllib.request
+body = b"0123456789" * 30_000
+answer = urllib.request.urlopen({server.url()!r}, body, timeout=20).read()
+print(len(answer), answer == body[::-1])
+"""
+        assert await connected(runner, server).python(program) == "300000 True\n"
+
+
+@contextlib.asynccontextmanager
+async def secure(tmp_path: Path) -> AsyncIterator[tuple[Server, bytes]]:
+    """A TLS server for `site.example`, and its certificate."""
+    pem = tmp_path / "site.pem"
+    command = [
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+        "-keyout", str(pem), "-out", str(tmp_path / "crt"), "-days", "1", "-subj", "/CN=site.example",
+        "-addext", "subjectAltName=DNS:site.example",
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+    assert await process.wait() == 0
+    certificate = (tmp_path / "crt").read_bytes()
+    pem.write_bytes(pem.read_bytes() + certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem)
+    async with serving(replying(b"sealed"), tls=context) as server:
+        yield server, certificate
+
+
+async def test_tls_goes_through_the_proxy_from_end_to_end(runner: Runner, tmp_path: Path) -> None:
+    async with secure(tmp_path) as (server, certificate):
+        way_out = connected(runner, server)
+        await way_out.box.run(
+            "write_file", runner.workspace, {"path": "ca.pem", "content": certificate.decode()}
+        )
+        program = """
+import ssl, urllib.request
+trust = ssl.create_default_context(cafile="ca.pem")
+for host in ("site.example", "other.example"):
+    try:
+        print(urllib.request.urlopen(f"https://{host}:PORT/", context=trust, timeout=20).read())
+    except OSError as error:
+        print("CERTIFICATE_VERIFY_FAILED" in str(error))
+""".replace("PORT", str(server.port))
+        assert await way_out.python(program) == "b'sealed'\nTrue\n"
+
+
+@pytest.mark.parametrize("policy", [None, NetworkPolicy(), NetworkPolicy(allow_hosts=("site.example",))])
+async def test_without_a_grant_there_is_no_proxy(runner: Runner, policy: NetworkPolicy | None) -> None:
+    async with serving(replying(b"secret")) as server:
+        way_out = connected(runner, server)
+        outcome = await way_out.bash("env | grep -i proxy; (exec 3<>/dev/tcp/127.0.0.1/3128)", policy)
+    assert outcome.value["stdout"] == ""
+    assert "refused" in str(outcome.value["stderr"])
+
+
+async def test_the_operator_has_to_permit_what_a_policy_grants(runner: Runner) -> None:
+    async with serving(replying(b"secret")) as server:
+        way_out = connected(runner, server, permitted=False)
+        outcome = await way_out.bash("env | grep -i proxy; (exec 3<>/dev/tcp/127.0.0.1/3128)")
+    assert outcome.value["stdout"] == ""
+    assert "operator" in str(outcome.value["note"])
+    assert "refused" in str(outcome.value["stderr"])
+
+
+REFUSED = {
+    "a host that the assistant may not reach": "http://other.example:{port}/",
+    "a name at a private address": "http://inner.example:{port}/",
+    "a private address": "http://10.0.0.1:{port}/",
+    "the metadata service": "http://169.254.169.254:{port}/latest/",
+    "an odd spelling of loopback": "http://127.1:{port}/",
+    "a number": "http://2130706433:{port}/",
+    "a local name": "http://localhost:{port}/",
+    "a port": "http://site.example:22/",
+    "a user in the address": "http://user@site.example:{port}/",
+}
+
+
+async def test_what_a_fetch_may_not_reach_a_command_may_not_either(runner: Runner) -> None:
+    policy = NetworkPolicy(commands=True, deny_hosts=("other.example",))
+    async with serving(replying(b"secret")) as server:
+        targets = [url.format(port=server.port) for url in REFUSED.values()]
+        requests = [f"GET {target}" for target in targets]
+        requests += [f"CONNECT {target.split('/')[2]}" for target in targets]
+        program = raw(*(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for request in requests))
+        answers = json.loads(await connected(runner, server).python(program, policy))
+    let_through = [
+        request
+        for request, answer in zip(requests, answers, strict=True)
+        if not answer.startswith("HTTP/1.1 403 ")
+    ]
+    assert (let_through, server.requests) == ([], [])
+
+
+async def test_the_operators_lists_bound_what_a_command_reaches(runner: Runner) -> None:
+    async with serving(replying(b"secret")) as server:
+        way_out = connected(runner, server, hosts=HostRules(("*",), ("site.example",)))
+        said = await way_out.python(get(server.url()))
+    assert said.startswith("403 banksman: host 'site.example' is not allowed on this runner")
+    assert server.requests == []
+
+
+async def test_a_name_that_changes_its_address_is_looked_up_once_a_connection(runner: Runner) -> None:
+    answers = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1", "10.0.0.1"])
+
+    async def rebinding(host: str, port: int) -> list[str]:
+        return [next(answers)]
+
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server, resolver=rebinding)
+        said = [await way_out.python(get(server.url())) for _ in range(4)]
+    assert [text[:4] for text in said] == ["text", "403 ", "text", "403 "]
+
+
+async def test_there_is_no_way_round_the_proxy(runner: Runner) -> None:
+    async with serving(replying(b"secret")) as server:
+        program = f"""
+import socket
+for family, kind, place in (
+    (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", {server.port})),
+    (socket.AF_INET, socket.SOCK_STREAM, ("10.0.0.1", 80)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("1.1.1.1", 443)),
+    (socket.AF_INET, socket.SOCK_DGRAM, ("1.1.1.1", 53)),
+    (socket.AF_INET, socket.SOCK_RAW, ("1.1.1.1", 0)),
+    (socket.AF_INET6, socket.SOCK_STREAM, ("2606:4700::1111", 443)),
+    (socket.AF_PACKET, socket.SOCK_RAW, None),
+):
+    try:
+        link = socket.socket(family, kind)
+        link.settimeout(5)
+        link.connect(place) if place else None
+        print("reached", place)
+    except OSError as error:
+        print(error.errno is not None)
+"""
+        assert await connected(runner, server).python(program) == "True\n" * 7
+    assert server.requests == []
+
+
+async def test_a_command_has_its_own_proxy_only(runner: Runner) -> None:
+    """Each has a network of its own: the policy of one command is never the way out of another."""
+    policy = NetworkPolicy(commands=True, deny_hosts=("site.example",))
+    meet = "touch here; for _ in {1..400}; do [ -e go ] && break; sleep 0.05; done; "
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server)
+        ask = f"python3 -c {shlex.quote(get(server.url()))}"
+        spaces = [runner.store.get("acme", conversation).directory for conversation in ("c1", "c2")]
+        async with asyncio.TaskGroup() as tasks:
+            allowed = tasks.create_task(way_out.bash(meet + ask))
+            denied = tasks.create_task(way_out.bash(meet + ask, policy, "c2"))
+            async with asyncio.timeout(20):
+                while not all((space / "here").exists() for space in spaces):
+                    await asyncio.to_thread(asyncio.run, asyncio.sleep(0.02))
+            for space in spaces:
+                (space / "go").touch()
+    assert allowed.result().value["stdout"] == "text\n"
+    assert "is not allowed for this assistant" in str(denied.result().value["stdout"])
+
+
+async def test_a_connection_ends_with_its_command(runner: Runner) -> None:
+    ended = asyncio.Event()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        ended.set()
+        writer.close()
+
+    async with await asyncio.start_server(endless, "127.0.0.1", 0) as listening:
+        server = Server("127.0.0.1", listening.sockets[0].getsockname()[1], [])
+        program = f"""
+import os, socket
+link = socket.create_connection(("127.0.0.1", 3128), 20)
+link.sendall(b"CONNECT site.example:{server.port} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+print(link.recv(100), flush=True)
+link.sendall(b"x")
+os.kill(os.getpid(), 9)
+"""
+        said = await connected(runner, server).python(program)
+        async with asyncio.timeout(PATIENCE_S):
+            await ended.wait()
+    assert "Connection established" in said
+
+
+async def test_a_command_may_carry_so_many_bytes_and_no_more(runner: Runner) -> None:
+    async with serving(replying(b"x" * 300_000)) as server:
+        way_out = connected(runner, server, limits=ProxyLimits(max_bytes=100_000))
+        said = await way_out.python(get(server.url()) + get(server.url()))
+    assert "x" * 200_000 not in said
+    assert len(server.requests) <= 2
+
+
+async def test_a_command_gets_so_many_connections_and_no_more(runner: Runner) -> None:
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server, limits=ProxyLimits(max_total_connections=2))
+        said = await way_out.python(get(server.url()) * 4)
+    assert said.count("text\n") == 2
+    assert said.count("failed") == 2
+
+
+NO_REQUESTS = {
+    b"GET / HTTP/1.1\r\nHost: site.example\r\n\r\n": 400,
+    b"GET https://site.example/ HTTP/1.1\r\nHost: x\r\n\r\n": 400,
+    b"GET ftp://site.example/ HTTP/1.1\r\nHost: x\r\n\r\n": 400,
+    b"CONNECT site.example HTTP/1.1\r\nHost: x\r\n\r\n": 400,
+    b"CONNECT site.example:443/../x:443 HTTP/1.1\r\nHost: x\r\n\r\n": 400,
+    b"CONNECT a@site.example:443 HTTP/1.1\r\nHost: x\r\n\r\n": 403,
+    b"\x16\x03\x01\x02\x00\x01\x00": 400,
+    b"GET http://site.example/ HTTP/1.1\r\nX: " + b"y" * 40_000 + b"\r\n\r\n": 400,
+    b"GET http://site.example/\r\nHost: x\r\n\r\n": 400,
+    b"": 400,
+}
+AMBIGUOUS = (
+    "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+    "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "Content-Length: 0\r\nHost: other.example\r\n\r\n",
+    "X: a\r\n folded\r\n\x00: b\r\n\r\n",
+    "Bad Name: 1\r\n\r\n",
+)
+"""Headers that two readers of one request may take for different requests."""
+
+
+async def test_what_is_no_request_for_a_proxy_or_is_ambiguous_is_refused(runner: Runner) -> None:
+    async with serving(replying(b"text")) as server:
+        head = f"POST {server.url()} HTTP/1.1\r\nHost: x\r\n"
+        wanted = NO_REQUESTS | {f"{head}{headers}".encode(): 400 for headers in AMBIGUOUS}
+        answers = json.loads(await connected(runner, server).python(raw(*wanted)))
+    seen = {request: answer[:12] for request, answer in zip(wanted, answers, strict=True)}
+    assert seen == {request: f"HTTP/1.1 {status}" for request, status in wanted.items()}
+    assert server.requests == []
+
+
+async def test_a_client_that_says_nothing_is_hung_up_on(runner: Runner) -> None:
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server, limits=ProxyLimits(head_timeout_s=0.2))
+        program = """
+import socket
+link = socket.create_connection(("127.0.0.1", 3128), 20)
+link.sendall(b"GET http://site.example/ HT")
+print(link.makefile("rb").read().decode())
+"""
+        said = await way_out.python(program)
+    assert said.startswith("HTTP/1.1 400 ")
+
+
+async def test_a_second_request_on_a_connection_is_not_passed_on(runner: Runner) -> None:
+    async with serving(replying(b"text")) as server:
+        first = f"GET {server.url()} HTTP/1.1\r\nHost: other.example\r\n\r\n"
+        second = f"GET http://other.example:{server.port}/ HTTP/1.1\r\nHost: other.example\r\n\r\n"
+        said = await connected(runner, server).python(raw((first + second).encode()))
+    assert said.count("HTTP/1.1") == 1
+    assert len(server.requests) == 1
+    assert f"host: site.example:{server.port}\r\n" in server.requests[0].decode().lower()
+
+
+async def test_every_connection_leaves_a_line_in_the_log(
+    runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "banksman.tool_runner.egress.proxy")
+    policy = NetworkPolicy(commands=True, allow_hosts=("site.example",))
+    async with serving(replying(b"text")) as server:
+        way_out = connected(runner, server)
+        programs = get(server.url("/a?token=secret")) + get(server.url(host="other.example"))
+        await way_out.python(programs, policy)
+    lines = [record.getMessage() for record in caplog.records]
+    assert f"acme/c1: proxy: GET http://site.example:{server.port}/a: status 200" in lines[0]
+    assert "403 host 'other.example' is not allowed for this assistant" in lines[1]
+    assert "secret" not in json.dumps(lines)

@@ -1,0 +1,328 @@
+"""read_file and write_file over the tool box, and the guard under them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.tool_runner.conftest import Runner, exists
+
+from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
+from banksman.tool_runner.workspaces import files
+from banksman.tool_runner.workspaces.files import PathRefused, read_part, write_whole
+
+SECRET = "top secret"
+RENAME_EXCHANGE = 2
+
+
+@pytest.fixture
+def tree(runner: Runner) -> Path:
+    """A workspace with a file, a directory, and every kind of way out."""
+    top = runner.workspace.directory
+    (top.parent / "secret").write_text(SECRET)
+    (top / "dir").mkdir()
+    (top / "dir" / "inside.txt").write_text("inside")
+    (top / "ok.txt").write_text("fine")
+    for name, target in {
+        "abs": "/etc/passwd",
+        "rel": "../secret",
+        "updir": "..",
+        "rootdir": "/",
+        "proc": "/proc/self/root",
+        "fd": "/proc/self/fd",
+        "loop": "loop",
+        "good": "dir/inside.txt",
+        "gooddir": "dir",
+    }.items():
+        (top / name).symlink_to(target)
+    os.mkfifo(top / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        directory = os.open(top, os.O_RDONLY)
+        server.bind(f"/proc/self/fd/{directory}/socket")
+        os.close(directory)
+    with (top / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    (top / "bad-utf8").write_bytes(b"a\xffb\xc3")
+    return top
+
+
+async def test_a_file_is_read_by_its_path_in_the_workspace(runner: Runner, tree: Path) -> None:
+    """R67."""
+    for path in (
+        "dir/inside.txt",
+        "/workspace/dir/inside.txt",
+        "./dir/../dir/inside.txt",
+        "good",
+        "gooddir/inside.txt",
+    ):
+        outcome = await runner.call("read_file", path=path)
+        assert (outcome.value["content"], outcome.value["truncated"]) == ("inside", False), path
+
+
+async def test_a_missing_file_is_an_error_that_says_so(runner: Runner) -> None:
+    """R68."""
+    outcome = await runner.call("read_file", path="data/none.json")
+    assert outcome.value["error"] == "data/none.json: no such file"
+    assert (outcome.is_error, outcome.error_kind) == (True, "tool_error")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret", "dir/../../secret", "/workspace/../secret", "/etc/passwd", "//etc/passwd",
+        "/workspaces/x",
+        "abs", "rel", "updir/secret", "rootdir/etc/passwd", "proc/etc/passwd", "proc", "fd/0", "loop",
+        "a\0b", "", "x" * 300, "a/" * 2048, "\ud800", "dir/", "dir", ".", "fifo", "socket", "ok.txt/x",
+        "ok.txt/",
+        "OK.TXT", "/proc/self/environ", "~/x", "file:///etc/passwd",
+    ],
+)  # fmt: skip
+async def test_nothing_but_a_regular_file_inside_is_read(runner: Runner, tree: Path, path: str) -> None:
+    """R69."""
+    outcome = await runner.call("read_file", path=path)
+    assert outcome.value["success"] is False
+    assert "content" not in outcome.value
+    assert SECRET not in str(outcome.value)
+    assert outcome.value["error"]
+
+
+async def test_a_sparse_terabyte_is_read_one_page_at_a_time(runner: Runner, tree: Path) -> None:
+    outcome = await runner.call("read_file", path="sparse")
+    assert outcome.value["truncated"] is True
+    assert len(str(outcome.value["content"])) == 10_000
+    assert outcome.value["total_bytes"] == 1 << 40
+
+
+async def test_bytes_that_are_no_text_are_replaced(runner: Runner, tree: Path) -> None:
+    outcome = await runner.call("read_file", path="bad-utf8")
+    assert outcome.value["content"] == "a\ufffdb\ufffd"
+
+
+async def test_pages_join_to_the_whole_text(runner: Runner) -> None:
+    text = "añ€😀\n" * 9_000
+    await runner.call("write_file", path="long.txt", content=text)
+    pages, offset = "", 0
+    while offset is not None:
+        value = (await runner.call("read_file", path="long.txt", offset=offset)).value
+        pages += str(value["content"])
+        offset = value.get("next_offset")
+    assert pages == text
+
+
+async def test_a_file_is_written_with_the_directories_above_it(runner: Runner) -> None:
+    """R70."""
+    outcome = await runner.call("write_file", path="reports/deep/efficiency.md", content="# Größe")
+    assert outcome.value == {
+        "success": True,
+        "path": "reports/deep/efficiency.md",
+        "bytes": 9,
+        "created": True,
+        "message": "Created reports/deep/efficiency.md (9 bytes).",
+    }
+    assert (runner.workspace.directory / "reports/deep/efficiency.md").read_text() == "# Größe"
+
+
+async def test_an_overwrite_is_confirmed_and_keeps_the_mode(runner: Runner, tree: Path) -> None:
+    """R71."""
+    (tree / "ok.txt").chmod(0o755)
+    outcome = await runner.call("write_file", path="/workspace/ok.txt", content="new")
+    assert (outcome.value["created"], outcome.changed[0].change) == (False, "modified")
+    assert (tree / "ok.txt").read_text() == "new"
+    assert (tree / "ok.txt").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../p", "/tmp/p", "a/../../p", "/workspace/../p", "updir/p", "rootdir/tmp/p", "gooddir/p",
+        "proc/tmp/p",
+        "abs", "rel", "good", "loop", "fifo", "socket", "dir", "dir/", "", ".", "a\0b", "\ud800", "x" * 300,
+        "ok.txt/p", ".banksman-x.tmp", "dir/.banksman-y",
+    ],
+)  # fmt: skip
+async def test_nothing_outside_or_through_a_link_is_written(runner: Runner, tree: Path, path: str) -> None:
+    """R72."""
+    before = snapshot(tree)
+    outcome = await runner.call("write_file", path=path, content="owned")
+    assert outcome.value["success"] is False
+    assert snapshot(tree) == before
+    assert (tree.parent / "secret").read_text() == SECRET
+    assert not exists("/tmp/p")
+    assert not (tree.parent / "p").exists()
+
+
+async def test_writing_one_name_of_a_file_leaves_its_other_names_alone(runner: Runner, tree: Path) -> None:
+    os.link(tree / "ok.txt", tree / "twin")
+    assert (await runner.call("read_file", path="twin")).value["content"] == "fine"
+    await runner.call("write_file", path="twin", content="mine")
+    assert ((tree / "ok.txt").read_text(), (tree / "twin").read_text()) == ("fine", "mine")
+
+
+def test_a_reader_sees_the_old_content_or_the_new_one(root: Path) -> None:
+    identity = sandbox_identity()
+    contents = (b"a" * 200_000, b"b" * 200_000)
+    write_whole(root, "file", contents[0], identity)
+    with repeating(lambda number: write_whole(root, "file", contents[number % 2], identity)) as turns:
+        seen = {read_part(root, "file", offset=0, max_bytes=1 << 20).data for _ in range(300)}
+    assert turns.count > 10
+    assert seen <= set(contents)
+
+
+def test_swapping_a_directory_for_a_link_never_leads_outside(root: Path) -> None:
+    top, outside = _workspace_with_outside(root)
+    identity = sandbox_identity()
+    with _swapping(top) as turns:
+        reads = [
+            outcome(lambda: read_part(top, "dir/file", offset=0, max_bytes=99).data) for _ in range(4000)
+        ]
+        writes = [outcome(lambda: write_whole(top, "dir/new", b"x", identity)) for _ in range(2000)]
+    assert turns.count > 100
+    assert set(reads) == {b"inside", "refused"}
+    assert set(writes) == {False, "refused"}
+    assert sorted(os.listdir(outside)) == ["file"]
+
+
+def _workspace_with_outside(root: Path) -> tuple[Path, Path]:
+    top, outside = root / "own", root / "outside"
+    (top / "dir").mkdir(parents=True)
+    (top / "dir" / "file").write_text("inside")
+    (top / "dir" / "new").write_text("old")
+    outside.mkdir()
+    (outside / "file").write_text(SECRET)
+    (top / "link").symlink_to(outside)
+    return top, outside
+
+
+class repeating:
+    """Does one thing over and over in a thread while the block runs."""
+
+    def __init__(self, action: Callable[[int], object]) -> None:
+        self._action = action
+        self._done = threading.Event()
+        self.count = 0
+        self._thread = threading.Thread(target=self._loop)
+
+    def _loop(self) -> None:
+        while not self._done.is_set():
+            self._action(self.count)
+            self.count += 1
+
+    def __enter__(self) -> repeating:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(5)
+
+
+def _swapping(top: Path) -> repeating:
+    """Exchange the names `dir` (a directory) and `link` (to one outside), each time in one step."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = [os.fsencode(top / name) for name in ("dir", "link")]
+    return repeating(lambda _: libc.renameat2(-100, names[0], -100, names[1], RENAME_EXCHANGE))
+
+
+def outcome(attempt: Callable[[], object]) -> object:
+    try:
+        return attempt()
+    except PathRefused:
+        return "refused"
+
+
+_PIECES = st.sampled_from(
+    (
+        "..", ".", "dir", "ok.txt", "updir", "rootdir", "proc", "rel", "abs", "gooddir", "new", "", "secret",
+        "etc", "passwd", "workspace", "self", "root", "inside.txt", "a\u0301", "\u2025", "..\u200b", "%2e%2e",
+        "..\\", " ..",
+    )
+)  # fmt: skip
+_PATHS = st.one_of(
+    st.lists(_PIECES, max_size=8).map("/".join),
+    st.lists(_PIECES, max_size=6).map(lambda parts: "/workspace/" + "/".join(parts)),
+    st.text(max_size=40),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=_PATHS)
+def test_no_path_reads_what_is_outside(tree: Path, path: str) -> None:
+    """R69, for every path."""
+    try:
+        data = read_part(tree, path, offset=0, max_bytes=1000).data
+    except PathRefused:
+        return
+    assert data in (b"inside", b"fine", bytes(1000), b"a\xffb\xc3")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=_PATHS)
+def test_no_path_writes_what_is_outside(tree: Path, path: str) -> None:
+    """R72, for every path: a write is refused, or the same path reads it back from inside."""
+    neighbours = sorted(os.listdir(tree.parent))
+    try:
+        write_whole(tree, path, b"written", sandbox_identity())
+    except PathRefused:
+        pass
+    else:
+        assert (
+            read_part(tree, os.path.normpath(files.relative(path)), offset=0, max_bytes=99).data == b"written"
+        )
+        files.delete(tree, path)
+        (tree / "dir").mkdir(exist_ok=True)
+        (tree / "ok.txt").write_text("fine")
+        (tree / "dir" / "inside.txt").write_text("inside")
+    assert (tree.parent / "secret").read_text() == SECRET
+    assert sorted(os.listdir(tree.parent)) == neighbours
+
+
+async def test_a_listing_shows_regular_files_only(runner: Runner, tree: Path) -> None:
+    (tree / "dir" / ".banksman-0123.tmp").write_text("half")
+    (tree / "dir" / ".hidden").write_text("")
+    entries = files.listing(tree, max_entries=100)
+    assert [entry.path for entry in entries] == [
+        "bad-utf8",
+        "dir/.hidden",
+        "dir/inside.txt",
+        "ok.txt",
+        "sparse",
+    ]
+    assert {entry.path: entry.size_bytes for entry in entries}["dir/inside.txt"] == 6
+    assert len(files.listing(tree, max_entries=2)) == 2
+
+
+async def test_leftovers_of_interrupted_writes_are_swept(runner: Runner, tree: Path) -> None:
+    (tree / "dir" / ".banksman-0123.tmp").write_text("half")
+    assert files.sweep_temporaries(tree) == 1
+    assert not (tree / "dir" / ".banksman-0123.tmp").exists()
+
+
+async def test_a_file_is_deleted_by_its_path_and_never_through_a_link(runner: Runner, tree: Path) -> None:
+    files.delete(tree, "dir/inside.txt")
+    files.delete(tree, "rel")
+    for path in ("dir/inside.txt", "updir/secret", "../secret", "dir"):
+        with pytest.raises(PathRefused):
+            files.delete(tree, path)
+    assert (tree.parent / "secret").exists()
+
+
+def snapshot(top: Path) -> list[tuple[str, int]]:
+    return sorted((str(path), path.lstat().st_ino) for path in _all(top))
+
+
+def _all(top: Path) -> Iterator[Path]:
+    for directory, names, plain in os.walk(top):
+        yield from (Path(directory) / name for name in (*names, *plain))
+
+
+def test_a_file_of_another_user_is_ours_to_give(root: Path) -> None:
+    identity = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
+    assert write_whole(root, "plain", b"x", identity) is True
+    assert (root / "plain").stat().st_uid == os.geteuid()

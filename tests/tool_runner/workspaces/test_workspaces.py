@@ -1,0 +1,246 @@
+"""Workspaces: their place, their owner, their quota, their end; and who holds them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.support import privileged
+from tests.tool_runner.conftest import TLS, MakeSandbox, Runner, started
+
+from banksman.contracts.errors import BadInput, Conflict
+from banksman.tool_runner.egress.client import Egress
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.limits import RunnerLimits, WorkspaceLimits
+from banksman.tool_runner.tools.toolbox import workspace_tools
+from banksman.tool_runner.workspaces import runner_identity
+from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree, measure
+from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root
+
+
+@pytest.mark.parametrize("name", ["", "..", ".", "a/b", "a.b", "x" * 65, "a\0", "ü", " "])
+def test_an_id_that_is_no_token_is_refused(root: Path, name: str) -> None:
+    store = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits())
+    for tenant, conversation in ((name, "c"), ("t", name)):
+        with pytest.raises(BadInput):
+            store.get(tenant, conversation)
+    assert list(store.stored()) == []
+
+
+def test_a_workspace_belongs_to_the_sandbox_user_alone(root: Path) -> None:
+    identity = sandbox_identity()
+    directory = WorkspaceStore(root, identity, WorkspaceLimits()).get("t", "c").directory
+    assert (directory.stat().st_uid, directory.stat().st_mode & 0o777) == (identity.uid, 0o700)
+
+
+@pytest.fixture
+def closed_home() -> Iterator[Path]:
+    """A home with mode 0700 that holds a clone with mode 0700."""
+    home = Path(tempfile.mkdtemp(prefix="home-", dir="/var/tmp"))
+    data = home / "clone" / ".banksman"
+    data.mkdir(parents=True)
+    for directory in (home, home / "clone"):
+        directory.chmod(0o700)
+    outside = default_root(data, sandbox_identity())
+    yield data
+    shutil.rmtree(outside.parent)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+async def test_a_clone_closed_to_others_still_has_workspaces_that_work(
+    make_sandbox: MakeSandbox, closed_home: Path
+) -> None:
+    identity, limits = sandbox_identity(), RunnerLimits()
+    root = default_root(closed_home, identity)
+    store = WorkspaceStore(root, identity, limits.workspace)
+    store.prepare()
+    box = workspace_tools(make_sandbox(root, limits), Egress(limits.fetch, ssl_context=TLS), limits)
+    workspace = store.get("acme", "home")
+    outcome = await box.run("bash", workspace, {"command": "echo works > f; cat f"})
+    assert outcome.value["stdout"] == "works\n", outcome.value
+    assert (workspace.directory / "f").stat().st_uid == identity.uid != 0
+    outcome = await box.run("read_file", workspace, {"path": "f"})
+    assert outcome.value["content"] == "works\n"
+    assert default_root(closed_home, identity) == root
+    await store.delete("acme", "home")
+
+
+def test_an_open_data_directory_holds_its_workspaces(root: Path) -> None:
+    assert default_root(root, sandbox_identity()) == root / "workspaces"
+
+
+async def test_calls_of_one_workspace_run_one_after_another(runner: Runner) -> None:
+    script = "test ! -e busy && touch busy && sleep 0.05 && rm busy && echo ok"
+    async with asyncio.TaskGroup() as group:
+        calls = [group.create_task(runner.bash(script)) for _ in range(4)]
+    assert [call.result().value["stdout"] for call in calls] == ["ok\n"] * 4
+
+
+async def test_calls_of_different_workspaces_overlap(runner: Runner) -> None:
+    both, spoken = asyncio.Event(), set[str]()
+
+    def heard(name: str) -> None:
+        spoken.add(name)
+        if len(spoken) == 2:
+            both.set()
+
+    async with asyncio.TaskGroup() as group:
+        calls = [
+            group.create_task(
+                runner.box.run(
+                    "bash",
+                    runner.store.get("acme", name),
+                    {"command": "echo; sleep 30", "timeout_s": 5},
+                    on_output=lambda *_, name=name: heard(name),
+                )
+            )
+            for name in ("one", "two")
+        ]
+        await started(both)
+        for call in calls:
+            call.cancel()
+
+
+async def test_a_deleted_workspace_starts_empty(runner: Runner) -> None:
+    await runner.bash("mkdir -p a/b; touch a/b/c .hidden; chmod 0 a/b; ln -s / root; mkfifo p")
+    await runner.store.delete("acme", "c1")
+    assert list(runner.store.stored()) == []
+    workspace = runner.store.get("acme", "c1")
+    assert (await runner.box.run("bash", workspace, {"command": "ls -A"})).value["stdout"] == ""
+    await runner.store.delete("acme", "never")
+
+
+def test_a_tree_of_any_depth_is_deleted(root: Path) -> None:
+    top = root / "deep"
+    top.mkdir()
+    dig = "import os\nfor _ in range(1500):\n    os.mkdir('d'); open('f', 'w').close(); os.chdir('d')"
+    subprocess.run([sys.executable, "-c", dig], cwd=top, check=True)
+    delete_tree(top)
+    assert not top.exists()
+
+
+def test_deleting_a_tree_touches_nothing_that_its_links_name(root: Path) -> None:
+    (root / "keep").mkdir()
+    (root / "keep" / "file").write_text("kept")
+    (root / "gone" / "sub").mkdir(parents=True)
+    (root / "gone" / "link").symlink_to(root / "keep")
+    (root / "gone" / "sub" / "link").symlink_to("../../keep")
+    delete_tree(root / "gone")
+    assert (root / "keep" / "file").read_text() == "kept"
+
+
+def test_a_measurement_counts_blocks_once_and_stops_at_a_limit(root: Path) -> None:
+    (root / "file").write_bytes(b"x" * 100_000)
+    os.link(root / "file", root / "twin")
+    with (root / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    (root / "loop").symlink_to(root)
+    usage = measure(root, WorkspaceLimits())
+    assert 100_000 <= usage.disk_bytes < 120_000
+    assert (usage.entries, usage.depth) == (4, 1)
+    assert measure(root, WorkspaceLimits(max_entries=2)).entries == 3
+
+
+async def test_a_measurement_that_nobody_waits_for_any_more_is_made_all_the_same(tmp_path: Path) -> None:
+    """Else a command that ends while every thread is busy would be the last one that is measured."""
+    (tmp_path / "file").write_bytes(b"x" * 5000)
+    meter = QuotaMeter(tmp_path, WorkspaceLimits())
+    busy, thread = threading.Event(), ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(thread)
+    thread.submit(busy.wait)
+
+    waiting = asyncio.create_task(meter.renew())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    busy.set()
+
+    await asyncio.to_thread(int)  # comes after it: there is one thread
+    assert meter.usage.disk_bytes >= 5000
+
+
+class TestQuota:
+    @pytest.fixture
+    def limits(self, small_workspace: RunnerLimits) -> RunnerLimits:
+        return small_workspace
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "head -c 5000000 /dev/zero > big; sleep 30",
+            "mkdir many; cd many; for i in $(seq 400); do : > $i; done; sleep 30",
+            "for i in $(seq 60); do mkdir d; cd d; done; sleep 30",
+        ],
+    )
+    async def test_a_command_that_fills_its_workspace_is_killed(self, runner: Runner, command: str) -> None:
+        outcome = await runner.bash(command, timeout_s=10)
+        assert outcome.value["killed_reason"] == "workspace_limit"
+        assert "limit is" in str(outcome.value["error"])
+
+    async def test_a_full_workspace_takes_no_file_but_can_be_emptied(self, runner: Runner) -> None:
+        await runner.bash("head -c 5000000 /dev/zero > big; sleep 30", timeout_s=10)
+        refused = await runner.call("write_file", path="more", content="x")
+        assert refused.value["success"] is False
+        assert "delete files first" in str(refused.value["error"])
+        assert (await runner.bash("rm big; sleep 0.2; echo gone")).value["stdout"] == "gone\n"
+        assert (await runner.call("write_file", path="more", content="x")).value["success"] is True
+
+    async def test_short_commands_cannot_fill_a_workspace_unseen(self, runner: Runner) -> None:
+        kinds = set[object]()
+        for number in range(40):
+            outcome = await runner.bash(f"head -c 300000 /dev/zero > part{number}")
+            kinds.add(outcome.value["killed_reason"])
+        refused = await runner.call("write_file", path="more", content="x")
+        assert "workspace_limit" in kinds or refused.is_error
+        assert refused.is_error
+
+    async def test_a_full_workspace_leaves_its_neighbour_alone(self, runner: Runner) -> None:
+        await runner.bash("head -c 5000000 /dev/zero > big; sleep 30", timeout_s=10)
+        neighbour = runner.store.get("acme", "c2")
+        outcome = await runner.box.run("write_file", neighbour, {"path": "mine", "content": "x"})
+        assert outcome.value["success"] is True
+
+
+def test_a_restarted_runner_is_the_same_with_a_higher_epoch(root: Path) -> None:
+    first = runner_identity.claim(root)
+    os.close(first.lock_fd)
+    second = runner_identity.claim(root)
+    os.close(second.lock_fd)
+    assert (first.epoch, second.epoch, first.runner) == (1, 2, second.runner)
+
+
+def test_two_runners_never_share_a_directory(root: Path) -> None:
+    held = runner_identity.claim(root)
+    with pytest.raises(Conflict, match="another runner"):
+        runner_identity.claim(root)
+    os.close(held.lock_fd)
+
+
+def test_an_identity_that_was_tampered_with_is_refused(root: Path) -> None:
+    (root / ".runner.json").write_text(json.dumps({"runner": "a.b", "epoch": 3}))
+    with pytest.raises(BadInput):
+        runner_identity.claim(root)
+
+
+def test_the_sandbox_user_cannot_read_the_runners_identity(root: Path, is_root: bool) -> None:
+    privileged.require("root", is_root, "whether the sandbox user is kept from the runner's files")
+    identity = sandbox_identity()
+    os.close(runner_identity.claim(root).lock_fd)
+    done = subprocess.run(
+        ["cat", str(root / ".runner.lock")],
+        user=identity.uid,
+        group=identity.gid,
+        extra_groups=[],
+        capture_output=True,
+    )
+    assert done.returncode != 0
