@@ -74,6 +74,63 @@ def test_a_schema_comes_from_annotations_and_texts_from_the_docstring(box: Toolb
     check_schema(find.definition.input_schema)
 
 
+def test_block_before_the_sections_belongs_to_the_description(box: Toolbox) -> None:
+    @box.tool
+    def convert(value: float, unit: str) -> float:
+        """Convert a length.
+        Units:
+        - km: kilometres
+
+        Rounding:
+            Half to even.
+
+        Note:
+            Not for models.
+        Args:
+            value: The length.
+
+            unit (str, optional): Of the
+                list above.
+        Returns:
+            The length in metres.
+        """
+        return value
+
+    assert convert.definition.description == (
+        "Convert a length.\nUnits:\n- km: kilometres\n\nRounding:\n    Half to even."
+    )
+    assert [schema["description"] for schema in properties(convert).values()] == [
+        "The length.",
+        "Of the list above.",
+    ]
+
+
+NUMPY = """Convert a length.
+
+Parameters
+----------
+value : float
+    The length.
+"""
+SPHINX = """Convert a length.
+
+:param value: The length.
+:returns: The length in metres.
+"""
+
+
+@pytest.mark.parametrize("docstring", [NUMPY, SPHINX])
+def test_docstring_in_numpy_or_sphinx_style_describes_the_parameters(box: Toolbox, docstring: str) -> None:
+    def convert(value: float) -> float:
+        return value
+
+    convert.__doc__ = docstring
+    made = box.tool(convert)
+
+    assert made.definition.description == "Convert a length."
+    assert properties(made)["value"]["description"] == "The length."
+
+
 def test_a_tool_is_still_the_function(box: Toolbox) -> None:
     @box.tool(name="add_up", description="Add.", requires_approval=True, category="sums", timeout_s=3)
     def add(first: int, second: int = 1) -> int:

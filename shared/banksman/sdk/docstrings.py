@@ -1,4 +1,4 @@
-"""What a function's docstring says of it and of its parameters (Google style)."""
+"""The descriptions that a function's docstring gives (Google, NumPy or Sphinx style)."""
 
 from __future__ import annotations
 
@@ -6,46 +6,66 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from textwrap import indent
+from typing import TYPE_CHECKING, Self
 
-_SECTION = re.compile(r"(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes):\s*")
-_ARGUMENTS = frozenset({"Args", "Arguments", "Parameters"})
-_PARAMETER = re.compile(r"(?P<name>\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)")
+if TYPE_CHECKING:
+    from griffe import DocstringSection, PerStyleOptions
+
+_HEADER = re.compile(
+    r"^(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes):[ \t]*\n+",
+    re.MULTILINE,
+)
+_OPTIONS: PerStyleOptions = {
+    "google": {"warnings": False},
+    "numpy": {"warnings": False},
+    "sphinx": {"warnings": False},
+}
+# griffe takes these for admonitions; models pay for each word of a description.
+_LEFT_OUT = frozenset({"Example", "Note", "Notes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A docstring, read."""
+    """The texts of one docstring that a model needs."""
 
     description: str
-    """All before its first section."""
+    """Everything before the first section."""
     parameters: Mapping[str, str]
-    """Description by name, each in one line."""
+    """Descriptions by parameter name, each in one line."""
 
     @classmethod
-    def of(cls, text: str | None) -> Self:
-        """Read a docstring; None is an empty one."""
-        sections: dict[str, list[str]] = {"": []}
-        current = ""
-        for line in inspect.cleandoc(text or "").splitlines():
-            if header := _SECTION.fullmatch(line):
-                current = header[1]
-            sections.setdefault(current, []).append("" if header else line)
-        described = (_parameters(lines) for name, lines in sections.items() if name in _ARGUMENTS)
+    def parse(cls, text: str | None) -> Self:
+        """Parse a docstring; None means an empty one."""
+        # Imported on first use: it takes some 0.1 s, which clients that serve no tools do not need.
+        from griffe import Docstring as Source
+        from griffe import DocstringSectionParameters, parse_auto
+
+        # griffe reads a header as text unless an empty line precedes it and none follows.
+        spaced = _HEADER.sub(r"\n\1:\n", inspect.cleandoc(text or ""))
+        sections = parse_auto(
+            Source(spaced, lineno=1),
+            style_order=["google", "numpy", "sphinx"],
+            default="google",
+            per_style_options=_OPTIONS,
+        )
+        listed = [section for section in sections if isinstance(section, DocstringSectionParameters)]
         return cls(
-            "\n".join(sections[""]).strip(), {name: text for one in described for name, text in one.items()}
+            _description(sections),
+            {one.name: " ".join(one.description.split()) for section in listed for one in section.value},
         )
 
 
-def _parameters(lines: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    name = ""
-    body = inspect.cleandoc("\n" + "\n".join(lines)).splitlines()
-    for line in body:
-        start = None if line.startswith(" ") else _PARAMETER.fullmatch(line)
-        if start is not None:
-            name = start["name"]
-            found[name] = start["text"].strip()
-        elif name and line.strip():
-            found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+def _description(sections: Iterable[DocstringSection]) -> str:
+    from griffe import DocstringSectionAdmonition, DocstringSectionText
+
+    texts: list[str] = []
+    for section in sections:
+        if isinstance(section, DocstringSectionText):
+            texts.append(section.value)
+        elif isinstance(section, DocstringSectionAdmonition) and section.title not in _LEFT_OUT:
+            # griffe reads any `Word:` above an indented block as an admonition: part of the description here.
+            texts.append(f"{section.title}:\n{indent(section.value.contents, '    ')}")
+        else:
+            break
+    return "\n\n".join(texts).strip()

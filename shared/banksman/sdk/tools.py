@@ -156,7 +156,7 @@ class Toolbox:
         """
 
         def made(function: Callable[..., Any]) -> AnyTool:
-            read = Docstring.of(function.__doc__)
+            read = Docstring.parse(function.__doc__)
             parameters = Parameters.of(function, read.parameters)
             definition = ToolDefinition(
                 name=name or function.__name__,
