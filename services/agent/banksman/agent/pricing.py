@@ -1,16 +1,27 @@
-"""What model requests cost: a table that operators can override."""
+"""The cost of model requests: list prices of `genai-prices`, which operators can override.
+
+The list is the library's bundled data, so a price needs no network access. The library's background
+updater (`UpdatePrices`) is never started: an operator's cost limits change only with an upgrade or a setting.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from banksman.contracts.messages import Usage
 
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo, Provider
+
 _PER = 1_000_000
-_DATE = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+_SUFFIX = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
+_LISTED_PROVIDERS = frozenset({"anthropic", "openai"})
+"""Providers whose model names are the library's own. Backboard has prices of its own, which no list holds."""
 
 
 class Price(BaseModel):
@@ -21,69 +32,59 @@ class Price(BaseModel):
     input: float = Field(ge=0)
     output: float = Field(ge=0)
     cached: float | None = Field(default=None, ge=0)
-    """Of input tokens read from the vendor's cache; None when they cost as much as others."""
+    """Of input tokens read from the vendor's cache; None applies `input`."""
     written: float | None = Field(default=None, ge=0)
-    """Of input tokens written to the vendor's cache; None when they cost as much as others."""
+    """Of input tokens written to the vendor's cache; None applies `input`."""
     written_1h: float | None = Field(default=None, ge=0)
-    """Of those that the cache keeps for an hour; None when they cost as much as `written`."""
+    """Of cache writes that are stored for an hour; None applies `written`."""
 
 
-def _price(input: float, output: float, cached: float) -> Price:
-    return Price(input=input, output=output, cached=cached)
-
-
-def _claude(input: float, output: float, cached: float) -> Price:
-    # https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching: writes cost 1.25 and 2 times input.
-    return Price(input=input, output=output, cached=cached, written=input * 1.25, written_1h=input * 2)
-
-
-PRICES: Mapping[str, Price] = {
-    "anthropic:claude-haiku-4-5": _claude(1.00, 5.00, 0.10),
-    "anthropic:claude-sonnet-4-5": _claude(3.00, 15.00, 0.30),
-    "anthropic:claude-sonnet-4-6": _claude(3.00, 15.00, 0.30),
-    "anthropic:claude-opus-4-5": _claude(5.00, 25.00, 0.50),
-    "anthropic:claude-opus-4-6": _claude(5.00, 25.00, 0.50),
-    "anthropic:claude-sonnet-5": _claude(2.00, 10.00, 0.20),
-    "anthropic:claude-sonnet-5-5": _claude(2.00, 10.00, 0.10),
-    "anthropic:claude-opus-5": _claude(5.00, 25.00, 0.50),
-    "anthropic:claude-opus-5-5": _claude(4.00, 20.00, 0.20),
-    "anthropic:claude-haiku-5-5": _claude(0.10, 0.50, 0.01),
-    "openai:gpt-4.1": _price(2.00, 8.00, 0.50),
-    "openai:gpt-4.1-mini": _price(0.40, 1.60, 0.10),
-    "openai:gpt-4.1-nano": _price(0.10, 0.40, 0.025),
-    "openai:gpt-4o": _price(2.50, 10.00, 1.25),
-    "openai:gpt-4o-mini": _price(0.15, 0.60, 0.075),
-    "openai:gpt-5": _price(1.25, 10.00, 0.125),
-    "openai:gpt-5-mini": _price(0.25, 2.00, 0.025),
-    "openai:gpt-5-nano": _price(0.05, 0.40, 0.005),
-    "openai:gpt-5.1": _price(1.25, 10.00, 0.125),
-    "openai:gpt-5.2": _price(1.75, 14.00, 0.175),
-    "openai:gpt-6-sol": _price(2.00, 10.00, 0.20),
-    "openai:gpt-6.1-sol": _price(2.00, 10.00, 0.10),
-    "openai:gpt-6.2-sol": _price(2.00, 10.00, 0.10),
-    "openai:gpt-6-luna": _price(0.10, 0.50, 0.01),
-    "openai:o3": _price(2.00, 8.00, 0.50),
-    "openai:o4-mini": _price(1.10, 4.40, 0.275),
-    "demo:demo": _price(0.0, 0.0, 0.0),
+_UNLISTED: Mapping[str, Price] = {
+    "demo:demo": Price(input=0, output=0),
+    "openai:gpt-6.2-sol": Price(input=2, output=10, cached=0.1),
 }
-"""List prices by `provider:model`, dated names without their date.
-
-They are those of short prompts: what some models cost more beyond 100,000 or 272,000 tokens is not counted.
-"""
+"""Prices of models that the library does not list. Remove an entry once a release of the library lists it."""
 
 
 def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None) -> float | None:
-    """USD that a usage costs; None when the price of the model is unknown, which is not the same as free.
+    """Return the USD that one request costs; None when the price of the model is unknown, which is not free.
 
     Args:
         model: `provider:model`, or `demo`.
-        usage: The tokens.
-        overrides: The operator's prices, which replace and extend the table.
+        usage: The tokens of one request. Long-context prices depend on its input tokens, so pass no sums.
+        overrides: The operator's prices by `provider:model`, which replace and extend the list.
     """
     name = "demo:demo" if model == "demo" else model
-    price = _look_up(name, overrides or {}) or _look_up(name, PRICES)
-    if price is None:
-        return None
+    usage = _consistent(usage)
+    if own := _without_suffix(name, overrides or {}) or _without_suffix(name, _UNLISTED):
+        return _own_cost(own, usage)
+    return _listed_cost(name, usage)
+
+
+def load_prices(model: str) -> None:
+    """Load the price list if `model` needs it. This blocks for some 0.1 s, so call it off the event loop."""
+    _listed(model)
+
+
+def _without_suffix(model: str, prices: Mapping[str, Price]) -> Price | None:
+    return prices.get(model) or prices.get(_SUFFIX.sub("", model))
+
+
+def _consistent(usage: Usage) -> Usage:
+    """Bound each part by its total: compatible servers report parts above it, which the library refuses."""
+    tokens = max(0, usage.input_tokens)
+    cached = min(max(0, usage.cached_tokens), tokens)
+    written = min(max(0, usage.cache_written_tokens), tokens - cached)
+    return Usage(
+        input_tokens=tokens,
+        output_tokens=max(0, usage.output_tokens),
+        cached_tokens=cached,
+        cache_written_tokens=written,
+        cache_written_1h_tokens=min(max(0, usage.cache_written_1h_tokens), written),
+    )
+
+
+def _own_cost(price: Price, usage: Usage) -> float:
     cached = price.input if price.cached is None else price.cached
     written = price.input if price.written is None else price.written
     written_1h = written if price.written_1h is None else price.written_1h
@@ -98,5 +99,36 @@ def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None)
     ) / _PER
 
 
-def _look_up(model: str, prices: Mapping[str, Price]) -> Price | None:
-    return prices.get(model) or prices.get(_DATE.sub("", model))
+def _listed_cost(model: str, usage: Usage) -> float | None:
+    found = _listed(model)
+    if found is None:
+        return None
+    from genai_prices import Usage as ListedUsage
+
+    vendor, listed = found
+    tokens = ListedUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_written_tokens,
+        cache_write_1h_tokens=usage.cache_written_1h_tokens,
+    )
+    return float(listed.calc_price(tokens, vendor).total_price)
+
+
+@lru_cache(maxsize=1_000)
+def _listed(model: str) -> tuple[Provider, ModelInfo] | None:
+    """Find a model in the list.
+
+    The library's own look-up remembers every name that it ever saw. Users choose the names, so this one is
+    bounded instead.
+    """
+    provider, _, name = model.partition(":")
+    if provider not in _LISTED_PROVIDERS:
+        return None
+    # Imported on first use: it costs 0.1 s and 4 MB beside a vendor's SDK, and 0.5 s and 20 MB without one.
+    from genai_prices import data_snapshot
+
+    vendor = data_snapshot.get_snapshot().find_provider(None, provider, None)
+    listed = vendor.find_model(name) or vendor.find_model(_SUFFIX.sub("", name))
+    return None if listed is None else (vendor, listed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from banksman.agent.pricing import load_prices
 from banksman.agent.providers.anthropic import Anthropic
 from banksman.agent.providers.backboard import Backboard
 from banksman.agent.providers.base import Provider, ProviderSettings
@@ -48,6 +49,7 @@ class Providers:
         """
         provider, _ = self.choose(model)
         await asyncio.to_thread(provider.warm)
+        await asyncio.to_thread(load_prices, model)
 
     async def close(self) -> None:
         """Close the connections of all providers."""
