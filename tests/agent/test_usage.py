@@ -53,7 +53,7 @@ class Writer:
 
 
 @asynccontextmanager
-async def counting(bus: Bus) -> AsyncGenerator[UsageLedger]:
+async def open_ledger(bus: Bus) -> AsyncGenerator[UsageLedger]:
     """One that keeps what it counts when it is told to, and not by itself meanwhile."""
     async with asyncio.timeout(WAIT_S), UsageLedger(bus, keep_every_s=3_600) as ledger:
         yield ledger
@@ -66,7 +66,7 @@ async def kept(bus: Bus, tenant: str) -> int:
 
 async def test_every_agent_knows_at_once_what_was_consumed_at_any(bus: Bus, tenant: str) -> None:
     writer = Writer(bus, tenant)
-    async with counting(bus) as one, counting(bus) as other:
+    async with open_ledger(bus) as one, open_ledger(bus) as other:
         await writer.reply("c1", 100, 0.5)
         last = await writer.reply("c2", 20)
         for ledger in (one, other):
@@ -78,33 +78,33 @@ async def test_every_agent_knows_at_once_what_was_consumed_at_any(bus: Bus, tena
 
 async def test_who_starts_later_goes_on_from_what_was_kept(bus: Bus, tenant: str) -> None:
     writer = Writer(bus, tenant)
-    async with counting(bus) as first:
+    async with open_ledger(bus) as first:
         await writer.reply("c1", 100)
         await first.settle()
         await writer.reply("c1", 7)
     assert await kept(bus, tenant) == 100
 
-    async with counting(bus) as second:
+    async with open_ledger(bus) as second:
         await second.reach(await last_sequence(bus, EVENTS))
         assert second.totals(tenant).month.input_tokens == 107
 
 
 async def test_a_purged_log_stays_counted(bus: Bus, tenant: str) -> None:
     writer = Writer(bus, tenant)
-    async with counting(bus) as first:
+    async with open_ledger(bus) as first:
         for tokens in (1, 10, 100):
             await writer.reply("c1", tokens)
         await first.settle()
         await EventLog(bus).purge(tenant, "c1")
 
-    async with counting(bus) as second:
+    async with open_ledger(bus) as second:
         await second.reach(await last_sequence(bus, EVENTS))
         assert second.totals(tenant).month.input_tokens == 111
 
 
 async def test_agents_that_count_and_keep_side_by_side_count_nothing_twice(bus: Bus, tenant: str) -> None:
     writer, sent, replies = Writer(bus, tenant), 0, 40
-    async with counting(bus) as one, counting(bus) as other:
+    async with open_ledger(bus) as one, open_ledger(bus) as other:
         async with asyncio.TaskGroup() as group:
             for number in range(1, replies + 1):
                 await writer.reply(f"c{number % 3}", number)
@@ -121,7 +121,7 @@ async def test_a_server_that_was_killed_loses_no_count(own_nats: NatsServer) -> 
     tenant = new_id("t")
     async with await connect(own_nats) as bus:
         writer = Writer(bus, tenant)
-        async with counting(bus) as ledger:
+        async with open_ledger(bus) as ledger:
             await writer.reply("c1", 100)
             await ledger.settle()
             await writer.reply("c1", 10)
@@ -159,7 +159,7 @@ def test_a_summary_and_an_unreadable_call_count_as_requests_too() -> None:
     unwritten = summary.model_copy(update={"how": "dropped", "model": "", "usage": Usage()})
     events = [Event(seq=n, ts=datetime.now(UTC), data=data) for n, data in enumerate((summary, unwritten), 1)]
 
-    consumed = CommitUsage.by(events)
+    consumed = CommitUsage.of(events)
 
     assert (consumed.requests, consumed.input_tokens, consumed.output_tokens) == (1, 3, 4)
     assert CommitUsage.from_header(consumed.header) == consumed
@@ -178,17 +178,17 @@ def test_a_fold_resumed_anywhere_and_told_things_twice_is_the_same_fold(
     deltas = [(seq, at, CommitUsage(1, tokens, 0, 0.5)) for seq, (at, tokens) in enumerate(told, 1)]
     whole = UsageTotals()
     for delta in deltas:
-        whole = whole.counting(*delta)
+        whole = whole.with_commit(*delta)
 
     resumed = UsageTotals()
     for _ in range(data.draw(st.integers(1, 4))):
         begin = data.draw(st.integers(0, resumed.upto))
         end = data.draw(st.integers(resumed.upto, len(deltas)))
         for delta in deltas[begin:end]:
-            resumed = resumed.counting(*delta)
+            resumed = resumed.with_commit(*delta)
         resumed = UsageTotals.model_validate_json(resumed.model_dump_json())
     for delta in deltas[resumed.upto :]:
-        resumed = resumed.counting(*delta)
+        resumed = resumed.with_commit(*delta)
 
     assert resumed == whole
     if deltas:

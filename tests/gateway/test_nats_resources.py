@@ -137,7 +137,7 @@ async def test_raw_requests_are_checked_like_those_of_the_sdk(
 
 
 async def test_usage_is_told_beside_what_the_operator_allows(client: Client, agent: Bus) -> None:
-    kept = UsageTotals().counting(7, datetime.now(UTC), CommitUsage(2, 400, 100, 0.75))
+    kept = UsageTotals().with_commit(7, datetime.now(UTC), CommitUsage(2, 400, 100, 0.75))
     await Bucket(agent, USAGE, UsageTotals).put(usage_key(TENANT), kept)
 
     day, month = (await client.usage()).windows

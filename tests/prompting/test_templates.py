@@ -52,7 +52,7 @@ def test_braces_without_a_name_never_reach_a_model(braces: str) -> None:
 
 def test_every_run_has_the_four_named_variables() -> None:
     """R78."""
-    variables = run_variables(service="shop", user_message="hi {{intent}}", given={"intent": "refund"})
+    variables = run_variables(service="shop", user_message="hi {{intent}}", variables={"intent": "refund"})
 
     text = render("{{service}}|{{intent}}|{{rag_context}}|{{user_message}}", variables)
 

@@ -187,7 +187,7 @@ def _headers(commit: Commit, after: int, snapshot: int) -> dict[str, str]:
         LOG_EPOCH: commit.log_epoch,
         SNAPSHOT: str(snapshot),
     }
-    consumed = CommitUsage.by(commit.events)
+    consumed = CommitUsage.of(commit.events)
     return {**headers, CONSUMED: consumed.header} if consumed.requests else headers
 
 

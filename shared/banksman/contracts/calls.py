@@ -27,7 +27,7 @@ class CallRequest(Stored):
     runner_epoch: int
     """The epoch the caller placed the workspace at; another one answers `wrong_epoch`."""
     deadline: Timestamp
-    """When the run's time is over, by the clock of whoever asks; see `by_clock`."""
+    """When the run's time is over, by the clock of whoever asks; see `with_local_deadline`."""
     left_s: float | None = None
     """Seconds that were left of it. None in requests of older agents."""
     progress: bool = True
@@ -41,7 +41,7 @@ class CallRequest(Stored):
         """The conversation in whose workspace it runs."""
         return self.workspace or self.conversation_id
 
-    def by_clock(self, now: datetime) -> CallRequest:
+    def with_local_deadline(self, now: datetime) -> CallRequest:
         """The request with its deadline by the clock of whoever was asked, at the moment it came."""
         if self.left_s is None:
             return self

@@ -32,7 +32,7 @@ class CommitUsage:
     """Requests of models whose price is unknown add nothing."""
 
     @classmethod
-    def by(cls, events: Iterable[Event]) -> CommitUsage:
+    def of(cls, events: Iterable[Event]) -> CommitUsage:
         """What the events of a commit tell of."""
         usages = [
             event.data.usage
@@ -83,7 +83,7 @@ class UsageCount(Stored):
         """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
-    def plus(self, consumed: CommitUsage) -> UsageCount:
+    def add(self, consumed: CommitUsage) -> UsageCount:
         """With what one more commit tells of."""
         return self.model_copy(
             update={
@@ -110,7 +110,7 @@ class UsageTotals(Stored):
     day: UsageCount = UsageCount()
     month: UsageCount = UsageCount()
 
-    def counting(self, stream_seq: int, at: datetime, consumed: CommitUsage) -> UsageTotals:
+    def with_commit(self, stream_seq: int, at: datetime, consumed: CommitUsage) -> UsageTotals:
         """With the commit at `stream_seq`, stored at `at`; unchanged when it is counted already."""
         if stream_seq <= self.upto:
             return self
@@ -123,7 +123,7 @@ class UsageTotals(Stored):
             }
         )
 
-    def within(self, window: Window, now: datetime) -> UsageCount:
+    def current(self, window: Window, now: datetime) -> UsageCount:
         """What counts now: nothing when the window that was counted is over."""
         counted = self.day if window == "day" else self.month
         begins = first_day(window, now)
@@ -147,7 +147,7 @@ def _with(counted: UsageCount, window: Window, at: datetime, consumed: CommitUsa
     begins = first_day(window, at)
     if begins < counted.begins:
         return counted
-    return (counted if begins == counted.begins else UsageCount(begins=begins)).plus(consumed)
+    return (counted if begins == counted.begins else UsageCount(begins=begins)).add(consumed)
 
 
 class UsageWindow(Stored):

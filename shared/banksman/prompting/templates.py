@@ -14,9 +14,9 @@ _PLACEHOLDER = re.compile(r"\{\{([^{}]*+)\}\}")
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
 
 
-def run_variables(*, service: str, user_message: str, given: Mapping[str, JsonValue]) -> JsonObject:
+def run_variables(*, service: str, user_message: str, variables: Mapping[str, JsonValue]) -> JsonObject:
     """The variables of one run: those that were given, and the names that every run has."""
-    return {"rag_context": "", "intent": "", "service": service, **given, "user_message": user_message}
+    return {"rag_context": "", "intent": "", "service": service, **variables, "user_message": user_message}
 
 
 def render(template: str, variables: Mapping[str, JsonValue]) -> str:

@@ -47,7 +47,7 @@ class Calls:
 
         Every process of the server hears it. The one that it names answers, the others are silent.
         """
-        request = parse(CallRequest, message.data).by_clock(datetime.now(UTC))
+        request = parse(CallRequest, message.data).with_local_deadline(datetime.now(UTC))
         _check_subject(message, request.tenant, request.conversation_id)
         if request.runner_epoch != self.desk.runner_epoch:
             return None

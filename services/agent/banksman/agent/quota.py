@@ -43,7 +43,7 @@ def used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending 
     """Why a tenant's models may not be asked now; None while they may."""
     for window in WINDOWS:
         tokens, cost_usd = limits.within(window)
-        counted = totals.within(window, now)
+        counted = totals.current(window, now)
         if tokens is not None and counted.tokens >= tokens:
             used = f"{counted.tokens} of {tokens} tokens"
             return _ending(ErrorCode.TENANT_TOKEN_LIMIT, window, counted, used, now)

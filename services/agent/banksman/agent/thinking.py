@@ -165,7 +165,7 @@ class Thinker:
         settings = run.settings
         tools = self.catalog.offered(state.tenant, settings.tools, state.history)
         variables = run_variables(
-            service=settings.service, user_message=text_of(run.message.content), given=settings.variables
+            service=settings.service, user_message=text_of(run.message.content), variables=settings.variables
         )
         base = render(await self._base_prompt(state.tenant, run), variables)
         prompt = enhance(

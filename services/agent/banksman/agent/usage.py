@@ -25,8 +25,9 @@ from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import CONSUMED, EVENTS, USAGE
 from banksman.bus.tail import StoredHeaders, last_sequence, tail
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.usage import CommitUsage, UsageTotals, usage_key
+from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class _Account:
     def now(self) -> UsageTotals:
         """The totals, counted as far as this process has heard."""
         for delta in islice(self.since, self._of_since, None):
-            self._counted = self._counted.counting(delta.stream_seq, delta.time, delta.consumed)
+            self._counted = self._counted.with_commit(delta.stream_seq, delta.time, delta.consumed)
         self._of_since = len(self.since)
         return self._counted
 
@@ -75,7 +76,7 @@ class _Account:
         totals = self.kept
         for delta in self.since:
             if delta.stream_seq <= stream_seq:
-                totals = totals.counting(delta.stream_seq, delta.time, delta.consumed)
+                totals = totals.with_commit(delta.stream_seq, delta.time, delta.consumed)
         return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
 
     def keep(self, totals: UsageTotals, revision: int, at: float) -> None:
@@ -99,7 +100,7 @@ class UsageLedger:
         self._accounts: dict[str, _Account] = {}
         self._upto = 0
         self._moved = asyncio.Event()
-        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._tasks: tuple[BackgroundTask, ...] = ()
 
     def totals(self, tenant: str) -> UsageTotals:
         """What a tenant consumed, as far as this process has heard."""
@@ -144,8 +145,8 @@ class UsageLedger:
             self._account(entry.key).keep(totals, entry.revision, _clock())
         self._upto = min(start, end)
         self._tasks = (
-            asyncio.create_task(self._follow(), name="usage"),
-            asyncio.create_task(self._keep_for_ever(), name="usage kept"),
+            self._bus.background.run("usage-count", self._follow),
+            self._bus.background.repeat("usage-keep", self._keep_due, wait=self._wait_to_keep),
         )
         return self
 
@@ -153,9 +154,7 @@ class UsageLedger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+            await task.stop()
         await self._view.__aexit__(kind, error, trace)
 
     async def _start(self) -> int:
@@ -188,16 +187,14 @@ class UsageLedger:
         if entry is not None:
             self._account(key).keep(entry.value, entry.revision, _clock())
 
-    async def _keep_for_ever(self) -> None:
-        while True:
-            changed = sum(1 for account in self._accounts.values() if account.since)
-            # Agents that start together do not write together.
-            share = random.uniform(0.5, 1.0)
-            await asyncio.sleep(max(self._keep_every_s, changed / WRITES_PER_S) * share)
-            try:
-                await self._keep_all(self._keep_every_s / 2)
-            except BanksmanError as error:
-                logger.warning("usage is not kept yet: %s", error)
+    async def _wait_to_keep(self) -> None:
+        changed = sum(1 for account in self._accounts.values() if account.since)
+        # Agents that start together do not write together.
+        share = random.uniform(0.5, 1.0)
+        await asyncio.sleep(max(self._keep_every_s, changed / WRITES_PER_S) * share)
+
+    async def _keep_due(self) -> None:
+        await self._keep_all(self._keep_every_s / 2)
 
     async def _keep_all(self, unless_kept_s: float) -> None:
         """Keep what was counted, everybody's last, leaving out what another kept a moment ago."""

@@ -16,7 +16,7 @@ from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import CallDesk
 from banksman.tool_runner.execution import Execution
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.workspaces.registry import CopyLost, Holding, WorkspaceRegistry
+from banksman.tool_runner.workspaces.registry import SnapshotLost, Holding, WorkspaceRegistry
 from banksman.tool_runner.workspaces.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Worker:
 
     async def on_call(self, message: Message) -> bytes:
         """Answer `tool.call`; asking again for an attempt is safe."""
-        request = parse(CallRequest, message.data).by_clock(self.desk.now())
+        request = parse(CallRequest, message.data).with_local_deadline(self.desk.now())
         _check_subject(message, request.tenant, request.conversation_id)
         return self._answer(request).model_dump_json().encode()
 
@@ -108,7 +108,7 @@ class Worker:
                 try:
                     changes = not self.desk.may_repeat(request)
                     await self.holdings.ready(holding, request.place, changes=changes)
-                except CopyLost as error:
+                except SnapshotLost as error:
                     lost = str(error)
                 except OSError as error:
                     lost = f"The workspace cannot be used: {error.strerror}"

@@ -1,4 +1,4 @@
-"""What tenants consumed, as the agents keep it, beside what the operator allows."""
+"""Report what a tenant consumed, as agents count it, next to the operator's limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 
 class UsageReports:
-    """Bucket `usage`, read."""
+    """Reads the totals that agents store in KV `usage`."""
 
     def __init__(self, bus: Bus, clock: Clock, settings: TenantSettings) -> None:
         self._clock = clock
@@ -29,7 +29,7 @@ class UsageReports:
         self._settings = settings
 
     async def of(self, tenant: str) -> UsageReport:
-        """What a tenant consumed in this day and this month."""
+        """Return what a tenant consumed today and this month (UTC), with its limits."""
         entry = await self._bucket.get(usage_key(tenant))
         totals = UsageTotals() if entry is None else entry.value
         limits, now = self._settings.of(tenant), self._clock.now()
@@ -38,8 +38,8 @@ class UsageReports:
 
 
 def _window(window: Window, totals: UsageTotals, limits: TenantLimits, now: datetime) -> UsageWindow:
-    counted = totals.within(window, now)
-    most_tokens, most_usd = limits.within(window)
+    counted = totals.current(window, now)
+    max_tokens, max_usd = limits.within(window)
     return UsageWindow(
         window=window,
         begins=counted.begins,
@@ -48,6 +48,6 @@ def _window(window: Window, totals: UsageTotals, limits: TenantLimits, now: date
         input_tokens=counted.input_tokens,
         output_tokens=counted.output_tokens,
         cost_usd=counted.cost_usd,
-        max_tokens=most_tokens,
-        max_cost_usd=most_usd,
+        max_tokens=max_tokens,
+        max_cost_usd=max_usd,
     )
