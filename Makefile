@@ -7,14 +7,14 @@ CHECKS := ruff ruff-format pyright lint-imports vulture check-owners codespell c
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
 .PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
-help:  ## List what can be done
+help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up:  ## Install what is missing and start everything: http://127.0.0.1:8080 (ARGS="--port 9000 --detach")
 	@tools/setup.sh local
 	@exec $(BIN)/banksman up $(ARGS)
 
-down:  ## End in order what `make up` started
+down:  ## Stop what `make up` started, in order
 	@$(BIN)/banksman down $(ARGS)
 
 logs:  ## Follow the logs of every process
@@ -23,18 +23,18 @@ logs:  ## Follow the logs of every process
 demo:  ## Have a first conversation with the running system
 	@$(BIN)/banksman demo $(ARGS)
 
-doctor:  ## Say what of this machine and of the running system needs a look
+doctor:  ## Check this machine and the running system
 	@tools/setup.sh local
 	@$(BIN)/banksman doctor $(ARGS)
 
-reset:  ## Delete every conversation, file and key of `make up`, after asking (FORCE=1 does not ask)
+reset:  ## Delete every conversation, file and key of `make up`, after a confirmation (FORCE=1 skips it)
 	@$(BIN)/banksman reset $(if $(FORCE),--force) $(ARGS)
 
 test:  ## Run the whole test suite, set-up included (ARGS="tests/bus -k fence")
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint:  ## Check style, types, imports, spelling and the tree; every check runs, whatever the first one finds
+lint:  ## Run every check: style, types, imports, owners, unused code, spelling, the tree
 	@tools/setup.sh dev
 	@$(MAKE) --no-print-directory --keep-going $(CHECKS)
 
@@ -62,57 +62,57 @@ check-reference:
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
 
-parked:  ## Park 100,000 runs, measure memory and how fast one goes on (ARGS="--runs 10000")
+parked:  ## Park 100,000 runs; measure memory and the time until a run continues (ARGS="--runs 10000")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.parked $(ARGS)
 
-waiting:  ## Let 2,000 runs wait for a slow model, measure their agent's memory (ARGS="--runs 200")
+waiting:  ## Let 2,000 runs wait for a slow model; measure their agent's memory (ARGS="--runs 200")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.waiting $(ARGS)
 
-cancels:  ## Cancel stubborn commands, measure until all their processes are gone (ARGS="--cancels 200")
+cancels:  ## Cancel stubborn commands; measure the time until all their processes have ended (ARGS="--cancels 200")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.cancels $(ARGS)
 
-reconnects:  ## Cut 200 clients off 20 times each; every one must see 1..n (ARGS="--seed 7")
+reconnects:  ## Disconnect 200 clients 20 times each; every one must receive 1..n (ARGS="--seed 7")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.reconnects $(ARGS)
 
-overload:  ## Ask for three times the runs that agents can take up, five minutes long (ARGS="--seconds 60")
+overload:  ## Request three times the runs that agents can execute, for five minutes (ARGS="--seconds 60")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.overload $(ARGS)
 
-poison:  ## A thousand runs among fifty messages of poison on each subject
+poison:  ## Execute a thousand runs among fifty invalid messages on each subject
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest -m soak tests/faults/limits/test_poison.py
 
-acknowledgements:  ## Kill the broker fifty times right behind an acknowledgement
+acknowledgements:  ## Kill the broker fifty times directly after an acknowledgement
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest -s -m soak tests/faults/limits/test_acknowledgements.py
 
-fuzz:  ## Send nonsense to every door for minutes (ROUNDS=20 SEED=7)
+fuzz:  ## Send malformed input to every interface for minutes (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
 	@BANKSMAN_TEST_CASES=new BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/faults/limits/test_fuzz.py
 
 PROMISES ?= P1 P2 P3 P4 P5 P7 P9 P10 P11 P12 P16
-promises:  ## Run what proves the promises of docs/reliability.md (SERVERS=3 PROMISES="P1 P3" ARGS="-x")
+promises:  ## Run the tests that prove the promises of docs/reliability.md (SERVERS=3 PROMISES="P1 P3" ARGS="-x")
 	@tools/setup.sh dev
 	@tests=$$($(BIN)/python tools/promises.py $(PROMISES)) && \
 		BANKSMAN_TEST_SERVERS=$(or $(SERVERS),1) $(BIN)/python -m pytest $(ARGS) $$tests
 
-chaos:  ## Kill and freeze every process under traffic for ten minutes, then judge (SEED=7 DURATION=600 SERVERS=3)
+chaos:  ## Kill and freeze every process under traffic for ten minutes, then check the history (SEED=7 DURATION=600 SERVERS=3)
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.support.chaos --duration $(or $(DURATION),600) --servers $(or $(SERVERS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-chaos-mixed:  ## Upgrade from another version and roll back under traffic (BASE=HEAD~60, needs its history; SEED=7)
+chaos-mixed:  ## Upgrade from another version and roll back under traffic (BASE=HEAD~60, needs the history; SEED=7)
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.support.chaos.mixed $(if $(BASE),--base $(BASE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-partitions:  ## Cut each service off the network in each way, 5, 30 and 120 s (root; SECONDS_CUT="5 30")
+partitions:  ## Disconnect each service from the network in each way, for 5, 30 and 120 s (root; SECONDS_CUT="5 30")
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.support.chaos.partitions $(if $(SECONDS_CUT),--seconds $(SECONDS_CUT)) $(ARGS)
 
-failpoints:  ## Let a runner die fifty times at each of six places of a call; once with containers
+failpoints:  ## Kill a runner fifty times at each of six points of a call; once with containers
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest -m soak tests/faults/chaos/test_failpoints.py tests/tool_runner/service/test_docker_runner.py
 
@@ -132,12 +132,12 @@ docs:  ## Write docs/reference.md from the wire models, and docs/requirements.md
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/requirements.py
 
-format:  ## Rewrite the sources in the house style
+format:  ## Format the sources
 	@tools/setup.sh dev
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-lock:  ## Renew requirements/*.txt from pyproject.toml (ARGS=--upgrade)
+lock:  ## Update requirements/*.txt from pyproject.toml (ARGS=--upgrade)
 	@tools/setup.sh dev
 	@tools/lock.sh $(ARGS)
 

@@ -1,4 +1,4 @@
-"""From a cancel to the end of every process of the command: at most 2 s at p99, and nobody left.
+"""From a cancel to the end of every process of the command: at most 2 s at p99, and no process left.
 
 Run: python benchmarks/cancels.py [--cancels 120]
 """
@@ -21,18 +21,18 @@ from banksman.model_server import Reply, ToolCall
 
 LIMIT_S = 2.0
 MARK_FROM = 700_000
-"""Seconds that the commands sleep, one number each: how their processes are found."""
+"""Each command sleeps for another number of seconds, which identifies its processes."""
 STUBBORN: Mapping[str, str] = {
     "ignores TERM": "trap '' TERM INT HUP; while :; do sleep {mark}; done",
     "leaves its session": "setsid sleep {mark} & setsid setsid sleep {mark} & wait",
-    "reads what never comes": "mkfifo pipe; sleep {mark} & cat pipe",
+    "reads without input": "mkfifo pipe; sleep {mark} & cat pipe",
     "forks": "f() {{ sleep {mark} & f | f & }}; f; wait",
     "plain": "sleep {mark}",
 }
 
 
 def living(mark: str) -> int:
-    """Processes whose command line has the mark as a word of its own."""
+    """Count the processes with `mark` as an argument."""
     found = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -45,7 +45,7 @@ def living(mark: str) -> int:
 
 async def until_living(mark: str, wanted: bool) -> None:
     async with asyncio.timeout(60):
-        # Processes send no event.
+        # The end of a process is no event that this process could wait for.
         while (living(mark) > 0) is not wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -53,14 +53,14 @@ async def until_living(mark: str, wanted: bool) -> None:
 async def cancel(
     http: httpx.AsyncClient, model: ScriptedModel, number: int, kind: str
 ) -> tuple[float, float]:
-    """Start a command and cancel it; seconds until its processes were gone, and until its run had ended."""
+    """Start a command and cancel it; return the seconds until its processes and until its run had ended."""
     mark = str(MARK_FROM + number)
     call = ToolCall(name="bash", arguments={"command": STUBBORN[kind].format(mark=mark)})
     name = model.play(f"cancel-{number}", [Reply(tool_calls=(call,)), Reply(text="Done.")])
     body = {"model": name, "tools": {"enabled": True}, "approval_policy": [{"action": "auto"}]}
-    answer = await http.post("/context/assistants", json=body)
-    assert answer.status_code == 201, answer.text
-    assistant = answer.json()["id"]
+    created = await http.post("/context/assistants", json=body)
+    assert created.status_code == 201, created.text
+    assistant = created.json()["id"]
     made = await http.post("/context/conversations", json={"assistant": assistant})
     path = f"/context/conversations/{made.json()['conversation_id']}/runs"
     run_id = (await http.post(path, json={"content": "go"})).json()["run_id"]
@@ -68,10 +68,10 @@ async def cancel(
     begun = time.perf_counter()
     await http.post(f"/context/runs/{run_id}/cancel", json={})
     await until_living(mark, False)
-    gone_s = time.perf_counter() - begun
+    processes_s = time.perf_counter() - begun
     ended = (await http.get(f"/context/runs/{run_id}", params={"wait_s": 30})).json()
     assert ended["status"] == "cancelled", ended
-    return gone_s, time.perf_counter() - begun
+    return processes_s, time.perf_counter() - begun
 
 
 async def main(cancels: int) -> int:
@@ -89,7 +89,7 @@ async def main(cancels: int) -> int:
     p99 = gone[min(len(gone) - 1, int(len(gone) * 0.99))]
     p50, p95, most = gone[len(gone) // 2], gone[int(len(gone) * 0.95)], gone[-1]
     print(f"{cancels} cancels of {len(kinds)} kinds of command; {left} processes left")
-    print(f"processes gone: p50 {p50:.3f} s, p95 {p95:.3f} s, p99 {p99:.3f} s, most {most:.3f} s")
+    print(f"processes ended: p50 {p50:.3f} s, p95 {p95:.3f} s, p99 {p99:.3f} s, most {most:.3f} s")
     print(f"run ended: p50 {ended[len(ended) // 2]:.3f} s, most {ended[-1]:.3f} s")
     return 0 if p99 <= LIMIT_S and not left else 1
 

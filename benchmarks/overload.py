@@ -1,4 +1,4 @@
-"""Three times as many runs as agents can take up: all that is accepted ends, the rest is told so.
+"""Three times the runs that agents can execute: every accepted run ends, every other request is refused.
 
 Run: python benchmarks/overload.py [--seconds 300] [--times 3]
 """
@@ -22,23 +22,23 @@ from banksman.model_server import Reply
 
 SLOTS = 8
 THINKING_S = 0.5
-"""Seconds that the model takes: what agents can do is bounded by their slots, not by this machine."""
+"""Seconds that the model takes. Thus slots limit the capacity of agents, not this machine."""
 MAY_WAIT = 60
 SETTINGS = {
     "BANKSMAN_AGENT__SLOTS": str(SLOTS),
     "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAY_WAIT),
 }
-UNANSWERED = 0
+NO_RESPONSE = 0
 NORMAL_S = 20.0
-# The gateway closes what was idle for 5 s; a request on its way at that moment would be lost.
+# The gateway closes connections that were idle for 5 s; a request in flight at that moment would be lost.
 CONNECTIONS = httpx.Limits(max_connections=400, keepalive_expiry=2.0)
 P99_TIMES = 2.0
-"""How much longer an acceptance may take under overload than at a third of what agents can do."""
+"""The factor by which overload may slow an acceptance, compared with a third of the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What somebody was told who asked for a run."""
+class Response:
+    """The response to the start of a run."""
 
     status: int
     took_s: float
@@ -47,36 +47,35 @@ class Answer:
 
 
 @dataclass
-class People:
-    """They ask for runs, each in a conversation of its own."""
+class Users:
+    """Users that start runs, each in its own conversation."""
 
     http: httpx.AsyncClient
     model: str
 
-    async def ask(self) -> Answer:
-        """Ask for a run; what is timed is the answer to that."""
+    async def start(self) -> Response:
+        """Start a run; only the request for the start is timed."""
         begun = time.perf_counter()
         try:
             made = await self.http.post("/context/conversations", json={"model": self.model})
             url = f"/context/conversations/{made.json()['conversation_id']}/runs"
             begun = time.perf_counter()
-            told = await self.http.post(url, json={"content": "go"})
+            response = await self.http.post(url, json={"content": "go"})
         except httpx.TransportError:
-            return Answer(UNANSWERED, time.perf_counter() - begun, None, retry_after=False)
+            return Response(NO_RESPONSE, time.perf_counter() - begun, None, retry_after=False)
         took_s = time.perf_counter() - begun
-        run_id = told.json()["run_id"] if told.status_code == 202 else None
-        return Answer(told.status_code, took_s, run_id, "retry-after" in told.headers)
+        run_id = response.json()["run_id"] if response.status_code == 202 else None
+        return Response(response.status_code, took_s, run_id, "retry-after" in response.headers)
 
     async def capacity(self, seconds: float) -> float:
-        """Runs a second that end while as many are open as agents have slots."""
+        """Return the runs per second that end while every slot of the agents is in use."""
         ends = time.perf_counter() + seconds
         done = 0
 
         async def one_after_the_other() -> None:
             nonlocal done
             while time.perf_counter() < ends:
-                answer = await self.ask()
-                await self.ended(answer)
+                await self.ended(await self.start())
                 done += 1
 
         async with asyncio.TaskGroup() as group:
@@ -84,19 +83,19 @@ class People:
                 group.create_task(one_after_the_other())
         return done / seconds
 
-    async def offer(self, rate: float, seconds: float) -> list[Answer]:
-        """Ask so many times a second, whatever the answers are."""
-        begun, tasks = time.perf_counter(), list[asyncio.Task[Answer]]()
+    async def offer(self, rate: float, seconds: float) -> list[Response]:
+        """Start `rate` runs per second for `seconds`, regardless of the responses."""
+        begun, tasks = time.perf_counter(), list[asyncio.Task[Response]]()
         async with asyncio.TaskGroup() as group:
             while (passed := time.perf_counter() - begun) < seconds:
-                tasks.append(group.create_task(self.ask()))
+                tasks.append(group.create_task(self.start()))
                 await asyncio.sleep(max(0.0, len(tasks) / rate - passed))
         return [task.result() for task in tasks]
 
-    async def ended(self, answer: Answer) -> str:
-        """How an accepted run ended."""
+    async def ended(self, response: Response) -> str:
+        """Return the status of an accepted run after its end."""
         for _ in range(20):
-            run = (await self.http.get(f"/context/runs/{answer.run_id}", params={"wait_s": 30})).json()
+            run = (await self.http.get(f"/context/runs/{response.run_id}", params={"wait_s": 30})).json()
             if run.get("finished_at") is not None:
                 return str(run["status"])
         return "open"
@@ -110,35 +109,36 @@ async def main(seconds: float, times: float) -> int:
                 base_url=fleet.urls[0], timeout=120, trust_env=False, limits=CONNECTIONS
             ) as http,
         ):
-            return await measured(People(http, scripted(model)), seconds, times)
+            return await measured(Users(http, scripted(model)), seconds, times)
 
 
 def scripted(model: ScriptedModel) -> str:
     return model.play("thinks", [Reply(text="Done.", first_delay_s=THINKING_S)], at_end="repeat")
 
 
-async def measured(people: People, seconds: float, times: float) -> int:
-    capacity = await people.capacity(NORMAL_S)
-    normal = [one for one in await people.offer(capacity / 3, NORMAL_S) if one.run_id is not None]
+async def measured(users: Users, seconds: float, times: float) -> int:
+    capacity = await users.capacity(NORMAL_S)
+    normal = [one for one in await users.offer(capacity / 3, NORMAL_S) if one.run_id is not None]
     for one in normal:
-        await people.ended(one)
+        await users.ended(one)
     begun = time.perf_counter()
-    answers = await people.offer(capacity * times, seconds)
+    responses = await users.offer(capacity * times, seconds)
     offered_s = time.perf_counter() - begun
-    accepted = [one for one in answers if one.run_id is not None]
-    refused = [one for one in answers if one.run_id is None]
-    endings = Counter([await people.ended(one) for one in accepted])
+    accepted = [one for one in responses if one.run_id is not None]
+    refused = [one for one in responses if one.run_id is None]
+    endings = Counter([await users.ended(one) for one in accepted])
     drained_s = time.perf_counter() - begun - offered_s
-    again = await people.ask()
+    again = await users.start()
 
     kinds = dict(Counter(one.status for one in refused))
     silent = sum(not one.retry_after for one in refused)
     usual, under_load = p99(normal), p99(accepted)
     print(
-        f"agents take up {capacity:.1f} runs/s; {len(answers) / offered_s:.1f}/s asked for {offered_s:.0f} s"
+        f"agents execute {capacity:.1f} runs/s; {len(responses) / offered_s:.1f}/s requested"
+        f" for {offered_s:.0f} s"
     )
     print(
-        f"accepted {len(accepted)}, refused {len(refused)} ({len(refused) / len(answers):.0%}) with {kinds}"
+        f"accepted {len(accepted)}, refused {len(refused)} ({len(refused) / len(responses):.0%}) with {kinds}"
     )
     print(f"{silent} refusals without Retry-After")
     print(
@@ -149,8 +149,8 @@ async def measured(people: People, seconds: float, times: float) -> int:
     return 0 if kept and again.status == 202 and under_load <= P99_TIMES * usual else 1
 
 
-def p99(answers: list[Answer]) -> float:
-    took = sorted(one.took_s for one in answers)
+def p99(responses: list[Response]) -> float:
+    took = sorted(one.took_s for one in responses)
     return took[min(len(took) - 1, int(len(took) * 0.99))]
 
 

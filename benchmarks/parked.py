@@ -1,14 +1,14 @@
-"""Runs that wait for a person: what 100,000 of them cost, and how fast one of them goes on.
+"""Runs that wait for a user: the cost of 100,000 of them, and the time until one of them continues.
 
 Run: python benchmarks/parked.py [--runs 100000] [--by-agents 4000] [--decisions 1000] [--rest 310]
 
-Some are parked by a real agent; the others are stored as exact copies of one with ids of their own (log,
-question, timer), as after ten minutes, when the server has forgotten their message ids. The server does not
-sync while runs are parked, and syncs every write from then on. It prints what was measured, says of each
-target whether it was reached, and ends with 0 either way.
+A real agent parks some of them; the others are stored as exact copies with their own ids (log, approval
+request, timer), as they are after ten minutes, when the server has dropped their message ids. The server does
+not sync while runs are parked, and syncs every write after that. The benchmark prints the measurements and
+whether each target was reached, and always exits with 0.
 
-Targets: nats-server grows by less than 100 MiB, an agent by less than 1 MB for 1,000 runs, and from a
-decision to the claim of the agent that goes on it takes less than 50 ms at p99.
+Targets: nats-server grows by less than 100 MiB, an agent by less than 1 MB for 1,000 runs, and the time from
+a decision to the claim of the agent that continues is less than 50 ms at p99.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tests.support.parked import (
 from tests.support.server_memory import ServerMemory, server_memory
 from tests.support.system import scripted_model
 
-from banksman.cli.local.ports import free_port
-from banksman.runs.folded_log import KEPT_CONVERSATIONS
+from banksman.cli.ports import free_port
+from banksman.runs.conversation_log import CACHED_CONVERSATIONS
 
 MIB = 1024 * 1024
 SERVER_GROWTH_MIB = 100
@@ -47,26 +47,26 @@ AGENT_MB_PER_1000 = 1.0
 CONTINUES_MS = 50.0
 WARM_RUNS, WARM_DECISIONS = 50, 100
 INDEXED_S = 130.0
-"""Seconds after which the server has dropped the index of blocks that it does not use."""
+"""Seconds after which the server drops the index of unused blocks."""
 GIVES_BACK_S = 15.0
-"""Seconds that the server's runtime takes to give memory back once it is free."""
+"""Seconds until the server's runtime returns free memory to the system."""
 SYNCED, UNSYNCED = 'sync_interval: "always"', 'sync_interval: "2m"'
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of a measurement."""
 
     runs: int
     by_agents: int
     decisions: int
     rest_s: float
-    """Seconds from the last run on: after `INDEXED_S` the server drops the index of blocks that were written
-    or read last, and after 300 the replies that might be given to what clients were sent."""
+    """Seconds after the last run. After `INDEXED_S` the server drops the index of the blocks that were
+    written or read last, and after 300 the state of replies that clients could still send."""
 
 
 class Bench:
-    """A system whose server tells what its memory holds."""
+    """A system whose server reports its memory by kind."""
 
     def __init__(self, place: Path, model_url: str, sizes: Sizes) -> None:
         settings = {"BANKSMAN_ALLOW_WEAK_DURABILITY": "true"}
@@ -77,7 +77,7 @@ class Bench:
         self._configure(SYNCED, UNSYNCED)
 
     async def run(self, model: str) -> None:
-        """Park, rest, decide, rest, restart."""
+        """Park, wait, decide, wait, restart."""
         sizes = self.sizes
         original, *_ = await park_by_agents(self.fleet, model, WARM_RUNS)
         empty = await self._server()
@@ -98,8 +98,9 @@ class Bench:
         _judge("decision to continuation, p99", claimed, CONTINUES_MS, "ms")
 
     async def _by_agents(self, model: str) -> tuple[list[Parked], float]:
-        """Park by agents; the runs, and what the agent's memory grew by for 1,000 of them, in MB."""
-        # Its cache of folded conversations fills first; that is bounded, however many runs there are.
+        """Let agents park runs; return the runs, and the growth of the agent's memory per 1,000 runs in
+        MB."""
+        # First its cache of folded conversations fills, whose size is limited.
         number = self.sizes.by_agents
         begun = time.perf_counter()
         found = await park_by_agents(self.fleet, model, number // 2)
@@ -107,7 +108,7 @@ class Bench:
         more = await park_by_agents(self.fleet, model, number - number // 2)
         growth = (self._memory("agent-1") - before) / 1e6 / (len(more) / 1000)
         rate = number / (time.perf_counter() - begun)
-        full = "" if number // 2 >= KEPT_CONVERSATIONS else ", while its cache fills"
+        full = "" if number // 2 >= CACHED_CONVERSATIONS else ", while its cache fills"
         print(f"parked by an agent: {number} at {rate:.0f}/s; its memory +{growth:.2f} MB for 1,000{full}")
         return [*found, *more], growth
 
@@ -122,15 +123,15 @@ class Bench:
         return copies
 
     async def _rested(self, what: str, model: str, empty: ServerMemory, rest_s: float) -> int:
-        """Bytes of the server once it has rested, and what they are."""
+        """Return the bytes of the server after a pause, and print them by kind."""
         busy = self._memory("nats")
         await asyncio.sleep(rest_s)
         rested = self._memory("nats")
-        # What is kept for answers to what a client was sent goes when something else is sent to it.
+        # The server drops the state of a client's possible replies when it sends it another message.
         await park_by_agents(self.fleet, model, WARM_RUNS)
-        # Blocks that are not used for ten seconds are closed.
+        # The server closes blocks that were not used for ten seconds.
         await asyncio.sleep(GIVES_BACK_S)
-        # Its runtime does so by itself every two minutes; what it keeps for reuse goes at the second time.
+        # A profile forces a garbage collection; the second one also frees what the first retained for reuse.
         for _ in range(2):
             await self._server()
         await asyncio.sleep(GIVES_BACK_S)
@@ -144,11 +145,11 @@ class Bench:
         return memory.resident
 
     async def _decide(self, parked: list[Parked]) -> float:
-        """Decide, one after the other; the p99 to the continuation in ms."""
+        """Decide one approval after another; return the p99 of the time to the continuation in ms."""
         most = 0
         waits: list[Continuation] = []
         chosen = random.Random(1).sample(parked, WARM_DECISIONS + self.sizes.decisions)
-        # The benchmark's own list of runs is no part of what is measured.
+        # Excludes the benchmark's own list of runs from garbage collections during the measurement.
         gc.freeze()
         load = os.getloadavg()[0]
         async with self.fleet.operator() as bus:
@@ -157,10 +158,11 @@ class Bench:
                 if not len(waits) % 50:
                     most = max(most, self._memory("nats"))
         claimed = [one.claimed_s for one in waits[WARM_DECISIONS:]]
-        answered = [one.decided_s for one in waits[WARM_DECISIONS:]]
+        responses = [one.decided_s for one in waits[WARM_DECISIONS:]]
         print(f"load average {load:.1f} before {len(claimed)} decisions, {os.getloadavg()[0]:.1f} after")
         print(
-            f"decision to continuation: {_percentiles(claimed)}; decision to answer: {_percentiles(answered)}"
+            f"decision to continuation: {_percentiles(claimed)};"
+            f" decision to response: {_percentiles(responses)}"
         )
         print(
             f"nats-server meanwhile: up to {most / MIB:.0f} MiB, with the blocks it has read from", flush=True
@@ -168,7 +170,7 @@ class Bench:
         return _percentile(claimed, 0.99) * 1000
 
     async def _restarted(self, name: str) -> None:
-        """Restart a process, and say how long it takes to be ready again."""
+        """Restart a process, and print the time until it is ready."""
         member = self.fleet[name]
         begun, starts = time.perf_counter(), member.starts
         await member.restart()
@@ -221,6 +223,8 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--by-agents", type=int, default=4_000)
     parser.add_argument("--decisions", type=int, default=1_000)
-    parser.add_argument("--rest", type=float, default=310.0, help="seconds that the server rests")
+    parser.add_argument(
+        "--rest", type=float, default=310.0, help="seconds without load before the server is measured"
+    )
     given = parser.parse_args()
     asyncio.run(main(Sizes(given.runs, given.by_agents, given.decisions, given.rest)))

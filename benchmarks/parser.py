@@ -60,7 +60,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def slowest_read_s(text: str) -> float:
-    """The slowest of all beginnings and endings, each the best of some rounds."""
+    """Return the slowest of all prefixes and suffixes, each the fastest of several rounds."""
     return max(
         best_read_s((beginning + text)[: MAX_REPLY_CHARS - len(ending)] + ending)
         for beginning in ("", "so ")
@@ -78,7 +78,7 @@ def best_read_s(text: str) -> float:
 
 
 def stream_s(text: str, piece_chars: int = 4) -> float:
-    """The time that the filter takes over a whole stream of small pieces."""
+    """Return the time that the filter takes for a whole stream of small pieces."""
     shown = JsonText().delta_filter()
     began = time.thread_time()
     for start in range(0, MAX_REPLY_CHARS, piece_chars):

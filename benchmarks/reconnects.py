@@ -1,4 +1,4 @@
-"""200 clients that are cut off 20 times each, by RST, silence, half frames, killed gateways: each sees 1..n.
+"""200 clients, disconnected 20 times each by RST, silence, half frames or killed gateways, receive 1..n.
 
 Run: python benchmarks/reconnects.py [--clients 200] [--cuts 20] [--seed 1]
 """
@@ -30,9 +30,10 @@ async def main(clients: int, cuts: int, seed: int) -> int:
     resumed = sorted(seconds for one in followers for seconds in one.resumed_s)
     events = sum(len(one.seqs) for one in followers)
     print(
-        f"seed {seed}: {clients} clients, {sum(one.cuts for one in followers)} cuts, {kills} gateways killed"
+        f"seed {seed}: {clients} clients, {sum(one.cuts for one in followers)} disconnections,"
+        f" {kills} gateways killed"
     )
-    print(f"{events} events in {took_s:.0f} s; {len(wrong)} clients saw anything but 1..n")
+    print(f"{events} events in {took_s:.0f} s; {len(wrong)} clients did not receive 1..n")
     p50, p95 = resumed[len(resumed) // 2], resumed[int(len(resumed) * 0.95)]
     print(f"from connecting to live: p50 {p50 * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms")
     for line in wrong[:10]:

@@ -1,16 +1,17 @@
-"""What a sandboxed command costs beside the bwrap command that it consists of.
+"""The cost of a sandboxed command, compared with the bwrap command that it consists of.
 
-Five ways to run `echo` are measured in turn, in blocks, so that a busy machine is busy for all of them:
+Five ways to run `echo` are measured in turn, in blocks, so that other load affects all of them equally:
 
-bare     the same bwrap options, filter and limits, started from a small process of the sandbox's user, its
-         output thrown away: what no runner can be faster than
+bare     the same bwrap options, filter and limits, started from a small process of the sandbox's user,
+without
+         reading the output: the lower bound for every runner
 sandbox  `BwrapSandbox.run`
-docker   `DockerSandbox.run`, in containers that have started; where an engine is there or can be started
+docker   `DockerSandbox.run`, in started containers; only if an engine is running or can be started
 tool     the tool `bash`, with the quota of its workspace
-runner   the tool `bash` of a whole tool-runner, asked over NATS: from the request to the stored result
+runner   the tool `bash` of a complete tool-runner, over NATS: from the request to the stored result
 
-First a crowd: 64 calls at once in 64 new workspaces, with each sandbox and its default limits. Each has to
-end well, in a container too that first has to start.
+Before that, 64 calls run at once in 64 new workspaces, with each sandbox and its default limits. Each must
+succeed, even if its container must start first.
 
 Run: python -m benchmarks.sandbox
 """
@@ -59,10 +60,10 @@ CROWD = 64
 PLANS = ((1, 12, 20), (MOST_IN_FLIGHT, 48, 8))
 """Calls in flight, calls of a block, rounds."""
 FIRST_FD = 20
-"""Above every number that bwrap is given a file under."""
+"""Higher than every file descriptor that bwrap receives."""
 
 Block = Callable[[int, int], Awaitable[list[float]]]
-"""Runs a number of calls, so many at a time; gives the seconds of each."""
+"""Runs a number of calls with a given concurrency; returns the seconds of each."""
 
 
 class BareBwrap:
@@ -147,7 +148,7 @@ def high(fd: int, owner: ExitStack) -> int:
 
 
 def closed_loop(call: Callable[[int], Awaitable[object]]) -> Block:
-    """A block of `call`, which gets the number of the worker that makes it."""
+    """Return a block of `call`, which receives the number of its worker."""
 
     async def block(calls: int, in_flight: int) -> list[float]:
         took: list[float] = []
@@ -215,20 +216,20 @@ async def ways(
 
 
 async def echo(sandbox: Sandbox, workspace: Path) -> None:
-    """One call."""
+    """Execute one call."""
     outcome = await sandbox.run(SandboxCommand(SCRIPT, workspace, 60))
     outcome.output.close()
     assert outcome.exit_code == 0, outcome
 
 
 async def crowd(name: str, sandbox: Sandbox, store: WorkspaceStore) -> None:
-    """Many calls at once, each in a workspace of its own; one that does not end well ends the benchmark."""
+    """Execute many calls at once, each in its own workspace; a failed call ends the benchmark."""
     spaces = [store.get(name, f"crowd{number}") for number in range(CROWD)]
     began = time.perf_counter()
     async with asyncio.TaskGroup() as calls:
         for space in spaces:
             calls.create_task(echo(sandbox, space.directory))
-    print(f"{CROWD} at once, {name}: all ended well after {time.perf_counter() - began:.1f} s")
+    print(f"{CROWD} at once, {name}: all succeeded after {time.perf_counter() - began:.1f} s")
 
 
 async def crowds(root: Path, identity: SandboxIdentity, docker: DockerSettings | None) -> None:
@@ -273,7 +274,7 @@ async def compare(
 
 
 def engine(stack: ExitStack) -> DockerSettings | None:
-    """Containers for as long as `stack` is open; None where there is no engine."""
+    """Return containers that exist while `stack` is open; None without an engine."""
     try:
         found = stack.enter_context(running_engine())
         os.environ["DOCKER_HOST"] = found.host
@@ -288,7 +289,7 @@ def main() -> None:
     with ExitStack() as stack:
         root = stack.enter_context(temporary_root())
         own = WorkspaceStore(root, identity, RunnerLimits().workspace).get("benchmark", "bare")
-        # Forked while this process has one thread.
+        # Fork while this process has a single thread: a fork with threads may deadlock in the child.
         bare = stack.enter_context(contextlib.closing(BareBwrap(identity, own.directory)))
         keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         secured = stack.enter_context(secured_server(keys))

@@ -1,10 +1,10 @@
-"""Runs that wait for a slow model: what an agent's memory is while 2,000 of them do.
+"""Runs that wait for a slow model: an agent's memory with 2,000 of them.
 
 Run: python benchmarks/waiting.py [--runs 2000]
 
-One agent with as many slots as runs; the model answers none of them until all have been asked or wait for
-their turn to ask, and then all at once. Targets: the agent takes at most 512 MB, and every run is completed.
-It prints what was measured and ends with 0 either way.
+One agent has as many slots as there are runs. The model replies only when every run has sent its request or
+waits for a connection, and then to all at once. Targets: the agent uses at most 512 MB, and every run
+completes. The benchmark prints the measurements and always exits with 0.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def _measure(fleet: Fleet, model: ScriptedModel, name: str, number: int) -
         started = await _start(http, name, number)
         await _seen(http, started, lambda found: found["running"] == number)
         waiting = _agent_mb(fleet)
-        print(f"all wait after {time.perf_counter() - begun:.0f} s; asked {len(model.requests('slow'))}")
+        print(f"all wait after {time.perf_counter() - begun:.0f} s; requests {len(model.requests('slow'))}")
         print(
             f"agent: {before:.0f} MB before, {waiting:.0f} MB with {number} runs (target {AGENT_MB})",
             flush=True,
@@ -68,7 +68,7 @@ async def _measure(fleet: Fleet, model: ScriptedModel, name: str, number: int) -
 async def _seen(
     http: httpx.AsyncClient, runs: list[str], wanted: Callable[[Counter[str]], bool]
 ) -> Counter[str]:
-    """Wait until the statuses of all runs are as wanted."""
+    """Wait until the statuses of all runs satisfy `wanted`."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             found = await _statuses(http, runs)
@@ -97,8 +97,8 @@ async def _statuses(http: httpx.AsyncClient, runs: list[str]) -> Counter[str]:
 
     async def status(run_id: str) -> str:
         async with limit:
-            answer: dict[str, Any] = (await http.get(f"/context/runs/{run_id}")).json()
-            return answer["status"]
+            run: dict[str, Any] = (await http.get(f"/context/runs/{run_id}")).json()
+            return run["status"]
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(status(run_id)) for run_id in runs]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Renew requirements/*.txt from pyproject.toml. Arguments go to `uv pip compile`, e.g. --upgrade.
+# Update requirements/*.txt from pyproject.toml. Arguments go to `uv pip compile`, e.g. --upgrade.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,13 +12,13 @@ lock() {
     { printf '# Written by `make lock` from pyproject.toml.\n'; cat "requirements/$name.txt"; } >"requirements/.$name"
     mv "requirements/.$name" "requirements/$name.txt"
     if grep -n '://' "requirements/$name.txt"; then
-        echo "requirements/$name.txt names an address; pins must install from any registry" >&2
+        echo "requirements/$name.txt contains a URL; pins must install from any registry" >&2
         return 1
     fi
     echo "requirements/$name.txt: $(grep -c '==' "requirements/$name.txt") packages"
 }
 
-# Every other file is held to the pins of dev, so what is tested is what is installed.
+# Every other file is constrained to the pins of dev, so the installed versions are the tested ones.
 lock dev "$@"
 for name in local gateway agent tool-runner workflows model-server nats; do
     lock "$name" --constraint requirements/dev.txt

@@ -1,4 +1,4 @@
-"""Write the configurations in deploy/nats/ from the rights in the code; `--check` only compares."""
+"""Write the configurations in deploy/nats/ from the permissions in the code; `--check` only compares."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ def main() -> int:
     stale = [name for name, text in files().items() if _stored(name) != text]
     if "--check" in sys.argv:
         for name in stale:
-            print(f"deploy/nats/{name} is not what the code renders: run tools/nats_profiles.py")
+            print(f"deploy/nats/{name} differs from what the code renders: run tools/nats_profiles.py")
         return 1 if stale else 0
     for name in stale:
         (FOLDER / name).parent.mkdir(exist_ok=True)

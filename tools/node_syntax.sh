@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Parse every script of the page and of its tests, vendored ones left out. All of them are ES modules.
+# Parse every script of the page and of its tests, except vendored ones. All of them are ES modules.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

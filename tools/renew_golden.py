@@ -1,9 +1,9 @@
-"""Renew what `tests/agent/providers` compares requests and replies with.
+"""Update the golden requests and replies of `tests/agent/providers`.
 
-    tools/renew_golden.py              say what differs, and change nothing
-    tools/renew_golden.py --overwrite  write what the adapters do now; read the diff before you commit it
+    tools/renew_golden.py              report differences, and change nothing
+    tools/renew_golden.py --overwrite  write what the adapters produce now; read the diff before you commit it
 
-A difference is a change of what vendors are sent or how they are understood: it is meant, or a mistake.
+A difference changes what vendors receive or how their replies are read: either intended, or a defect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TESTS = "tests/agent/providers"
 
 
 def main(arguments: list[str]) -> int:
-    """Compare or overwrite; returns the exit code."""
+    """Compare or overwrite; return the exit code."""
     if arguments not in ([], ["--overwrite"]):
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,9 +1,9 @@
-"""Write deploy/docker/seccomp-tool-runner.json: what the tool-runner's container may ask of the kernel.
+"""Write deploy/docker/seccomp-tool-runner.json: the system calls that the tool-runner's container may make.
 
-The container holds no capability and runs as an ordinary user, but bubblewrap must make namespaces in it,
-which an engine's own profile refuses. So this one allows `clone`, `unshare`, `mount`, `umount2` and
-`pivot_root`, and in return is narrower elsewhere: four socket families, one architecture a process,
-no ptrace, no io_uring.
+The container has no capability and runs as an ordinary user, but bubblewrap must create namespaces in it,
+which an engine's own profile refuses. So this profile allows `clone`, `unshare`, `mount`, `umount2` and
+`pivot_root`, and in return is narrower elsewhere: four socket families, one architecture per process, no
+ptrace, no io_uring.
 """
 
 import json
@@ -35,18 +35,19 @@ REFUSED = {
         "chroot fsconfig fsmount fsopen fspick mount_setattr move_mount name_to_handle_at open_by_handle_at "
         "open_tree setns umount"
     ),
-    "parts of the kernel with a long record of holes": (
+    "parts of the kernel with a long record of vulnerabilities": (
         "fanotify_init fanotify_mark io_uring_enter io_uring_register io_uring_setup modify_ldt userfaultfd "
         "vm86 vm86old vmsplice"
     ),
 }
-"""What is refused, by what it would reach."""
+"""The refused system calls, grouped by what they would reach."""
 
 SOCKET_FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
 """bubblewrap brings up the loopback of a new network namespace by netlink."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""The default, the 32-bit and uname26 variants, and the question which is set; not the one without ASLR."""
+"""The default, the 32-bit and uname26 variants, and the query for the current one; not the one without
+ASLR."""
 
 NEWER_THAN_LIBSECCOMP = "cachestat fchmodat2 futex_requeue futex_wait futex_wake map_shadow_stack mseal"
 """libc tries these first and falls back only on ENOSYS; an engine that does not know a name skips it."""
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def profile() -> dict[str, Any]:
-    """The profile in the form that Docker and Podman read."""
+    """Return the profile in the format that Docker and Podman read."""
     limited = {"socket", "personality"}
     allowed = sorted((known() | set(NEWER_THAN_LIBSECCOMP.split())) - refused() - limited)
     return {
@@ -75,7 +76,7 @@ def profile() -> dict[str, Any]:
 
 
 def known() -> set[str]:
-    """Every system call that libseccomp knows on either architecture."""
+    """Return every system call that libseccomp knows on either architecture."""
     names: set[str] = set()
     for architecture in ARCHITECTURES.values():
         for number in range(HIGHEST_NUMBER):
@@ -87,7 +88,7 @@ def known() -> set[str]:
 
 
 def refused() -> set[str]:
-    """Every refused system call."""
+    """Return every refused system call."""
     return {name for names in REFUSED.values() for name in names.split()}
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Bring this checkout to where it runs (`local`) or is tested (`dev`): Debian packages, .venv, pinned packages.
-# Safe to repeat and to run side by side; does nothing, quickly, when everything is there.
+# Install what this checkout needs to run (`local`) or to be tested (`dev`): Debian packages, .venv, pinned packages.
+# Safe to repeat and to run in parallel. Returns quickly if everything is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,9 +13,9 @@ local | dev) ;;
     ;;
 esac
 
-say() { printf 'setup: %s\n' "$*" >&2; }
+log() { printf 'setup: %s\n' "$*" >&2; }
 die() {
-    say "$@"
+    log "$@"
     exit 1
 }
 
@@ -35,7 +35,7 @@ missing_packages() {
     if [ "$(id -u)" = 0 ]; then missing_for_privileged_tests; fi
 }
 
-# What only root's tests use: an engine and images for it, network and disk faults, other clocks.
+# Only tests that run as root use these: an engine and its images, network and disk faults, other clocks.
 missing_for_privileged_tests() {
     command -v dockerd >/dev/null || echo docker.io
     command -v mmdebstrap >/dev/null || echo mmdebstrap
@@ -61,7 +61,7 @@ compose_package() {
     echo docker-compose
 }
 
-# Only a sudo that asks for no password: `make` must not stop in the middle to ask for one.
+# Only a sudo without a password: `make` must not stop in the middle to prompt for one.
 as_root() {
     if [ "$(id -u)" = 0 ]; then echo env; elif sudo -n true 2>/dev/null; then echo sudo; else return 1; fi
 }
@@ -75,7 +75,7 @@ ensure_packages() {
     elif ! prefix=$(as_root); then
         left_out "missing: $missing; install with: sudo apt-get install -y --no-install-recommends $missing"
     else
-        say "installing $missing"
+        log "installing $missing"
         apt_install "$prefix" $missing || left_out "apt-get could not install: $missing"
     fi
 }
@@ -89,9 +89,9 @@ apt_install() {
     fi
 }
 
-# What is missing is named, and then left to `banksman doctor` and to the tests' own report.
+# Name what is missing; `banksman doctor` and the report of the tests name it again.
 left_out() {
-    say "$@"
+    log "$@"
     [ "${BANKSMAN_TEST_PRIVILEGED:-}" != required ] || die "BANKSMAN_TEST_PRIVILEGED=required: stopping"
 }
 
@@ -110,7 +110,7 @@ fingerprint() {
     cat "requirements/$1.txt" pyproject.toml | sha256sum | cut -d ' ' -f 1
 }
 
-# The folder is part of it: a moved checkout leaves an environment whose scripts point elsewhere.
+# The folder is part of the stamp: the scripts of an environment contain its absolute path.
 stamp() { echo "$1 $(fingerprint "$1") $PWD"; }
 
 is_current() {
@@ -123,17 +123,17 @@ ensure_environment() {
     if ! .venv/bin/python -c 'import pip' 2>/dev/null || ! grep -qF " $PWD" .venv/.banksman 2>/dev/null; then
         python=$(find_python) || die "no Python with venv found: Banksman needs 3.11, 3.12 or 3.13" \
             "(set BANKSMAN_PYTHON to its path; Debian: apt-get install python3 python3-venv)"
-        say "creating .venv with $("$python" --version)"
+        log "creating .venv with $("$python" --version)"
         "$python" -m venv --clear .venv
         echo "- - $PWD" >.venv/.banksman
     fi
-    say "installing requirements/$profile.txt"
+    log "installing requirements/$profile.txt"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r "requirements/$profile.txt"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
     if [ "$profile" = dev ]; then { stamp local; stamp dev; } else stamp local; fi >.venv/.banksman
 }
 
-# Whoever comes second waits here and then finds everything done. The lock ends with this process.
+# A second process waits here and then finds everything installed. The lock ends with this process.
 if command -v flock >/dev/null; then
     exec 9<.
     flock 9

@@ -1,4 +1,4 @@
-"""Renew or verify the third-party files of the web page.
+"""Update or verify the third-party files of the web page.
 
 `static/vendor/vendor.json` pins each npm package by version and tarball integrity, names the files taken
 from it, and records the SHA-256 of every vendored file. Three uses:
@@ -50,7 +50,7 @@ class Manifest(TypedDict):
 
 
 class VendorError(Exception):
-    """A package or file is not what the manifest says."""
+    """A package or file differs from the manifest."""
 
 
 def folder(package: Package) -> str:
@@ -105,7 +105,7 @@ def chosen(package: Package, tarball: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def fetch(manifest: Manifest, *, record: bool) -> dict[str, bytes]:
-    """Return every vendored file by path, after checking each tarball against its integrity.
+    """Return every vendored file by path, after verifying each tarball against its integrity.
 
     Raises:
         VendorError: a tarball's integrity differs from the manifest and `record` is false.
@@ -133,7 +133,7 @@ def digest(content: bytes) -> str:
 
 
 def differences(manifest: Manifest, found: dict[str, bytes]) -> list[str]:
-    """Return one sentence for each file that is missing, unrecorded or changed."""
+    """Return one sentence per file that is missing, unrecorded or changed."""
     recorded = manifest["sha256"]
     missing = [f"{path} is recorded but missing" for path in sorted(recorded.keys() - found.keys())]
     extra = [f"{path} is not recorded" for path in sorted(found.keys() - recorded.keys())]
@@ -160,7 +160,7 @@ def write(files: dict[str, bytes]) -> None:
 
 
 def run(*, check: bool, record: bool) -> list[str]:
-    """Do what the command line asks and return what is wrong, one sentence each."""
+    """Execute the command line and return the problems, one sentence each."""
     manifest = cast(Manifest, json.loads(MANIFEST.read_text(encoding="utf-8")))
     if check:
         return differences(manifest, on_disk())
@@ -180,7 +180,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="verify the files on disk, without network")
-    parser.add_argument("--record", action="store_true", help="record what was fetched")
+    parser.add_argument("--record", action="store_true", help="record the fetched files")
     arguments = parser.parse_args()
     try:
         wrong = run(check=arguments.check, record=arguments.record)

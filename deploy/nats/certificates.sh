@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Make a CA of one's own and a certificate for each server of the cluster:
+# Create a CA and a certificate for each server of the cluster:
 #   deploy/nats/certificates.sh DIR [NAME ...]          (names: nats-1 nats-2 nats-3)
-# Writes DIR/ca.crt, which clients check servers by, DIR/ca.key, which no server needs, and DIR/NAME/{server.crt,
-# server.key,ca.crt} for each server's /etc/banksman/tls. What exists is kept. Certificates hold for a year; run it
-# again with the old server.crt removed, then `nats-server --signal reload`. A CA of yours does as well: the
-# certificates need the servers' names, and both uses (server and client), since servers show them to each other.
+# Writes DIR/ca.crt, with which clients verify servers, DIR/ca.key, which no server needs, and DIR/NAME/{server.crt,
+# server.key,ca.crt} for each server's /etc/banksman/tls. Existing files stay. Certificates are valid for a year; to
+# renew one, remove its server.crt, run this again, then `nats-server --signal reload`. You can also use your own CA:
+# the certificates need the servers' names and both usages (server and client), because servers verify each other.
 set -euo pipefail
 
 [ $# -ge 1 ] || { sed -n '2,4p' "$0" >&2; exit 2; }
