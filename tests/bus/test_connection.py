@@ -13,17 +13,17 @@ from banksman.bus.errors import MessageTooLarge, NoResponders, TimedOut
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from banksman.contracts.errors import BadInput, ErrorCode, Unavailable
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 async def test_a_request_that_nobody_serves_fails_at_once(bus: Bus) -> None:
-    async with asyncio.timeout(PATIENCE_S / 2):
+    async with asyncio.timeout(WAIT_TIMEOUT_S / 2):
         with pytest.raises(NoResponders) as refused:
-            await bus.request("nobody.is.there", b"", PATIENCE_S)
+            await bus.request("nobody.is.there", b"", WAIT_TIMEOUT_S)
     assert isinstance(refused.value, Unavailable)
     assert refused.value.no_responders
 
@@ -64,7 +64,7 @@ async def test_of_a_queue_one_gets_each_message(bus: Bus, tenant: str) -> None:
         await bus.subscribe(tenant, member(number), queue="q")
     for _ in range(60):
         await bus.publish(tenant, b"")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await done.wait()
     await bus.ready()
     assert sum(counts) == 60
@@ -81,7 +81,7 @@ async def test_subscriptions_and_requests_go_on_after_the_server_was_killed(
 
     await own_bus.subscribe("echo", echo)
     own_nats.restart()
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await again.wait()
     assert await own_bus.request("echo", b"hello", 5) == b"hello"
     assert own_bus.stats.reconnects == 1
@@ -130,7 +130,7 @@ async def test_dropped_messages_are_counted_and_told(bus: Bus, tenant: str) -> N
     await bus.subscribe(tenant, slow, pending_messages=2)
     for _ in range(10):
         await bus.publish(tenant, b"")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         assert await told.get() == tenant
     gate.set()
     assert bus.stats.slow_consumer > 0
@@ -147,7 +147,7 @@ async def test_a_callback_that_raises_is_counted_and_the_next_message_comes(bus:
     await bus.subscribe(tenant, fails_once)
     await bus.publish(tenant, b"bad")
     await bus.publish(tenant, b"good")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         assert await got.get() == b"good"
     assert bus.stats.errors == 1
 
@@ -186,7 +186,7 @@ async def test_closing_wakes_whoever_waits_for_an_answer(nats_server: NatsServer
     ]
     await bus.ready()
     await bus.close()
-    async with asyncio.timeout(PATIENCE_S / 2):
+    async with asyncio.timeout(WAIT_TIMEOUT_S / 2):
         for waiter in waiting:
             with pytest.raises(Unavailable):
                 await waiter

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from banksman.cli.local.ports import free_port
-from tests.support.patience import PATIENCE_S
+from banksman.cli.ports import free_port
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 SERVICES_LEFT_OUT = ("gateway", "agent", "workflows", "tool-runner")
 """What tests of the supervisor do without: nats-server and the model server are processes enough."""
@@ -38,7 +38,7 @@ def banksman(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         text=True,
         stdin=subprocess.DEVNULL,
         env=environment(**variables),
-        timeout=PATIENCE_S * 4,
+        timeout=WAIT_TIMEOUT_S * 4,
     )
 
 
@@ -87,7 +87,7 @@ class Up:
             ]
 
         with self._arrived:
-            assert self._arrived.wait_for(lambda: len(found()) >= count, PATIENCE_S), self.events
+            assert self._arrived.wait_for(lambda: len(found()) >= count, WAIT_TIMEOUT_S), self.events
         return found()[count - 1]
 
     def interrupt(self) -> None:
@@ -96,8 +96,8 @@ class Up:
 
     def ended(self) -> int:
         """Wait for the end; returns the exit code."""
-        code = self.process.wait(PATIENCE_S * 2)
-        self._reader.join(PATIENCE_S)
+        code = self.process.wait(WAIT_TIMEOUT_S * 2)
+        self._reader.join(WAIT_TIMEOUT_S)
         return code
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Up:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self._reader.join(PATIENCE_S)
+        self._reader.join(WAIT_TIMEOUT_S)
 
     def _read(self) -> None:
         assert self.process.stdout is not None

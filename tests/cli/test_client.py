@@ -78,7 +78,7 @@ def test_run_with_nobody_at_the_keyboard_leaves_the_question_open_and_says_how_t
 
     assert done.returncode == 1
     asked = [question["approval_id"] for question in cli.json("approvals")]
-    assert done.stderr.splitlines()[-1] == f"waits for: banksman approve {asked[-1]}"
+    assert done.stderr.splitlines()[-1] == f"waiting for: banksman approve {asked[-1]}"
 
 
 def test_an_approved_run_goes_on_where_it_was_left(cli: Cli, open_question: dict[str, Any]) -> None:

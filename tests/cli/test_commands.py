@@ -60,7 +60,7 @@ def test_a_gateway_that_does_not_answer_is_one_sentence_and_exit_2() -> None:
     done = banksman("run", "hello", "--url", "http://127.0.0.1:1")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("banksman: no gateway answers at http://127.0.0.1:1 (")
+    assert done.stderr.startswith("banksman: no gateway responds at http://127.0.0.1:1 (")
     assert done.stderr.count("\n") == 1
 
 
@@ -106,8 +106,8 @@ def test_config_validate_names_every_wrong_setting_at_once(tmp_path: Path) -> No
 
     assert done.returncode == 2
     assert "gatehouse: a known section" in done.stderr
-    assert "BANKSMAN_AGENT__SLOTS: Input should be greater than or equal to 1" in done.stderr
-    assert "BANKSMAN_TOOL_RUNNER__RUNNERS: Extra inputs are not permitted" in done.stderr
+    assert "BANKSMAN_AGENT__SLOTS: must be at least 1" in done.stderr
+    assert "BANKSMAN_TOOL_RUNNER__RUNNERS: is not a known field" in done.stderr
 
 
 def test_config_validate_passes_when_all_is_well() -> None:

@@ -16,10 +16,10 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from tests.support.paths import ROOT
 
-from .conftest import PATIENCE_S, banksman, environment
+from .conftest import WAIT_TIMEOUT_S, banksman, environment
 
 
 class Deployment:
@@ -78,7 +78,7 @@ def deployment(reachable_dir: Path) -> Generator[Deployment]:
 def test_the_streams_are_as_promised(deployment: Deployment) -> None:
     done = banksman("streams", "check", **deployment.environment("provision"))
 
-    assert (done.returncode, done.stdout) == (0, "streams are as promised\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "streams are as strong as required\n"), done.stderr
 
 
 @pytest.mark.parametrize("service", ["gateway", "agent", "workflows", "tool-runner"])
@@ -119,7 +119,7 @@ def started(command: list[str], variables: dict[str, str]) -> Generator[None]:
     try:
         yield
         process.terminate()
-        assert process.wait(PATIENCE_S) in (0, 1)
+        assert process.wait(WAIT_TIMEOUT_S) in (0, 1)
     finally:
         process.kill()
         process.wait()
@@ -127,7 +127,7 @@ def started(command: list[str], variables: dict[str, str]) -> Generator[None]:
 
 def wait_for(url: str) -> None:
     """Wait until an address answers with 200."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(URLError, OSError):
             with urlopen(url, timeout=2) as answer:

@@ -88,7 +88,7 @@ async def test_the_last_words_of_a_process_are_what_a_person_would_read(
 ) -> None:
     await written(log, make_line("connecting"), make_line("stopped: NATS did not answer"), b"\n")
 
-    assert log.last_words == "stopped: NATS did not answer"
+    assert log.last_line == "stopped: NATS did not answer"
 
 
 @pytest.fixture

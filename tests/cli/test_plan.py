@@ -6,8 +6,8 @@ import pytest
 
 from banksman.cli.local.nats import LocalNats
 from banksman.cli.local.plan import Plan, ProcessSpec
-from banksman.cli.local.settings import UpSettings
-from banksman.cli.local.state import DataDir
+from banksman.cli.settings import UpSettings
+from banksman.cli.state import DataDir
 
 KEYS = {
     "BANKSMAN_MODELS__ANTHROPIC_API_KEY": "sk-ant-canary-0123456789",

@@ -12,12 +12,12 @@ import httpx
 import pytest
 from tests.scenarios.gerrit import gerrit
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
 from tests.support.system import ScriptedModel, System, scripted_model
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from banksman.model_server import RawReply, Reply
 
 T = TypeVar("T")
@@ -86,14 +86,14 @@ def system(
 @pytest.fixture
 async def client(system: System) -> AsyncGenerator[Client]:
     """A websocket client that has said hello."""
-    async with Client.connected(system.url, patience_s=PATIENCE_S) as connected:
+    async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as connected:
         yield connected
 
 
 @pytest.fixture
 async def http(system: System) -> AsyncGenerator[httpx.AsyncClient]:
     """An HTTP client of the gateway."""
-    async with httpx.AsyncClient(base_url=system.url, timeout=PATIENCE_S * 2) as connected:
+    async with httpx.AsyncClient(base_url=system.url, timeout=WAIT_TIMEOUT_S * 2) as connected:
         yield connected
 
 
@@ -131,7 +131,7 @@ def asked(model: ScriptedModel, name: str) -> list[dict[str, Any]]:
 
 async def until(wanted: Callable[[], T | None]) -> T:
     """Wait for what sends no event: a process, a log file, the end of a request."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             if found := wanted():
                 return found

@@ -16,15 +16,15 @@ import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked, until
 from tests.support.client import Client, Frame
-from tests.support.patience import PATIENCE_S
 from tests.support.system import ScriptedModel, System, wait_ready
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman import sdk
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import next_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
@@ -59,8 +59,8 @@ async def test_a_message_that_is_accepted_has_an_end_however_long_it_is(
     answer = await http.post(
         f"/context/conversations/{conversation}/runs",
         json={"content": content},
-        params={"wait_s": PATIENCE_S},
-        timeout=2 * PATIENCE_S,
+        params={"wait_s": WAIT_TIMEOUT_S},
+        timeout=2 * WAIT_TIMEOUT_S,
     )
 
     ended = answer.status_code == 200 and answer.json()["status"] in ("completed", "failed")
@@ -73,7 +73,7 @@ async def test_http_starts_a_run_and_may_wait_for_its_outcome(http: httpx.AsyncC
     conversation = await conversation_of(http, play(READ, Reply(text="Done."), Reply(text="Again.")))
     path = f"/context/conversations/{conversation}/runs"
 
-    waited = await http.post(path, json={"content": "go"}, params={"wait_s": PATIENCE_S})
+    waited = await http.post(path, json={"content": "go"}, params={"wait_s": WAIT_TIMEOUT_S})
     started = await http.post(path, json={"content": "more"})
     found = (await http.get(started.headers["location"])).json()
 
@@ -144,7 +144,7 @@ async def test_a_websocket_that_leaves_cancels_nothing(
     """R21, R35: the backend drives the loop; a client that comes back reads what happened meanwhile."""
     gate = Gate(name=new_id("g"))
     name = play(READ.model_copy(update={"gate": gate}), Reply(text="Done without you."))
-    async with Client.connected(system.url, patience_s=PATIENCE_S) as leaving:
+    async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as leaving:
         conversation = await leaving.create(name)
         run_id = await leaving.chat(conversation, "go")
         await leaving.event("iteration.started", run_id=run_id)
@@ -182,7 +182,7 @@ async def test_chat_begins_a_conversation(http: httpx.AsyncClient, play: Play) -
     """R26, R111: one request for a message that begins a conversation, in the context mode."""
     body = {"model": play(Reply(text="Hello.")), "content": "hi", "title": "Greeting"}
 
-    answer = await http.post("/v1/chat", json=body, params={"wait_s": PATIENCE_S})
+    answer = await http.post("/v1/chat", json=body, params={"wait_s": WAIT_TIMEOUT_S})
 
     run = answer.json()
     found = (await http.get(f"/context/conversations/{run['conversation_id']}")).json()
@@ -196,8 +196,8 @@ async def test_details_are_shown_to_those_who_ask(system: System, client: Client
         detail="final",
     )
     async with (
-        Client.connected(system.url, patience_s=PATIENCE_S) as steps,
-        Client.connected(system.url, patience_s=PATIENCE_S) as full,
+        Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as steps,
+        Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as full,
     ):
         await steps.request("subscribe", conversation_id=conversation, detail="steps")
         await full.request("subscribe", conversation_id=conversation, detail="full")
@@ -220,7 +220,7 @@ async def test_another_service_starts_a_run_answers_and_follows_it_over_nats(
 ) -> None:
     """R114, R110: without HTTP: request, question, decision and outcome are messages."""
     name = play(bash("echo from afar"), Reply(text="Done."))
-    async with asyncio.timeout(PATIENCE_S), nats.approvals() as questions:
+    async with asyncio.timeout(WAIT_TIMEOUT_S), nats.approvals() as questions:
         conversation = await nats.create_conversation(model=name)
         run = await nats.send(conversation, "go", request_id=new_id("q"))
         question = await anext(q async for q in questions if q.run_id == run.run_id)
@@ -238,7 +238,7 @@ async def test_a_websocket_sees_what_a_service_started_and_the_other_way_round(
     """R110, R114: one log behind both doors."""
     name = play(Reply(text="To the service."), Reply(text="To the person."))
     conversation = await client.create(name)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         of_service = await nats.send(conversation, "one")
         seen = await client.finished(of_service.run_id)
         of_person = await client.chat(conversation, "two")
@@ -252,7 +252,7 @@ async def test_a_service_cancels_and_starts_workflows_too(nats: sdk.Client, play
     gate = Gate(name=new_id("g"))
     conversation = await nats.create_conversation(model=play(Reply(text="never", gate=gate)))
     project: JsonObject = {"name": new_id("p").lower(), "template": "empty"}
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         run = await nats.send(conversation, "go")
         await nats.cancel(run, reason="changed my mind")
         cancelled = await nats.outcome(run)
@@ -294,7 +294,7 @@ async def test_every_step_of_a_run_is_a_message_on_its_own_subject(
     assert first["approval.request"] < first["approval.reply"] < first["tool.call"]
     assert first["tool.call"] < first["tool.started"] < first["tool.result"]
     # A work queue holds what nobody has done yet; the agents take all of it.
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while await next_message(operator, RUNS, subjects.run_work("local", conversation), after=0):
             await operator.ready()
 
@@ -304,7 +304,7 @@ async def test_two_gateways_serve_one_conversation(
 ) -> None:
     """R114, R110: asked on one, answered on the other, told on both, in the same order."""
     conversation = await client.create(play(bash("echo scaled"), Reply(text="ok")))
-    async with Client.connected(second_gateway, patience_s=PATIENCE_S) as other:
+    async with Client.connected(second_gateway, timeout_s=WAIT_TIMEOUT_S) as other:
         await other.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
         run_id = await client.chat(conversation, "go")
         asked_there = await other.question(run_id)
@@ -426,7 +426,7 @@ async def _stream(
 
 async def _outcome(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
     """A run, once it has ended."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             run = (await http.get(f"/context/runs/{run_id}")).json()
             if run["finished_at"] is not None:
@@ -435,7 +435,7 @@ async def _outcome(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
 
 async def _asking(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
     """A run, once it asks something."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             run = (await http.get(f"/context/runs/{run_id}")).json()
             if run["pending_approvals"]:

@@ -13,14 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from banksman.cli.local.nats import LocalNats, executable
-from banksman.cli.local.plan import Plan, ProcessSpec, launched
-from banksman.cli.local.sandbox import choose_sandbox
-from banksman.cli.local.screen import PlainScreen
-from banksman.cli.local.settings import UpSettings
-from banksman.cli.local.state import DataDir, Lock
+from banksman.cli.local.child import launched
+from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.plan import Plan, ProcessSpec
+from banksman.cli.local.screen import Screen
 from banksman.cli.local.supervisor import Supervisor
 from banksman.cli.models import adopt_vendor_names
+from banksman.cli.nats_server import executable
+from banksman.cli.sandbox import choose_sandbox
+from banksman.cli.settings import UpSettings
+from banksman.cli.state import DataDir, Lock
 from banksman.runtime.settings import load
 from tests.support.chaos.broker import Broker
 from tests.support.system import wait_ready
@@ -80,7 +82,7 @@ def up(directory: Path, port: int) -> None:
         nats = ClusteredNats(data, broker.nats.port, broker.nats.http_port, broker)
         sandbox = "docker" if choose_sandbox().kind == "docker" else None
         plan = ClusteredPlan(settings, nats, port, dict(os.environ), sandbox=sandbox)
-        asyncio.run(Supervisor(plan, PlainScreen()).run())
+        asyncio.run(Supervisor(plan, Screen()).run())
     finally:
         data.forget()
         lock.release()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from tests.support.debian import cache_directory, exclusively, host_release, make_archive
 from tests.support.docker_engine import DockerEngine, EngineError
 from tests.support.paths import ROOT

@@ -18,7 +18,7 @@ from typing import IO, Any, Self, cast
 from urllib.request import urlopen
 
 from banksman.bus.settings import Replicas
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from banksman.deployment.accounts import Cluster
 
 START_TIMEOUT_S = 30.0

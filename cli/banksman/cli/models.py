@@ -1,4 +1,4 @@
-"""Which model answers when nobody names one, and where the keys come from."""
+"""The default model, and the variables that hold the vendors' keys."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from banksman.runtime.settings import ServiceSettings, load
 
 DEMO_MODEL = "demo"
 LIST_TIMEOUT_S = 5.0
-"""Seconds that an OpenAI-compatible server gets to list its models."""
+"""Seconds within which an OpenAI-compatible server must list its models."""
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
-"""The gateway chooses it where nobody names one; agents do the work of its first request ahead of it."""
+"""The gateway uses the model for requests that name none; agents create its client ahead of requests."""
 
 _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
 _OPENAI_MODEL = "openai:gpt-5-mini"
-"""It takes tools over Chat Completions; newer ones are reported to want the Responses API for that."""
+"""It accepts tools over Chat Completions; newer models reportedly require the Responses API for tools."""
 _OPENAI_URL = "https://api.openai.com/"
 
 VENDOR_VARIABLES: Mapping[str, str] = {
@@ -30,11 +30,11 @@ VENDOR_VARIABLES: Mapping[str, str] = {
     "OPENAI_BASE_URL": "BANKSMAN_MODELS__OPENAI_BASE_URL",
     "BACKBOARD_API_KEY": "BANKSMAN_MODELS__BACKBOARD_API_KEY",
 }
-"""The names that the vendors' own tools read, and ours."""
+"""Maps the variables that the vendors' own tools read to our settings."""
 
 
 class _Agent(BaseModel):
-    """Section `agent`, as far as it matters here."""
+    """The part of section `agent` that the model choice needs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,18 +42,18 @@ class _Agent(BaseModel):
 
 
 class _Gateway(BaseModel):
-    """Section `gateway`, as far as it matters here."""
+    """The part of section `gateway` that the model choice and `up` need."""
 
     model_config = ConfigDict(frozen=True)
 
     default_model: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
-    """0 takes a free one."""
+    """0 selects a free port."""
 
 
 class _Keys(BaseModel):
-    """Section `models`, as far as it matters here."""
+    """The part of section `models` that the model choice needs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -63,7 +63,7 @@ class _Keys(BaseModel):
 
 
 class ModelChoice(ServiceSettings):
-    """What decides which model answers."""
+    """Settings that determine the default model."""
 
     gateway: _Gateway = _Gateway()
     agent: _Agent = _Agent()
@@ -71,12 +71,12 @@ class ModelChoice(ServiceSettings):
 
     @property
     def default_model(self) -> str:
-        """`provider:model`, or `demo` when no key is set.
+        """The default model as `provider:model`, or `demo` when no key is set.
 
-        Of an OpenAI-compatible server that is no one's default it is the first model that the server lists.
+        For an OpenAI-compatible server other than OpenAI's, the first model that the server lists.
 
         Raises:
-            BadInput: that server lists none, and no model is set.
+            BadInput: no model is set, and that server lists none.
         """
         if chosen := self.gateway.default_model or self.agent.default_model:
             return chosen
@@ -88,38 +88,38 @@ class ModelChoice(ServiceSettings):
 
     @property
     def demo(self) -> bool:
-        """Whether the built-in demo model answers."""
+        """Whether the default is the built-in demo model."""
         return self.default_model.partition(":")[0] == DEMO_MODEL
 
 
 @lru_cache(maxsize=8)
 def _first_model(base_url: str, key: SecretStr | None) -> str:
-    """The first model that an OpenAI-compatible server lists.
+    """Return the first model that an OpenAI-compatible server lists.
 
     Raises:
-        BadInput: it does not answer within `LIST_TIMEOUT_S`, or lists none.
+        BadInput: the server does not respond within `LIST_TIMEOUT_S`, or lists none.
     """
     headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
     request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
     expected = f"openai:NAME, a model of the server at OPENAI_BASE_URL ({base_url} lists none)"
     try:
-        with urlopen(request, timeout=LIST_TIMEOUT_S) as answer:
-            return str(json.load(answer)["data"][0]["id"])
+        with urlopen(request, timeout=LIST_TIMEOUT_S) as response:
+            return str(json.load(response)["data"][0]["id"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadInput(DEFAULT_MODEL_VARIABLES[0], None, expected) from error
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
-    """Set our variables from the vendors' names, where ours are not set; an empty one counts as not set."""
+    """Copy the vendors' variables to ours where ours are not set. Empty ones count as not set."""
     for theirs, ours in VENDOR_VARIABLES.items():
         if environment.get(theirs) and ours not in environment:
             environment[ours] = environment[theirs]
 
 
 def adopt_default_model(environment: MutableMapping[str, str]) -> None:
-    """Set the default model for a service that is started alone.
+    """Set the default model for a service that runs without `banksman up`.
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: a setting is invalid.
     """
     environment.update(dict.fromkeys(DEFAULT_MODEL_VARIABLES, load(ModelChoice).default_model))

@@ -1,45 +1,44 @@
-"""What every command has in common: exit codes, `--json`, and how it speaks."""
+"""Exit codes and output functions that all commands share."""
 
 from __future__ import annotations
 
 import json
 import sys
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-
 
 class Exit(IntEnum):
-    """How a command ends."""
+    """Exit code of a command."""
 
     OK = 0
     WARNING = 1
-    """It did what was asked, and something needs a look; or it ended otherwise than well."""
+    """The command ran, and its result needs attention."""
     CRITICAL = 2
-    """It could not do what was asked: a wrong argument or setting, a service that does not answer."""
+    """The command failed: a wrong argument or setting, or a service that does not respond."""
 
 
-def say(text: str = "") -> None:
-    """Print a line for a person."""
+def print_line(text: str = "") -> None:
+    """Print a line on standard output."""
     sys.stdout.write(f"{text}\n")
+    # Without a flush, a reader of a pipe sees nothing until the command ends.
     sys.stdout.flush()
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print a line on standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
-def emit(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    say(json.dumps(value, ensure_ascii=False, default=str))
+    print_line(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def leave(code: Exit) -> None:
+def exit_with(code: Exit) -> None:
     """End the command with this code.
 
     Raises:

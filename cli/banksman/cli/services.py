@@ -1,41 +1,57 @@
-"""The commands that run one service, each imported only when it is asked for."""
+"""Entry points of the services. They are imported by name, so that the CLI depends on no service."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections.abc import Mapping
+from types import ModuleType
 
 from banksman.cli import models
 from banksman.contracts.errors import BadInput, Unavailable
 
 SERVICES: Mapping[str, str] = {
-    "gateway": "banksman.gateway.app",
-    "agent": "banksman.agent.app",
-    "tool-runner": "banksman.tool_runner.app",
-    "workflows": "banksman.workflows.app",
+    "gateway": "banksman.gateway",
+    "agent": "banksman.agent",
+    "tool-runner": "banksman.tool_runner",
+    "workflows": "banksman.workflows",
+    "model-server": "banksman.model_server",
 }
-"""Command to the module whose `run` serves it; the extra that brings its libraries has the same name."""
-_ASK_MODELS = frozenset({"gateway", "agent"})
+"""Maps a command to the service's package. `app.run` serves it; `settings` holds its one settings class. The
+extra that installs its libraries has the same name as the command."""
+_CALL_MODELS = frozenset({"gateway", "agent"})
 
 
-def run_service(name: str) -> int:
-    """Run a service until it is told to stop; returns its exit code.
+def run_service(name: str, **options: object) -> int:
+    """Run a service until it is stopped and return its exit code.
+
+    Args:
+        name: Key of `SERVICES`.
+        options: Keyword arguments for the service's `run`.
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: a setting is invalid.
         Unavailable: a library is not installed.
     """
-    if name in _ASK_MODELS:
+    if name in _CALL_MODELS:
         models.adopt_vendor_names(os.environ)
         models.adopt_default_model(os.environ)
     try:
-        module = importlib.import_module(SERVICES[name])
+        module = service_module(name, "app")
     except ModuleNotFoundError as error:
         raise Unavailable(
             f"{name}: the library {error.name} is not installed: pip install 'banksman[{name}]'"
         ) from error
-    code = module.run()
+    code = module.run(**options)
     if not isinstance(code, int):
-        raise BadInput(f"{SERVICES[name]}.run", code, "an exit code")
+        raise BadInput(f"{module.__name__}.run", code, "an exit code")
     return code
+
+
+def service_module(name: str, module: str) -> ModuleType:
+    """Import a module of a service.
+
+    Raises:
+        ModuleNotFoundError: a library of the service is not installed.
+    """
+    return importlib.import_module(f"{SERVICES[name]}.{module}")

@@ -14,7 +14,7 @@ import httpx
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.local.plan import ProcessSpec, Stage
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from banksman.deployment.keys import seed_file
 from banksman.deployment.profiles import CLIENT_PORT, MONITORING_PORT, NODES, ROUTE_PORT, STORE_DIR, TLS_DIR
 from banksman.deployment.users import OPERATOR, inbox_prefix

@@ -24,7 +24,7 @@ from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
 pytestmark = pytest.mark.timeout(300)
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 
 
 async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: ScriptedModel) -> None:
@@ -32,7 +32,7 @@ async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: Scr
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
     copy = place / "copy"
     async with fleet:
-        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+        async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             told = model.play("told", [Reply(text="Once."), Reply(text="Twice.")])
             kept = await client.create(told)
             await client.run(kept, "first")
@@ -50,7 +50,7 @@ async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: Scr
             position = client.events(kept)[-1]
 
         refused = await banksman(fleet, "restore", str(copy))
-        assert "still run: end all services" in refused.err
+        assert "still running: stop all services" in refused.err
         for member in fleet.members.values():
             await member.stop()
         shutil.rmtree(fleet.nats.data.nats / "streams")
@@ -58,15 +58,15 @@ async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: Scr
         await fleet["nats"].ready(fleet.http)
         restored = await banksman(fleet, "restore", str(copy))
         assert (restored.code, restored.err) == (0, "")
-        assert "3 conversations: 1 runs go on, 1 questions are open" in restored.out
+        assert "3 conversations: 1 runs resume, 1 approval requests are open" in restored.out
         assert "holds" in (await banksman(fleet, "restore", str(copy))).err
-        assert (await banksman(fleet, "check")).out == "every log is whole\n"
+        assert (await banksman(fleet, "check")).out == "all logs are intact\n"
         model.open_gate("hold")
         for member in fleet.members.values():
             member.start()
         await fleet.ready()
 
-        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+        async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             told_anew = await client.request(
                 "subscribe",
                 conversation_id=kept,
@@ -96,7 +96,7 @@ async def test_a_damaged_backup_is_refused_before_anything_is_touched(
     copy = place / "copy"
     async with only_nats(fleet):
         assert (await banksman(fleet, "backup", str(copy))).code == 0
-        assert "holds something" in (await banksman(fleet, "backup", str(copy))).err
+        assert "is not empty" in (await banksman(fleet, "backup", str(copy))).err
         file = next(copy.glob("APP-KV_conversations*"))
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1
@@ -130,9 +130,9 @@ async def test_three_servers_are_brought_back_from_their_backup(place: Path, mod
         await start(fleet)
         restored = await banksman(fleet, "restore", str(copy))
         assert (restored.code, restored.err) == (0, "")
-        assert "2 conversations: 0 runs go on, 0 questions are open" in restored.out
-        assert (await banksman(fleet, "check")).out == "every log is whole\n"
-        assert (await banksman(fleet, "streams", "check")).out == "streams are as promised\n"
+        assert "2 conversations: 0 runs resume, 0 approval requests are open" in restored.out
+        assert (await banksman(fleet, "check")).out == "all logs are intact\n"
+        assert (await banksman(fleet, "streams", "check")).out == "streams are as strong as required\n"
 
         async with fleet.operator() as bus:
             quiet = await EventLog(bus).read("t1", "quiet", leader=True)

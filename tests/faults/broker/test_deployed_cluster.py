@@ -55,13 +55,13 @@ async def test_the_system_runs_on_three_encrypted_servers_one_of_which_is_killed
     cluster.use(3)
     assert "stream EVENTS updated: num_replicas" in cluster.run("streams", "provision")
     assert cluster.run("streams", "provision") == "nothing to do\n"
-    assert cluster.run("streams", "check") == "streams are as promised\n"
+    assert cluster.run("streams", "check") == "streams are as strong as required\n"
     with scripted_model() as model:
         bash = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "echo signalled"}),))
         name = model.play("cluster", [bash, Reply(text="Lifted.")])
         async with (
             cluster.services(model.url),
-            Client.connected(cluster.gateway, patience_s=60) as client,
+            Client.connected(cluster.gateway, timeout_s=60) as client,
         ):
             conversation = await client.create(name)
             run_id = await client.chat(conversation, "lift")

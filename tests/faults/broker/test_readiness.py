@@ -16,12 +16,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from tests.support.fixtures import provision_all
 from tests.support.nats import NatsServer, plain_config
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
-PATIENCE_S = 90.0
+WAIT_TIMEOUT_S = 90.0
 SERVICES = {
     "gateway": "stream EVENTS is missing",
     "agent": "stream EVENTS is missing",
@@ -92,7 +92,7 @@ def _start(service: str, server: NatsServer, port: int, data: Path) -> subproces
 
 def _wait(url: str, words: str) -> None:
     """Wait until a service says these words of its streams."""
-    deadline, said = time.monotonic() + PATIENCE_S, "nothing"
+    deadline, said = time.monotonic() + WAIT_TIMEOUT_S, "nothing"
     while time.monotonic() < deadline:
         said = _said(url)
         if words in said:

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
-from banksman.bus.slots import ApprovalSlots
-from banksman.cli.local.ports import free_port
+from banksman.cli.ports import free_port
 from banksman.contracts.assistants import RunSettings, ToolSettings
 from banksman.contracts.events import (
     ApprovalItem,
@@ -43,8 +43,8 @@ from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.chaos.fleet import Fleet
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
 from tests.support.system import ScriptedModel, System, wait_ready
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -228,7 +228,7 @@ async def _park_by_hand(
         expires_at=expires_at,
         items=(item,),
     )
-    await ApprovalSlots(bus).request(request)
+    await ApprovalSlots(bus).store_request(request)
     return approval_id
 
 
@@ -255,10 +255,10 @@ async def test_a_question_expires_by_the_brokers_clock_whatever_a_gateway_thinks
     """P4, A10: decided in time it runs, also at a gateway whose clock is early; afterwards nobody can."""
     name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
-        async with Client.connected(hasty.url, patience_s=PATIENCE_S) as client:
+        async with Client.connected(hasty.url, timeout_s=WAIT_TIMEOUT_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in range(2)]
             first, second = [await client.question(run) for run in runs]
-            async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
+            async with httpx.AsyncClient(timeout=WAIT_TIMEOUT_S) as http:
                 path = "/context/approvals/"
                 in_time = await http.post(f"{early}{path}{first['approval_id']}", json={"all": "approve"})
                 outcomes = [await client.finished(run) for run in runs]
@@ -280,7 +280,7 @@ async def test_what_was_approved_too_late_does_not_begin_though_nobody_was_there
     """P4, A10: all agents are frozen over the expiry, and a gateway whose clock is late takes the answer."""
     name = model.play("late", [bash("echo ran > ran"), Reply(text="It did not run.")])
     with _gateway_with_clock(hasty, -300) as late:
-        async with Client.connected(late, patience_s=PATIENCE_S) as client:
+        async with Client.connected(late, timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await client.create(name)
             run_id = await client.chat(conversation, "go")
             asked = await client.question(run_id)
@@ -288,7 +288,7 @@ async def test_what_was_approved_too_late_does_not_begin_though_nobody_was_there
                 await _until(datetime.fromisoformat(asked["expires_at"]) + timedelta(seconds=1))
                 await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
             outcome = await client.finished(run_id)
-            async with httpx.AsyncClient(base_url=hasty.url, timeout=PATIENCE_S) as http:
+            async with httpx.AsyncClient(base_url=hasty.url, timeout=WAIT_TIMEOUT_S) as http:
                 files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]
 
     assert files == []
@@ -304,10 +304,10 @@ async def test_decisions_outlive_everything_and_three_days(model: ScriptedModel,
     name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
     answers = ("approve", "reject", None, None)
     async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1) as fleet:
-        async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+        async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in answers]
             asked = [(await client.question(run))["approval_id"] for run in runs]
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while await _open_at(fleet) < set(asked):
                 continue
         old = await _old(fleet, model, timedelta(days=3))
@@ -322,7 +322,7 @@ async def test_decisions_outlive_everything_and_three_days(model: ScriptedModel,
         assert await _open_at(fleet) == {*asked[2:], old}
         await _decide_over_http(fleet, asked[2], "approve")
         await _decide_over_http(fleet, asked[3], "reject")
-        async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=PATIENCE_S) as http:
+        async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=WAIT_TIMEOUT_S) as http:
             answer = await http.post(f"/context/approvals/{old}", json={"all": "approve"})
             ended = [await _ended(http, run) for run in (*runs, answer.json()["run_id"])]
 
@@ -347,13 +347,13 @@ async def _old(fleet: Fleet, model: ScriptedModel, ago: timedelta) -> str:
 
 async def _open_at(fleet: Fleet) -> set[str]:
     """The approvals that the gateway lists."""
-    answer = await fleet.http.get(f"{fleet.urls[0]}/context/approvals", timeout=PATIENCE_S)
+    answer = await fleet.http.get(f"{fleet.urls[0]}/context/approvals", timeout=WAIT_TIMEOUT_S)
     return {one["approval_id"] for one in answer.json()["items"]}
 
 
 async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None:
     url = f"{fleet.urls[0]}/context/approvals/{approval_id}"
-    decided = await fleet.http.post(url, json={"all": answer}, timeout=PATIENCE_S)
+    decided = await fleet.http.post(url, json={"all": answer}, timeout=WAIT_TIMEOUT_S)
     assert decided.status_code == 200, decided.text
 
 

@@ -19,7 +19,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.dead import StoredDeadLetter, dead_letters
 from banksman.bus.publish import durable
 from banksman.bus.timers import set_timer
-from banksman.cli.local.state import DataDir
+from banksman.cli.state import DataDir
 from banksman.contracts import subjects
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.ids import new_id, run_id_for
@@ -29,8 +29,8 @@ from banksman.runs.approvals import sign
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
 from tests.support.system import System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(180)
 """Seconds: what may pass by itself is tried for half a minute before it is buried."""
@@ -156,7 +156,7 @@ async def test_poison_among_good_work_is_buried_and_the_good_work_is_done(
             started = (await http.post(path, json={"content": "go"})).json()
         return (await client.finished(started["run_id"]))["status"]
 
-    client.patience_s = max(client.patience_s, good / 5)
+    client.timeout_s = max(client.timeout_s, good / 5)
     async with asyncio.TaskGroup() as group:
         runs = [group.create_task(run_well(number)) for number in range(good)]
         for number in range(poison):
@@ -201,7 +201,7 @@ async def test_an_answer_from_after_the_expiry_is_buried_and_the_question_can_st
     signed = sign(late, DataDir(system.data_dir).signing_key_file.read_bytes().strip())
     subject = subjects.approval_reply("local", asked["approval_id"])
     await durable(operator, subject, signed.model_dump_json(by_alias=True).encode(), msg_id=new_id("x"))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not (
             found := [one.letter async for one in dead_letters(operator) if one.letter.subject == subject]
         ):
@@ -263,7 +263,7 @@ async def test_a_request_that_cannot_be_read_is_answered_with_an_error(
     operator: Bus, path: str, kind: str
 ) -> None:
     """A19, A39: the registry answers every kind of poison in one sentence, without a traceback."""
-    answer = await operator.request(subjects.registry("tool", path), KINDS[kind]("tool", "t"), PATIENCE_S)
+    answer = await operator.request(subjects.registry("tool", path), KINDS[kind]("tool", "t"), WAIT_TIMEOUT_S)
 
     error = json.loads(answer)
     assert error["code"] in ("bad_request", "too_large")
@@ -313,7 +313,7 @@ async def test_a_dead_letter_that_somebody_else_stored_is_shown_as_far_as_it_goe
 
 
 async def until_other(bus: Bus, tenant: str, known: set[int]) -> StoredDeadLetter:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             async for one in dead_letters(bus):
                 if tenant in one.letter.subject.split(".") and one.stream_seq not in known:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.local.nats import LOCAL, LocalNats, executable
+from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.local.plan import ProcessSpec
-from banksman.cli.local.ports import free_port
-from banksman.cli.local.state import DataDir
+from banksman.cli.nats_server import executable
+from banksman.cli.ports import free_port
+from banksman.cli.state import DataDir
 from banksman.deployment import users
 from banksman.deployment.accounts import Cluster, render_config, user_names
 from banksman.deployment.keys import generate_keys

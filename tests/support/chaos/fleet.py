@@ -18,10 +18,11 @@ from typing import Self
 import httpx
 
 from banksman.bus.connection import Bus
-from banksman.cli.local.child_process import problem_of
+from banksman.cli.local.child import launched
 from banksman.cli.local.nats import LOCAL
-from banksman.cli.local.plan import Plan, ProcessSpec, Stage, launched
+from banksman.cli.local.plan import Plan, ProcessSpec, Stage
 from banksman.cli.ports import free_port
+from banksman.cli.readiness import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
@@ -139,7 +140,7 @@ class Member:
 
     async def problem(self, http: httpx.AsyncClient) -> str | None:
         """What keeps it from being ready, by its own word; None when it is."""
-        return "not running" if self._process is None else await problem_of(http, self.spec.ready_url)
+        return "not running" if self._process is None else await readiness_problem(http, self.spec.ready_url)
 
     async def ready(self, http: httpx.AsyncClient, *, wanted: bool = True, within_s: float = START_S) -> None:
         """Wait until it says that it is ready, or that it is not.

@@ -1,1 +1,1 @@
-"""A client for people on a terminal: it knows of the gateway what any client knows."""
+"""A terminal client of the gateway. It uses the same API as any other client."""

@@ -1,3 +1,5 @@
+"""The gateway that client commands use."""
+
 from __future__ import annotations
 
 import ipaddress
@@ -6,35 +8,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from banksman.cli.local.state import DataDir
+from banksman.cli.state import DataDir
 from banksman.contracts.errors import BadInput
 
 URL_VARIABLE = "BANKSMAN_GATEWAY_URL"
-TOKEN_VARIABLE = "BANKSMAN_TOKEN"  # the name of a variable
+TOKEN_VARIABLE = "BANKSMAN_TOKEN"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A gateway, and what opens it."""
+    """URL of a gateway, and the token for it."""
 
     url: str
-    """`http://host:port`, without a slash at its end."""
+    """`http://host:port`, without a trailing slash."""
     token: str | None = field(default=None, repr=False)
 
     @property
     def websocket_url(self) -> str:
-        """Where the websocket is."""
+        """URL of the websocket."""
         return f"ws{self.url.removeprefix('http')}/ws"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with every request."""
+        """Headers of every request."""
         return {"authorization": f"Bearer {self.token}"} if self.token else {}
 
     @property
     def local(self) -> bool:
-        """Whether it is this machine: no proxy stands between."""
+        """Whether the host is this machine, which no proxy serves."""
         host = urlsplit(self.url).hostname or ""
         try:
             return ipaddress.ip_address(host).is_loopback
@@ -43,10 +45,10 @@ class Address:
 
 
 def find_gateway(url: str | None = None, data_dir: Path | None = None) -> Address:
-    """The gateway to talk to: the one named, else the one that runs here, else the usual address.
+    """Return the gateway of the argument, the environment, the running system or the default, in this order.
 
     Raises:
-        BadInput: the address is none of HTTP.
+        BadInput: the URL is not an HTTP URL.
     """
     found = url or os.environ.get(URL_VARIABLE) or _running(data_dir) or DEFAULT_URL
     if urlsplit(found).scheme not in ("http", "https"):
@@ -55,7 +57,7 @@ def find_gateway(url: str | None = None, data_dir: Path | None = None) -> Addres
 
 
 def _running(data_dir: Path | None) -> str | None:
-    """The address of the system that runs here."""
+    """Return the URL of the system that runs in the data directory; None if there is none."""
     directory = data_dir or Path(os.environ.get("BANKSMAN_DATA_DIR", ".banksman"))
     instance = DataDir(directory.resolve()).running()
     return instance.url if instance else None

@@ -1,4 +1,4 @@
-"""What the client commands do."""
+"""Implementation of the client commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from banksman.cli.client.address import Address
 from banksman.cli.client.errors import GatewayRefused
 from banksman.cli.client.http import Http
 from banksman.cli.client.session import Frame, Session
-from banksman.cli.client.talk import Decide, Ending, always, ask_person, converse, follow
+from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, follow
 from banksman.cli.client.view import JsonView, TextView, View, arguments, clean
 from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
@@ -25,20 +25,20 @@ _DEMO = (
     "run `cat notes.txt && ls -la`",
     "draw a diagram",
 )
-"""What both the demo model and a real one understand."""
+"""Requests that both the demo model and language models understand."""
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 
 
 def chat(address: Address, *, conversation_id: str | None, model: str | None, assistant: str | None) -> Exit:
-    """Talk with a model, in a new conversation or one that exists."""
+    """Chat in a new or an existing conversation until Ctrl-D."""
     with Session.to(address) as session:
         if conversation_id is None:
             conversation_id = session.create(model=model, assistant=assistant)
         else:
             session.subscribe(conversation_id)
-        output.say(f"conversation {conversation_id}; Ctrl-C ends a run, Ctrl-D the chat")
-        return converse(session, conversation_id, TextView(), ask_person)
+        output.print_line(f"conversation {conversation_id}; Ctrl-C cancels a run, Ctrl-D ends the chat")
+        return chat_loop(session, conversation_id, TextView(), ask_user)
 
 
 def run(
@@ -51,37 +51,37 @@ def run(
     verdict: Literal["approve", "reject"] | None = None,
     as_json: bool = False,
 ) -> Exit:
-    """Send one message and follow its run to the end."""
+    """Send one message and follow its run until it finishes."""
     with Session.to(address) as session:
         if conversation_id is None:
             conversation_id = session.create(model=model, assistant=assistant)
             if not as_json:
-                output.complain(f"conversation {conversation_id}")
+                output.print_error(f"conversation {conversation_id}")
         else:
             session.subscribe(conversation_id)
         message = text if text != "-" else sys.stdin.read()
-        sent = session.ask("chat.send", conversation_id=conversation_id, content=message)
+        sent = session.request("chat.send", conversation_id=conversation_id, content=message)
         return follow(session, str(sent["run_id"]), _view(as_json), _decide(verdict)).exit
 
 
 def demo(address: Address, *, as_json: bool = False) -> Exit:
-    """A conversation that shows what there is: files, a command, an approval, a diagram."""
+    """Run a sample conversation: a file, a command, an approval request, a diagram."""
     view = _view(as_json, history=True)
     with Session.to(address) as session:
         conversation_id = session.create(title="A first look")
         endings: list[Ending] = []
         for text in _DEMO:
-            sent = session.ask("chat.send", conversation_id=conversation_id, content=text)
+            sent = session.request("chat.send", conversation_id=conversation_id, content=text)
             endings.append(follow(session, str(sent["run_id"]), view, always("approve")))
     if not as_json:
-        output.say(f"\nThe same in the browser: {address.url}")
+        output.print_line(f"\nThe same in the browser: {address.url}")
     return max(ending.exit for ending in endings)
 
 
 def tail(
     address: Address, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
-    """Show a conversation's events, and those to come, until Ctrl-C; a lost connection is taken up again."""
+    """Show stored and new events until Ctrl-C; reconnect when the connection is lost."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
     delay_s = _FIRST_RETRY_S
     try:
@@ -94,7 +94,7 @@ def tail(
             except Unavailable as error:
                 if not follower.subscribed:
                     raise
-                output.complain(f"{error}; trying again in {delay_s:g} s")
+                output.print_error(f"{error}; retrying in {delay_s:g} s")
                 time.sleep(delay_s)
                 delay_s = min(delay_s * 2, _LAST_RETRY_S)
     except KeyboardInterrupt:
@@ -113,16 +113,13 @@ def replay(
 
 
 def approvals(address: Address, *, as_json: bool = False) -> Exit:
-    """Show the open questions; a warning when there are any."""
-    open_questions = _open_questions(address)
-    for question in open_questions:
-        if as_json:
-            output.emit(question)
-        else:
-            _show_question(question)
-    if not open_questions and not as_json:
-        output.say("nothing waits for approval")
-    return Exit.WARNING if open_questions else Exit.OK
+    """List the open approval requests. The exit code is a warning if there are any."""
+    requests = _open_requests(address)
+    for request in requests:
+        output.print_json(request) if as_json else _show_request(request)
+    if not requests and not as_json:
+        output.print_line("no open approval requests")
+    return Exit.WARNING if requests else Exit.OK
 
 
 def decide(
@@ -134,10 +131,15 @@ def decide(
     remember: str | None = None,
     as_json: bool = False,
 ) -> Exit:
-    """Decide all calls of an approval; a warning when somebody else was first."""
-    decisions = _decisions(_question(address, approval_id), verdict, reason) if reason else None
+    """Decide all calls of an approval request. The exit code is a warning if it was decided already.
+
+    Raises:
+        NotFound: no open approval request with this id (only checked when a reason is given).
+        GatewayRefused: the gateway refuses the decision.
+    """
+    decisions = _decisions(_open_request(address, approval_id), verdict, reason) if reason else None
     with Session.to(address) as session:
-        reply = session.ask(
+        reply = session.request(
             "approval.reply",
             approval_id=approval_id,
             all=None if decisions else verdict,
@@ -146,43 +148,43 @@ def decide(
         )
     late = bool(reply.get("already_resolved"))
     if as_json:
-        output.emit(reply)
+        output.print_json(reply)
     else:
         outcome = reply.get("outcome") or f"{verdict}d".replace("rejectd", "rejected")
-        output.say(f"{'already ' if late else ''}{outcome} by {reply.get('resolved_by') or 'you'}")
+        output.print_line(f"{'already ' if late else ''}{outcome} by {reply.get('resolved_by') or 'you'}")
     return Exit.WARNING if late else Exit.OK
 
 
 def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
-    """Show the workflows by category."""
+    """List workflows by category."""
     with Http.to(address) as http:
         categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories"), "items"))
     for category in categories:
         if not as_json:
-            output.say(clean(str(category["title"])))
+            output.print_line(clean(str(category["title"])))
         for workflow in category["workflows"]:
             if as_json:
-                output.emit(workflow)
+                output.print_json(workflow)
             else:
-                output.say(f"  {workflow['name']:<24} {clean(str(workflow['description']))}")
+                output.print_line(f"  {workflow['name']:<24} {clean(str(workflow['description']))}")
     return Exit.OK
 
 
 def run_workflow(address: Address, name: str, given: list[str], *, as_json: bool = False) -> Exit:
-    """Start a workflow and follow it to its end."""
+    """Start a workflow and follow its run until it finishes."""
     with Session.to(address) as session:
-        started = session.ask("workflow.start", workflow=name, parameters=_parameters(given))
+        started = session.request("workflow.start", workflow=name, parameters=_parameters(given))
         run_id = str(started["run_id"])
         session.subscribe(conversation_of(run_id), after_seq=0)
         view = _view(as_json)
-        ending = follow(session, run_id, view, ask_person)
+        ending = follow(session, run_id, view, ask_user)
         if not as_json:
-            _show_answer(ending)
+            _show_content(ending)
         return ending.exit
 
 
 class _Follower:
-    """Shows one conversation, once each event, over any number of connections."""
+    """Shows each event of one conversation once, across reconnects."""
 
     def __init__(self, conversation_id: str, after_seq: int, detail: Detail, view: View) -> None:
         self.subscribed = False
@@ -193,7 +195,7 @@ class _Follower:
         self._view = view
 
     def subscribe(self, session: Session) -> None:
-        """Ask for everything after the last event that was shown."""
+        """Subscribe to the events after the last one that was shown."""
         head = session.subscribe(
             self._conversation_id, after_seq=self._seq, log_epoch=self._log_epoch, detail=self._detail
         )
@@ -201,7 +203,7 @@ class _Follower:
         self.subscribed = True
 
     def show_all(self, session: Session, until: Callable[[Frame], bool] | None = None) -> None:
-        """Show what comes, until a frame that ends it."""
+        """Show the conversation's frames until `until` is true for one."""
         for frame in session.frames():
             if frame.get("conversation_id") != self._conversation_id:
                 continue
@@ -229,56 +231,56 @@ def _view(as_json: bool, *, history: bool = False) -> View:
 
 
 def _decide(verdict: Literal["approve", "reject"] | None) -> Decide:
-    return always(verdict) if verdict else ask_person
+    return always(verdict) if verdict else ask_user
 
 
-def _open_questions(address: Address) -> list[Mapping[str, Any]]:
+def _open_requests(address: Address) -> list[Mapping[str, Any]]:
     with Http.to(address) as http:
         return cast(list[Mapping[str, Any]], _items(http.get("/context/approvals"), "items"))
 
 
-def _question(address: Address, approval_id: str) -> Mapping[str, Any]:
-    for question in _open_questions(address):
-        if question["approval_id"] == approval_id:
-            return question
+def _open_request(address: Address, approval_id: str) -> Mapping[str, Any]:
+    for request in _open_requests(address):
+        if request["approval_id"] == approval_id:
+            return request
     raise NotFound("open approval", approval_id)
 
 
-def _decisions(question: Mapping[str, Any], verdict: str, reason: str) -> list[dict[str, str]]:
+def _decisions(request: Mapping[str, Any], verdict: str, reason: str) -> list[dict[str, str]]:
     return [
         {"tool_call_id": item["tool_call_id"], "decision": verdict, "reason": reason}
-        for item in question["items"]
+        for item in request["items"]
     ]
 
 
-def _show_question(question: Mapping[str, Any]) -> None:
-    output.say(f"{question['approval_id']}  expires {question['expires_at']}")
-    for item in question["items"]:
-        output.say(f"    {item['name']} {arguments(item['arguments'])}")
+def _show_request(request: Mapping[str, Any]) -> None:
+    output.print_line(f"{request['approval_id']}  expires {request['expires_at']}")
+    for item in request["items"]:
+        output.print_line(f"    {item['name']} {arguments(item['arguments'])}")
 
 
-def _show_answer(ending: Ending) -> None:
+def _show_content(ending: Ending) -> None:
     if ending.content:
-        output.say(clean(ending.content))
+        output.print_line(clean(ending.content))
 
 
 def _items(body: Any, name: str) -> list[Any]:
-    """The list of that name in an answer.
+    """Return the list with this name in a response body.
 
     Raises:
-        GatewayRefused: there is none; what answers is no gateway, or of another version.
+        GatewayRefused: there is none: the server is not a gateway, or has another version.
     """
     found = cast(Mapping[str, Any], body).get(name) if isinstance(body, dict) else None
     if not isinstance(found, list):
-        raise GatewayRefused(f"the gateway's answer has no list {name!r}", None)
+        raise GatewayRefused(f"the gateway's response has no list {name!r}", None)
     return cast(list[Any], found)
 
 
 def _parameters(given: list[str]) -> dict[str, Any]:
-    """`name=value` words; a value that is JSON is taken as JSON.
+    """Parse NAME=VALUE arguments; a value that is valid JSON is read as JSON.
 
     Raises:
-        BadInput: a word has no `=`.
+        BadInput: an argument has no `=` or no name.
     """
     found: dict[str, Any] = {}
     for word in given:

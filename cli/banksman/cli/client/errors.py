@@ -1,10 +1,12 @@
+"""Errors of the client commands."""
+
 from __future__ import annotations
 
 from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 
 
 class GatewayRefused(BanksmanError):
-    """The gateway refused a request, in its own words."""
+    """The gateway refused a request; the message is the gateway's."""
 
     def __init__(self, message: str, code: str | None) -> None:
         self.code = _known(code)
@@ -12,8 +14,8 @@ class GatewayRefused(BanksmanError):
 
 
 def unreachable(url: str, why: object) -> Unavailable:
-    """Nothing answers there."""
-    return Unavailable(f"no gateway answers at {url} ({why}); `banksman up` starts one")
+    """Return the error for a URL at which no gateway responds."""
+    return Unavailable(f"no gateway responds at {url} ({why}); `banksman up` starts one")
 
 
 def _known(code: str | None) -> ErrorCode:

@@ -1,4 +1,4 @@
-"""The gateway's HTTP door."""
+"""The gateway's HTTP API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_S = 30.0
 
 
 class Http:
-    """Requests to one gateway."""
+    """HTTP client of one gateway."""
 
     def __init__(self, client: httpx.Client, address: Address) -> None:
         self._client = client
@@ -24,31 +24,33 @@ class Http:
     @classmethod
     @contextmanager
     def to(cls, address: Address) -> Generator[Http]:
-        """A client while the context is open."""
+        """Return a client that is open within the context."""
         with httpx.Client(
             base_url=address.url, headers=address.headers, timeout=_TIMEOUT_S, trust_env=not address.local
         ) as client:
             yield cls(client, address)
 
     def get(self, path: str, **query: str | int) -> Any:
-        """The JSON at a path.
+        """Return the JSON body at a path.
 
         Raises:
-            GatewayRefused: it answered with an error.
-            Unavailable: it does not answer.
+            GatewayRefused: the gateway responds with an error.
+            Unavailable: the gateway does not respond.
         """
         try:
-            answer = self._client.get(path, params=query)
+            response = self._client.get(path, params=query)
         except httpx.HTTPError as error:
             raise unreachable(self._address.url, str(error) or type(error).__name__) from error
-        if answer.is_success:
-            return answer.json()
-        raise _refused(answer)
+        if response.is_success:
+            return response.json()
+        raise _refused(response)
 
 
-def _refused(answer: httpx.Response) -> GatewayRefused:
+def _refused(response: httpx.Response) -> GatewayRefused:
     try:
-        error = cast(Mapping[str, Any], answer.json())["error"]
+        error = cast(Mapping[str, Any], response.json())["error"]
         return GatewayRefused(str(error["message"]), error.get("code"))
     except (ValueError, KeyError, TypeError):
-        return GatewayRefused(f"the gateway answered {answer.status_code} at {answer.url.path}", None)
+        return GatewayRefused(
+            f"the gateway responded with status {response.status_code} at {response.url.path}", None
+        )

@@ -1,4 +1,4 @@
-"""The gateway's websocket door, one frame after the other."""
+"""The gateway's websocket API, read frame by frame."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from banksman.contracts.frames import SUBPROTOCOL, Detail
 from banksman.contracts.ids import new_id
 
 Frame = dict[str, Any]
-"""A frame as it is on the wire."""
+"""A frame as on the wire."""
 
 _OPEN_TIMEOUT_S = 10.0
 _REPLY_TIMEOUT_S = 30.0
 
 
 class Session:
-    """One connection."""
+    """One websocket connection."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._earlier: deque[Frame] = deque()
-        """Frames that came while a reply was waited for."""
+        """Frames received while waiting for a reply."""
 
     @classmethod
     @contextmanager
     def to(cls, address: Address) -> Generator[Session]:
-        """Connect and say hello; the connection ends with the context.
+        """Connect and send `hello`; the connection closes with the context.
 
         Raises:
-            Unavailable: the gateway does not answer.
-            GatewayRefused: it does not let this client in.
+            Unavailable: the gateway does not respond.
+            GatewayRefused: the gateway refuses this client.
         """
         try:
             connection = connect(
@@ -54,20 +54,20 @@ class Session:
             )
         except InvalidStatus as error:
             code = error.response.status_code
-            raise GatewayRefused(f"the gateway answered {code} to the websocket", None) from error
+            raise GatewayRefused(f"the gateway refused the websocket with status {code}", None) from error
         except (OSError, WebSocketException) as error:
             raise unreachable(address.url, error) from error
         with connection:
             session = cls(connection)
-            session.ask("hello", client={"name": "banksman-cli"})
+            session.request("hello", client={"name": "banksman-cli"})
             yield session
 
-    def ask(self, type: str, **fields: Any) -> Frame:
-        """Send a frame and wait for its reply.
+    def request(self, type: str, **fields: Any) -> Frame:
+        """Send a frame and return its reply; fields that are None are omitted.
 
         Raises:
             GatewayRefused: the reply is an error.
-            Unavailable: the connection ended, or there was no reply in time.
+            Unavailable: the connection closed, or the reply timed out.
         """
         id = new_id("f")
         self._send({"type": type, "id": id, **{k: v for k, v in fields.items() if v is not None}})
@@ -81,10 +81,10 @@ class Session:
                 return frame
 
     def frames(self) -> Iterator[Frame]:
-        """Every frame that is no reply, as it comes, without end.
+        """Yield each frame that is not a reply, without end.
 
         Raises:
-            Unavailable: the connection ended.
+            Unavailable: the connection closed.
         """
         while True:
             yield self._earlier.popleft() if self._earlier else self._receive(None)
@@ -97,8 +97,10 @@ class Session:
         assistant: str | None = None,
         detail: Detail = "steps",
     ) -> str:
-        """Create a conversation and subscribe to it; returns its id."""
-        reply = self.ask("conversation.create", title=title, model=model, assistant=assistant, detail=detail)
+        """Create a conversation, subscribe to it and return its id."""
+        reply = self.request(
+            "conversation.create", title=title, model=model, assistant=assistant, detail=detail
+        )
         return str(reply["conversation_id"])
 
     def subscribe(
@@ -109,8 +111,8 @@ class Session:
         log_epoch: str | None = None,
         detail: Detail = "steps",
     ) -> Frame:
-        """Subscribe to a conversation; returns its head."""
-        return self.ask(
+        """Subscribe to a conversation and return its head."""
+        return self.request(
             "subscribe",
             conversation_id=conversation_id,
             after_seq=after_seq,
@@ -128,12 +130,12 @@ class Session:
         try:
             return cast(Frame, json.loads(self._connection.recv(timeout_s)))
         except TimeoutError as error:
-            raise Unavailable(f"the gateway did not answer within {timeout_s:g} s") from error
+            raise Unavailable(f"the gateway did not reply within {timeout_s:g} s") from error
         except ConnectionClosed as error:
             raise _lost(error) from error
 
 
 def _lost(error: ConnectionClosed) -> Unavailable:
     close = error.rcvd
-    reason = f"{close.code} {close.reason}".strip() if close else "without a goodbye"
+    reason = f"{close.code} {close.reason}".strip() if close else "without a close frame"
     return Unavailable(f"the gateway closed the connection ({reason})")

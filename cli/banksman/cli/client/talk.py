@@ -1,4 +1,4 @@
-"""Send a message, show what happens, ask the person what needs asking, until the run ends."""
+"""Follow runs on a terminal: show their events and decide their approval requests."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from banksman.cli.output import Exit
 
 Verdict = Literal["approve", "reject"]
 Decide = Callable[[Frame], Verdict | None]
-"""What is decided of a question; None leaves it open."""
+"""Returns the decision on an approval request; None leaves it open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended, or why it is not followed any further."""
+    """Why following a run ended."""
 
     status: str
-    """Of `run.finished`; `awaiting_approval` when a question was left open."""
+    """Status of `run.finished`; `awaiting_approval` if an approval request was left open."""
     content: str = ""
 
     @property
     def exit(self) -> Exit:
-        """What it means for the command."""
+        """The command's exit code."""
         match self.status:
             case "completed":
                 return Exit.OK
@@ -40,16 +40,16 @@ class Ending:
 
 
 def always(verdict: Verdict) -> Decide:
-    """Decide every question alike."""
-    return lambda _question: verdict
+    """Return a function that gives every approval request the same decision."""
+    return lambda _request: verdict
 
 
-def ask_person(_question: Frame) -> Verdict | None:
-    """Ask on the terminal; nobody there leaves the question open."""
+def ask_user(_request: Frame) -> Verdict | None:
+    """Ask the user on the terminal; without a terminal, leave the approval request open."""
     if not sys.stdin.isatty():
         return None
     while True:
-        match input("approve? [y/n, empty leaves it open] ").strip().lower():
+        match input("approve? [y/n, Enter leaves it open] ").strip().lower():
             case "y" | "yes":
                 return "approve"
             case "n" | "no":
@@ -61,18 +61,18 @@ def ask_person(_question: Frame) -> Verdict | None:
 
 
 def follow(session: Session, run_id: str, view: View, decide: Decide) -> Ending:
-    """Show a run until it ends, or a question is left open. Ctrl-C cancels the run.
+    """Show a run until it finishes or an approval request is left open. Ctrl-C cancels the run.
 
     Raises:
-        Unavailable: the connection ended; the run goes on.
-        GatewayRefused: a decision was not accepted.
+        Unavailable: the connection closed; the run continues.
+        GatewayRefused: the gateway refuses a decision.
     """
     while True:
         try:
             return _follow(session, run_id, view, decide)
         except KeyboardInterrupt:
-            output.complain("\ncancelling the run")
-            session.ask("run.cancel", run_id=run_id, reason="the user pressed Ctrl-C")
+            output.print_error("\ncancelling the run")
+            session.request("run.cancel", run_id=run_id, reason="the user pressed Ctrl-C")
 
 
 def _follow(session: Session, run_id: str, view: View, decide: Decide) -> Ending:
@@ -87,29 +87,29 @@ def _follow(session: Session, run_id: str, view: View, decide: Decide) -> Ending
                 return Ending(str(frame["data"]["status"]), str(frame["data"].get("content") or ""))
             case _:
                 continue
-    raise AssertionError("frames end only by an exception")
+    raise AssertionError("frames() ends only with an exception")
 
 
-def _decided(session: Session, question: Frame, decide: Decide) -> bool:
-    """Have a question decided; False when it is left open."""
-    verdict = decide(question)
+def _decided(session: Session, request: Frame, decide: Decide) -> bool:
+    """Decide an approval request; return False if it is left open."""
+    verdict = decide(request)
     if verdict is None:
-        output.complain(f"waits for: banksman approve {question['approval_id']}")
+        output.print_error(f"waiting for: banksman approve {request['approval_id']}")
         return False
-    session.ask("approval.reply", approval_id=question["approval_id"], all=verdict)
+    session.request("approval.reply", approval_id=request["approval_id"], all=verdict)
     return True
 
 
-def converse(session: Session, conversation_id: str, view: View, decide: Decide) -> Exit:
-    """Take messages from the terminal, one after the other, until there are no more."""
+def chat_loop(session: Session, conversation_id: str, view: View, decide: Decide) -> Exit:
+    """Read messages from the terminal and follow their runs, until the end of input."""
     with contextlib.suppress(ImportError):
-        importlib.import_module("readline")  # line editing in `input`
+        importlib.import_module("readline")  # enables line editing in `input`
     while True:
         try:
             text = input("> ").strip()
         except (EOFError, KeyboardInterrupt):
-            output.say()
+            output.print_line()
             return Exit.OK
         if text:
-            sent = session.ask("chat.send", conversation_id=conversation_id, content=text)
+            sent = session.request("chat.send", conversation_id=conversation_id, content=text)
             follow(session, str(sent["run_id"]), view, decide)

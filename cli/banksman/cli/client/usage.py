@@ -1,4 +1,4 @@
-"""`banksman usage`: what the tenant consumed of what it may."""
+"""`banksman usage`: consumption and limits of the tenant."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from banksman.contracts.wire import parse
 
 
 def usage(address: Address, *, as_json: bool = False) -> Exit:
-    """Show what was consumed today and this month; a warning when a bound is reached."""
+    """Show the usage of today and this month. The exit code is a warning if a limit is reached."""
     with Http.to(address) as http:
-        report = parse(UsageReport, http.get("/context/usage"), what="the gateway's answer")
+        report = parse(UsageReport, http.get("/context/usage"), what="the gateway's response")
     if as_json:
-        output.emit(report.model_dump(mode="json"))
+        output.print_json(report.model_dump(mode="json"))
     else:
         for window in report.windows:
-            output.say(_line(window))
-    return Exit.WARNING if any(map(_used_up, report.windows)) else Exit.OK
+            output.print_line(_line(window))
+    return Exit.WARNING if any(map(_exhausted, report.windows)) else Exit.OK
 
 
 def _line(window: UsageWindow) -> str:
@@ -29,11 +29,11 @@ def _line(window: UsageWindow) -> str:
     return f"{window.window:<5}  {window.requests:,} requests  {tokens}  {cost}  until {until}"
 
 
-def _of(most: float | None, form: str) -> str:
-    return "" if most is None else f" of {most:{form}}"
+def _of(limit: float | None, form: str) -> str:
+    return "" if limit is None else f" of {limit:{form}}"
 
 
-def _used_up(window: UsageWindow) -> bool:
+def _exhausted(window: UsageWindow) -> bool:
     tokens = window.input_tokens + window.output_tokens
     return (window.max_tokens is not None and tokens >= window.max_tokens) or (
         window.max_cost_usd is not None and window.cost_usd >= window.max_cost_usd

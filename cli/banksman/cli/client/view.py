@@ -1,4 +1,4 @@
-"""Events as people read them on a terminal, or as JSON."""
+"""Output of events: text for a terminal, or JSON."""
 
 from __future__ import annotations
 
@@ -15,33 +15,37 @@ _CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
 
 
 class View(Protocol):
-    """Shows frames."""
+    """Prints frames."""
 
     def show(self, frame: Frame) -> None:
-        """Show one frame; frames of unknown types are left out."""
+        """Print a frame; ignore unknown types."""
         ...
 
 
 class JsonView:
-    """Every frame as it came."""
+    """Prints frames unchanged."""
 
     def show(self, frame: Frame) -> None:
-        """One line of JSON."""
-        output.emit(frame)
+        """Print a frame as one line of JSON."""
+        output.print_json(frame)
 
 
 class TextView:
-    """Text as it is written, and a line for each step."""
+    """Prints the text of messages as it is streamed, and a line for each step."""
 
     def __init__(self, *, history: bool = False) -> None:
-        """`history` shows the user's messages too: whoever follows has not typed them."""
+        """Create a view.
+
+        Args:
+            history: Print the user's messages too, for a reader who did not type them.
+        """
         self._history = history
         self._written: dict[str, int] = {}
-        """Characters of each message that are on the screen already."""
+        """Number of printed characters by message id."""
         self._open_line = False
 
     def show(self, frame: Frame) -> None:
-        """Show one frame."""
+        """Print a frame."""
         data: Frame = frame.get("data") or {}
         match frame["type"]:
             case "message.delta":
@@ -55,9 +59,9 @@ class TextView:
             case "tool_call.completed":
                 self._line(f"  {_result(data)}")
             case "protocol.retry":
-                self._line(f"· asked the model again: {clean(str(data.get('error')))}")
+                self._line(f"· retried the model request: {clean(str(data.get('error')))}")
             case "approval.requested":
-                self._question(data)
+                self._request(data)
             case "approval.resolved":
                 self._line(f"· approval {data['outcome']} by {clean(str(data.get('by')))}")
             case "workflow.progress":
@@ -83,7 +87,7 @@ class TextView:
         self._write(clean(text[self._written.pop(str(data["message_id"]), 0) :]))
         self._end_line()
 
-    def _question(self, data: Frame) -> None:
+    def _request(self, data: Frame) -> None:
         self._line(f"? approval {data['approval_id']}")
         for item in data["items"]:
             self._line(f"    {item['name']} {arguments(item['arguments'])}")
@@ -97,7 +101,7 @@ class TextView:
 
     def _line(self, text: str) -> None:
         self._end_line()
-        output.say(text)
+        output.print_line(text)
 
     def _write(self, text: str) -> None:
         if text:
@@ -107,12 +111,12 @@ class TextView:
 
     def _end_line(self) -> None:
         if self._open_line:
-            output.say()
+            output.print_line()
             self._open_line = False
 
 
 def clean(text: str) -> str:
-    """Text without what could steer a terminal or turn the direction of writing: those are shown escaped."""
+    """Return the text with characters escaped that control a terminal or change the writing direction."""
     return "".join(
         repr(character)[1:-1]
         if unicodedata.category(character) in _CONTROL and character not in "\n\t"
@@ -122,7 +126,7 @@ def clean(text: str) -> str:
 
 
 def arguments(value: Any) -> str:
-    """A call's arguments in full, on one line."""
+    """Return a call's arguments in full, on one line."""
     return clean(json.dumps(value, ensure_ascii=False))
 
 
@@ -140,7 +144,7 @@ def _result(data: Frame) -> str:
 
 
 def _readable(content: Any) -> str:
-    """A result as text: what a command wrote and how it ended, else the text or the JSON."""
+    """Return a result as text: output and exit code of a command, otherwise the text or the JSON."""
     if not isinstance(content, dict):
         return str(content)
     result = cast(Frame, content)

@@ -1,1 +1,1 @@
-"""The whole system on one machine: nats-server and every service, kept alive by one process."""
+"""The whole system on one machine: nats-server and all services, supervised by one process."""

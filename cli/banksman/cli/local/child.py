@@ -1,7 +1,8 @@
-"""Becomes another program that dies with the process that started it.
+"""Launches a program that the kernel kills when its parent process dies.
 
-`python -I -S child.py PARENT_PID COMMAND…` runs by its path, without site packages, so that it costs
-a few milliseconds. The wish to die with the parent outlives exec, and no other way survives its `kill -9`.
+`python -I -S child.py PARENT_PID COMMAND…` runs by its path and without site packages, so that it costs a few
+milliseconds. PR_SET_PDEATHSIG survives exec, and it is the only way to survive a `kill -9` of the parent
+without leaving orphans (https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html).
 """
 
 import ctypes
@@ -12,12 +13,17 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
+def launched(command: tuple[str, ...], parent: int) -> tuple[str, ...]:
+    """Return the command line that runs `command` and binds its life to the process `parent`."""
+    return (sys.executable, "-I", "-S", __file__, str(parent), *command)
+
+
 def main() -> None:
-    """Ask the kernel for the parent's fate, and become the command."""
+    """Set the parent-death signal and exec the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have died before the wish was heard.
+    # A parent that died before prctl sends no signal.
     if os.getppid() != parent:
         sys.exit(1)
     os.execvp(command[0], command)

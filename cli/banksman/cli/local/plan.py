@@ -1,4 +1,4 @@
-"""Which processes make up the system, and what each is told: no more than it needs."""
+"""The processes of a system, and the environment that each of them needs, and no more."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
-from banksman.cli.local.nats import SERVER_ENVIRONMENT, SERVER_VARIABLES, LocalNats
-from banksman.cli.local.ports import free_port
-from banksman.cli.local.settings import UpSettings
+from banksman.cli.local.nats import LocalNats
+from banksman.cli.nats_server import SERVER_ENVIRONMENT, SERVER_VARIABLES
+from banksman.cli.ports import free_port
+from banksman.cli.settings import UpSettings
 from banksman.deployment import users
 
 
 class Stage(IntEnum):
-    """The order in which processes end: those that take work in before those that do it."""
+    """Order in which processes stop: those that accept work before those that do it."""
 
     GATEWAY = 1
     AGENT = 2
@@ -35,24 +35,26 @@ class ProcessSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     ready_url: str
-    """Answers 200 once the process is ready."""
+    """Responds with 200 when the process is ready."""
     needed: bool = True
-    """False when the system is of use without it."""
+    """False if the system is useful without it."""
 
 
-_EVERYBODY = (
+_COMMON = (
     "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONUNBUFFERED",
     "BANKSMAN_CONFIG", "BANKSMAN_ALLOW_WEAK_DURABILITY",
 )  # fmt: skip
-_CALLS_OUT = (
+_OUTGOING = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
     "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
-_OFFER = (
+_PROMPT = (
     "BANKSMAN_AGENT__TOOLS_ENABLED", "BANKSMAN_AGENT__PROMPT_BUDGET_TOKENS",
     "BANKSMAN_AGENT__MAX_OFFERED_TOOLS",
 )  # fmt: skip
+"""Settings of agents that the gateway needs too, to render the same prompt."""
 _DOCKER = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
+_NOTICES = "BANKSMAN_GATEWAY__NOTICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,104 +65,96 @@ class Plan:
     nats: LocalNats
     gateway_port: int
     inherited: Mapping[str, str]
-    """The environment that `up` was started with."""
+    """Environment of `banksman up`."""
     without: frozenset[str] = frozenset()
-    """Services that are left out."""
+    """Services that are not started."""
     sandbox: str | None = None
-    """The tool-runner's sandbox, where it is not the usual one."""
+    """Sandbox of the tool-runner; None for its default."""
     notices: tuple[str, ...] = ()
-    """Sentences that people should see on the page."""
+    """Sentences that the page shows to users."""
 
     @property
     def url(self) -> str:
-        """Where people go; a gateway on all interfaces is reached over loopback too."""
+        """URL of the gateway. For a gateway that listens on all interfaces, the loopback address."""
         host = self.settings.gateway.host
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}"
 
     def server(self) -> ProcessSpec:
-        """nats-server, which everything else waits for."""
-        return ProcessSpec(
-            "nats",
-            Stage.NATS,
-            self.nats.command,
-            {**SERVER_ENVIRONMENT, **self._pick((*_EVERYBODY, *SERVER_VARIABLES))},
-            f"{self.nats.monitoring_url}/healthz",
-        )
+        """Return the process of nats-server. All others start after it is ready."""
+        environment = {**SERVER_ENVIRONMENT, **self._pick((*_COMMON, *SERVER_VARIABLES))}
+        ready_url = f"{self.nats.monitoring_url}/healthz"
+        return ProcessSpec("nats", Stage.NATS, self.nats.command, environment, ready_url)
 
     def services(self) -> tuple[ProcessSpec, ...]:
-        """Every process but nats-server."""
-        model_server = self._model_server() if self._runs("model-server") and self.settings.demo else None
-        demo_url = f"{model_server.ready_url.removesuffix('/readyz')}/v1" if model_server else None
-        chosen = [model_server] if model_server else []
-        return (*chosen, *self._on_the_bus(demo_url))
+        """Return all processes except nats-server."""
+        return tuple(self._services())
 
-    def _on_the_bus(self, demo_url: str | None) -> Iterator[ProcessSpec]:
-        models = {**self._models(demo_url), **self._pick((), prefixes=("BANKSMAN_TENANTS__",))}
-        signs = {"BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file)}
-        if self._runs("workflows"):
-            yield self._service("workflows", Stage.WORKFLOWS, user=users.WORKFLOWS)
-        if self._runs("tool-runner"):
+    def _services(self) -> Iterator[ProcessSpec]:
+        models = self._pick((), "BANKSMAN_MODELS__", "BANKSMAN_TENANTS__")
+        models["BANKSMAN_APPROVALS__SIGNING_KEY_FILE"] = str(self.nats.data.signing_key_file)
+        if self._includes("model-server") and self.settings.demo:
+            model_server = self._model_server()
+            models["BANKSMAN_MODELS__DEMO_BASE_URL"] = f"{model_server.ready_url.removesuffix('/readyz')}/v1"
+            yield model_server
+        if self._includes("workflows"):
+            yield self._service("workflows", Stage.WORKFLOWS, users.WORKFLOWS, {})
+        if self._includes("tool-runner"):
+            sandbox = {"BANKSMAN_TOOL_RUNNER__SANDBOX": self.sandbox} if self.sandbox else {}
+            inherited = self._pick(_DOCKER)
             yield self._service(
-                "tool-runner",
-                Stage.TOOL_RUNNER,
-                user=users.TOOL_RUNNER,
-                told={"BANKSMAN_TOOL_RUNNER__SANDBOX": self.sandbox} if self.sandbox else {},
-                inherits=_DOCKER,
-                needed=False,
+                "tool-runner", Stage.TOOL_RUNNER, users.TOOL_RUNNER, inherited | sandbox, needed=False
             )
-        for number in range(1, self.settings.local.agents + 1) if self._runs("agent") else ():
-            yield self._service(
-                "agent",
-                Stage.AGENT,
-                name=f"agent-{number}",
-                user=users.AGENT,
-                told={**models, **signs, "BANKSMAN_AGENT__DEFAULT_MODEL": self.settings.default_model},
-                inherits=_CALLS_OUT,
-            )
-        if self._runs("gateway"):
-            yield self._service(
-                "gateway",
-                Stage.GATEWAY,
-                user=users.GATEWAY,
-                told={**models, **signs, **self._gateway()},
-                inherits=_CALLS_OUT,
-            )
+        outgoing = self._pick(_OUTGOING)
+        default_model = self.settings.default_model
+        for number in range(1, self.settings.local.agents + 1) if self._includes("agent") else ():
+            chosen = {"BANKSMAN_AGENT__DEFAULT_MODEL": default_model}
+            own = outgoing | models | chosen
+            yield self._service("agent", Stage.AGENT, users.AGENT, own, name=f"agent-{number}")
+        if self._includes("gateway"):
+            chosen = {"BANKSMAN_GATEWAY__DEFAULT_MODEL": default_model}
+            own = outgoing | models | chosen | self._gateway()
+            yield self._service("gateway", Stage.GATEWAY, users.GATEWAY, own)
 
     def _service(
         self,
         service: str,
         stage: Stage,
-        *,
         user: str,
+        own: Mapping[str, str],
+        *,
         name: str | None = None,
-        told: Mapping[str, str] | None = None,
-        inherits: tuple[str, ...] = (),
         needed: bool = True,
     ) -> ProcessSpec:
+        """Return the process of a service that connects to NATS; `own` wins over inherited variables."""
         port = free_port()
         section = f"BANKSMAN_{service.upper().replace('-', '_')}__"
         environment = {
-            **self._pick((*_EVERYBODY, *inherits), prefixes=("LC_", "BANKSMAN_LOG__", section)),
+            **self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", section),
             **self._connection("BANKSMAN_NATS__", user),
-            **(told or {}),
+            **own,
             "BANKSMAN_DATA_DIR": str(self.nats.data.path),
             f"{section}HEALTH_PORT": str(port),
         }
-        return ProcessSpec(
-            name or service, stage, _banksman(service), environment, _ready_url(port), needed=needed
-        )
+        command = _banksman(service)
+        return ProcessSpec(name or service, stage, command, environment, _ready_url(port), needed=needed)
 
     def _model_server(self) -> ProcessSpec:
         port = free_port()
-        environment = self._pick(_EVERYBODY, prefixes=("LC_", "BANKSMAN_LOG__", "BANKSMAN_MODEL_SERVER__"))
-        return ProcessSpec(
-            "model-server",
-            Stage.MODEL_SERVER,
-            (*_banksman("model-server"), "--host", "127.0.0.1", "--port", str(port)),
-            environment,
-            _ready_url(port),
-        )
+        command = (*_banksman("model-server"), "--host", "127.0.0.1", "--port", str(port))
+        environment = self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", "BANKSMAN_MODEL_SERVER__")
+        return ProcessSpec("model-server", Stage.MODEL_SERVER, command, environment, _ready_url(port))
+
+    def _gateway(self) -> dict[str, str]:
+        # Notices that the operator has set replace ours.
+        keep = _NOTICES in self.inherited or not self.notices
+        return {
+            **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
+            **self._pick(_PROMPT),
+            **({} if keep else {_NOTICES: json.dumps(self.notices)}),
+            "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
+            "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
+        }
 
     def _connection(self, section: str, user: str) -> dict[str, str]:
         return {
@@ -169,35 +163,15 @@ class Plan:
             f"{section}MONITORING_URL": self.nats.monitoring_url,
         }
 
-    def _models(self, demo_url: str | None) -> dict[str, str]:
-        return {
-            **self._pick((), prefixes=("BANKSMAN_MODELS__",)),
-            **({"BANKSMAN_MODELS__DEMO_BASE_URL": demo_url} if demo_url else {}),
-        }
-
-    def _gateway(self) -> dict[str, str]:
-        return {
-            **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
-            "BANKSMAN_GATEWAY__DEFAULT_MODEL": self.settings.default_model,
-            **self._pick(_OFFER),
-            **self._notices(),
-            "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
-            "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
-        }
-
-    def _notices(self) -> dict[str, str]:
-        """Ours, unless the operator has sentences of their own for the page."""
-        variable = "BANKSMAN_GATEWAY__NOTICES"
-        return {} if variable in self.inherited or not self.notices else {variable: json.dumps(self.notices)}
-
-    def _runs(self, service: str) -> bool:
+    def _includes(self, service: str) -> bool:
         return service not in self.without
 
-    def _pick(self, names: tuple[str, ...], prefixes: tuple[str, ...] = ()) -> dict[str, str]:
+    def _pick(self, names: tuple[str, ...], *prefixes: str) -> dict[str, str]:
+        """Return the inherited variables with these names or prefixes."""
         return {
             name: value
             for name, value in self.inherited.items()
-            if name in names or name.startswith(prefixes or ("\0",))
+            if name in names or name.startswith(prefixes)
         }
 
 
@@ -207,11 +181,3 @@ def _banksman(service: str) -> tuple[str, ...]:
 
 def _ready_url(port: int) -> str:
     return f"http://127.0.0.1:{port}/readyz"
-
-
-LAUNCHER = Path(__file__).with_name("child.py")
-
-
-def launched(command: tuple[str, ...], parent: int) -> tuple[str, ...]:
-    """The command behind the launcher that binds its life to `parent`."""
-    return (sys.executable, "-I", "-S", str(LAUNCHER), str(parent), *command)

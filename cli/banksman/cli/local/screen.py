@@ -1,11 +1,11 @@
-"""What `banksman up` shows: lines for people, with what is waited for on a terminal, or JSON."""
+"""Output of `banksman up`: lines, and on a terminal a status line; or JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,139 +14,68 @@ from rich.status import Status
 from banksman.cli import output
 
 
-class Screen(Protocol):
-    """Where `up` tells what happens."""
+class Screen:
+    """Prints the events of the supervisor."""
 
-    def waiting(self, names: Iterable[str]) -> None:
-        """These are not ready yet; none any more when there are no names."""
-        ...
+    def __init__(self, *, json: bool = False) -> None:
+        """Choose the format.
 
-    def ready(self, name: str, after_s: float, *, again: bool = False) -> None:
-        """A process is ready, so many seconds after its start."""
-        ...
-
-    def not_ready(self, name: str, reason: str) -> None:
-        """A process did not get ready in time."""
-        ...
-
-    def ended(self, name: str, how: str, again_in_s: float) -> None:
-        """A process ended though nobody told it to, and starts again."""
-        ...
-
-    def stopped(self, name: str) -> None:
-        """A process ended as it was told to."""
-        ...
-
-    def warning(self, name: str, text: str) -> None:
-        """A process logged a warning or an error."""
-        ...
-
-    def up(self, facts: dict[str, Any], notices: Iterable[str]) -> None:
-        """Start-up is over."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something else that a person should know."""
-        ...
-
-
-class PlainScreen:
-    """Lines; on a terminal the last one says what is waited for."""
-
-    def __init__(self) -> None:
+        Args:
+            json: Print each event as one JSON object on a line: `event`, `process` and its facts.
+        """
+        self._json = json
         self._console = Console(highlight=False, soft_wrap=True)
         self._status: Status | None = None
 
-    def waiting(self, names: Iterable[str]) -> None:
-        """Show what is waited for, where the line can be taken back."""
-        text = ", ".join(names)
-        if not self._console.is_terminal:
-            return
-        if not text:
-            self._clear()
-        elif self._status is None:
-            self._status = self._console.status(f"waiting for {text}")
-            self._status.start()
-        else:
-            self._status.update(f"waiting for {text}")
+    def report(self, event: str, process: str | None = None, **facts: Any) -> None:
+        """Print an event.
 
-    def ready(self, name: str, after_s: float, *, again: bool = False) -> None:
-        """A green line."""
-        self._line(f"  [green]✓[/] {name:<13} ready {'again ' if again else ''}after {after_s:.1f} s")
-
-    def not_ready(self, name: str, reason: str) -> None:
-        """A red line."""
-        self._line(f"  [red]✗[/] {name:<13} not ready: {escape(reason)}")
-
-    def ended(self, name: str, how: str, again_in_s: float) -> None:
-        """A red line."""
-        self._line(f"  [red]✗[/] {name:<13} {escape(how)}; starts again in {again_in_s:g} s")
-
-    def stopped(self, name: str) -> None:
-        """A line."""
-        self._line(f"    {name:<13} ended")
-
-    def warning(self, name: str, text: str) -> None:
-        """A yellow line."""
-        self._line(f"  [yellow]![/] {name:<13} {escape(text)}")
-
-    def up(self, facts: dict[str, Any], notices: Iterable[str]) -> None:
-        """The address, last, where it is seen."""
-        self._clear()
-        for notice in notices:
-            self._line(f"  {escape(notice)}")
-        self._line(f"\n  Banksman is ready at [bold]{facts['url']}[/]  (Ctrl-C ends it)\n")
-
-    def note(self, text: str) -> None:
-        """A line."""
-        self._line(f"  {escape(text)}")
-
-    def _line(self, text: str) -> None:
-        # The terminal may be gone by now; what runs must still end in order.
+        Args:
+            event: One of `ready`, `not_ready`, `ended`, `stopped`, `warning`, `note`, `up`.
+            process: Name of the process that it is about.
+            facts: Details; `_line` lists those of each event.
+        """
+        # The terminal may be closed already; the shutdown must continue.
         with contextlib.suppress(OSError):
-            self._console.print(text)
+            if self._json:
+                output.print_json({"event": event, **({"process": process} if process else {}), **facts})
+                return
+            if event == "up":
+                self.waiting(())
+            self._console.print(_line(event, process or "", facts))
             sys.stdout.flush()
 
-    def _clear(self) -> None:
-        if self._status is not None:
+    def waiting(self, names: Sequence[str]) -> None:
+        """Show the processes that are not ready in the status line; without names, remove it."""
+        text = f"waiting for {', '.join(names)}"
+        if self._json or not self._console.is_terminal:
+            return
+        if self._status is not None and not names:
             self._status.stop()
             self._status = None
+        elif self._status is not None:
+            self._status.update(text)
+        elif names:
+            self._status = self._console.status(text)
+            self._status.start()
 
 
-class JsonScreen:
-    """One JSON object a line."""
-
-    def waiting(self, names: Iterable[str]) -> None:
-        """Nothing: what is ready will be told."""
-
-    def ready(self, name: str, after_s: float, *, again: bool = False) -> None:
-        """`{"event": "ready", …}`."""
-        self._emit("ready", process=name, after_s=round(after_s, 3), again=again)
-
-    def not_ready(self, name: str, reason: str) -> None:
-        """`{"event": "not_ready", …}`."""
-        self._emit("not_ready", process=name, reason=reason)
-
-    def ended(self, name: str, how: str, again_in_s: float) -> None:
-        """`{"event": "ended", …}`."""
-        self._emit("ended", process=name, how=how, again_in_s=again_in_s)
-
-    def stopped(self, name: str) -> None:
-        """`{"event": "stopped", …}`."""
-        self._emit("stopped", process=name)
-
-    def warning(self, name: str, text: str) -> None:
-        """`{"event": "warning", …}`."""
-        self._emit("warning", process=name, text=text)
-
-    def up(self, facts: dict[str, Any], notices: Iterable[str]) -> None:
-        """`{"event": "up", …}`."""
-        self._emit("up", **facts, notices=list(notices))
-
-    def note(self, text: str) -> None:
-        """`{"event": "note", …}`."""
-        self._emit("note", text=text)
-
-    def _emit(self, event: str, **facts: Any) -> None:
-        with contextlib.suppress(OSError):
-            output.emit({"event": event, **facts})
+def _line(event: str, process: str, facts: Mapping[str, Any]) -> str:
+    name = f"{process:<13}"
+    match event:
+        case "ready":
+            again = "again " if facts["again"] else ""
+            return f"  [green]✓[/] {name} ready {again}after {facts['after_s']:.1f} s"
+        case "not_ready":
+            return f"  [red]✗[/] {name} not ready: {escape(facts['reason'])}"
+        case "ended":
+            return f"  [red]✗[/] {name} {escape(facts['how'])}; restarts in {facts['again_in_s']:g} s"
+        case "stopped":
+            return f"    {name} stopped"
+        case "warning":
+            return f"  [yellow]![/] {name} {escape(facts['text'])}"
+        case "up":
+            notices = "".join(f"  {escape(notice)}\n" for notice in facts["notices"])
+            return f"{notices}\n  Banksman is ready at [bold]{facts['url']}[/]  (Ctrl-C stops it)\n"
+        case _:
+            return f"  {escape(facts['text'])}"

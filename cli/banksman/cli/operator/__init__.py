@@ -1,1 +1,1 @@
-"""Commands for operators: streams, integrity, backup, dead letters, keys, doctor."""
+"""Commands for operators: streams, integrity, backup and restore, dead letters, keys, settings, doctor."""

@@ -1,4 +1,4 @@
-"""`banksman doctor`: what of this machine and of the running system needs a look, and what to do about it."""
+"""`banksman doctor`: check this machine and the running system, and name a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 import ctypes.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -17,18 +16,18 @@ from typing import assert_never
 import httpx
 
 from banksman.cli import models, output
-from banksman.cli.local.child_process import problem_of
-from banksman.cli.local.nats import executable
-from banksman.cli.operator.operate import Operator
+from banksman.cli.nats_server import executable
+from banksman.cli.operator.access import broker_access
 from banksman.cli.output import Exit
+from banksman.cli.ports import bind_error
+from banksman.cli.readiness import readiness_problem
 from banksman.cli.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
+from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, Instance
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
 from banksman.runtime.settings import load
-from banksman.tool_runner.sandbox.cgroups import NotDelegated, examine
-from banksman.tool_runner.workspaces.beneath import kernel_keeps_beneath
 
 _NEEDED_PYTHON = (3, 11)
 _LOW_DISK_BYTES = 2 * 1024**3
@@ -37,20 +36,21 @@ _NO_DISK_BYTES = 200 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     level: Exit
     seen: str
+    """What was found."""
     remedy: str | None = None
-    """What to do; None when all is well."""
+    """What to do; None if nothing needs to be done."""
 
 
 def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Look at everything, and say what was found.
+    """Run all checks and print their results; the exit code is the worst level.
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: a setting is invalid.
     """
     models.adopt_vendor_names(os.environ)
     settings = load(UpSettings)
@@ -71,10 +71,10 @@ def _machine(data: DataDir) -> Iterator[Finding]:
 def _system(settings: UpSettings, data: DataDir, data_dir: Path | None) -> Iterator[Finding]:
     running = data.running()
     if running is None:
-        yield Finding("system", Exit.OK, f"nothing runs in {data.path}; `banksman up` starts it")
+        yield Finding("system", Exit.OK, f"not running in {data.path}; `banksman up` starts it")
         yield _port(settings)
         return
-    yield Finding("system", Exit.OK, f"runs at {running.url} (pid {running.supervisor.pid})")
+    yield Finding("system", Exit.OK, f"running at {running.url} (pid {running.supervisor.pid})")
     yield from asyncio.run(_readiness(running))
     yield _streams(data_dir)
 
@@ -92,11 +92,11 @@ def _sandbox() -> Iterator[Finding]:
         case "bwrap":
             yield from _bubblewrap()
         case "docker" if docker_usable():
-            said = choice.notice or "tools run in Docker containers"
-            yield Finding("sandbox", Exit.OK, f"a Docker engine answers; {said}")
+            notice = choice.notice or "tools run in Docker containers"
+            yield Finding("sandbox", Exit.OK, f"a Docker engine responds; {notice}")
         case "docker":
             yield Finding(
-                "sandbox", Exit.WARNING, "no Docker engine answers: tools are off", "start a Docker engine"
+                "sandbox", Exit.WARNING, "no Docker engine responds: tools are off", "start a Docker engine"
             )
         case "none":
             yield Finding("sandbox", Exit.WARNING, "no bubblewrap and no Docker: tools are off", remedy())
@@ -105,7 +105,7 @@ def _sandbox() -> Iterator[Finding]:
 
 
 def _bubblewrap() -> Iterator[Finding]:
-    """What bubblewrap needs, each with its remedy."""
+    """Check what the tool-runner needs for its bubblewrap sandbox."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         yield Finding("sandbox", Exit.WARNING, "no bubblewrap: tools are off", remedy())
@@ -114,10 +114,11 @@ def _bubblewrap() -> Iterator[Finding]:
     if problem := bwrap_problem():
         yield Finding("user namespaces", Exit.WARNING, problem, _allow_namespaces())
     else:
-        yield Finding("user namespaces", Exit.OK, "bubblewrap makes its sandbox")
+        yield Finding("user namespaces", Exit.OK, "bubblewrap can create its sandbox")
     yield _libseccomp()
-    yield _paths()
-    yield _command_limits()
+    checks: Mapping[str, str] = service_module("tool-runner", "machine").checks()
+    for name, seen in checks.items():
+        yield Finding(name, Exit.OK, seen)
 
 
 def _allow_namespaces() -> str:
@@ -141,21 +142,6 @@ def _libseccomp() -> Finding:
     return Finding("libseccomp", Exit.OK, "found")
 
 
-def _paths() -> Finding:
-    if kernel_keeps_beneath():
-        return Finding("files", Exit.OK, "the kernel keeps paths inside a workspace (openat2)")
-    return Finding("files", Exit.OK, "paths are walked one name at a time: openat2 is missing")
-
-
-def _command_limits() -> Finding:
-    """What a runner started from here would limit commands by."""
-    try:
-        own, controllers = examine()
-    except NotDelegated as reason:
-        return Finding("command limits", Exit.OK, f"rlimits and watchdogs ({reason})")
-    return Finding("command limits", Exit.OK, f"cgroup v2 at {own}: {', '.join(sorted(controllers))}")
-
-
 def _nats_server() -> Finding:
     try:
         version = subprocess.run([executable(), "--version"], capture_output=True, text=True, check=True)
@@ -171,27 +157,24 @@ def _disk(data: DataDir) -> Finding:
     if free > _LOW_DISK_BYTES:
         return Finding("disk", Exit.OK, seen)
     level = Exit.WARNING if free > _NO_DISK_BYTES else Exit.CRITICAL
-    return Finding("disk", level, seen, "free some, or set BANKSMAN_DATA_DIR to another volume")
+    return Finding("disk", level, seen, "free disk space, or set BANKSMAN_DATA_DIR to another volume")
 
 
 def _port(settings: UpSettings) -> Finding:
     host, port = settings.gateway.host, settings.gateway.port
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            seen = f"{host}:{port}: {error.strerror}"
-            return Finding("port", Exit.WARNING, seen, "choose another with BANKSMAN_GATEWAY__PORT")
+    if error := bind_error(host, port, reuse=True):
+        seen = f"{host}:{port}: {error.strerror}"
+        return Finding("port", Exit.WARNING, seen, "choose another port with BANKSMAN_GATEWAY__PORT")
     return Finding("port", Exit.OK, f"{host}:{port} is free")
 
 
 async def _readiness(running: Instance) -> list[Finding]:
     async with httpx.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
-        asked = {
-            name: group.create_task(problem_of(http, ready_url)) for name, ready_url in running.health.items()
+        problems = {
+            name: group.create_task(readiness_problem(http, ready_url))
+            for name, ready_url in running.health.items()
         }
-    return [_of_process(name, task.result()) for name, task in asked.items()]
+    return [_of_process(name, task.result()) for name, task in problems.items()]
 
 
 def _of_process(name: str, problem: str | None) -> Finding:
@@ -202,20 +185,20 @@ def _of_process(name: str, problem: str | None) -> Finding:
 
 def _streams(data_dir: Path | None) -> Finding:
     try:
-        found = asyncio.run(Operator(data_dir).in_each(verify))
-        full = asyncio.run(Operator(data_dir).in_each(nearly_full))
+        found = asyncio.run(broker_access(data_dir).in_each(verify))
+        full = asyncio.run(broker_access(data_dir).in_each(nearly_full))
     except BanksmanError as error:
         return Finding("streams", Exit.CRITICAL, str(error), "read .banksman/logs/nats.log")
     if found:
         return Finding("streams", Exit.CRITICAL, "; ".join(found), "banksman streams provision")
     if full:
-        return Finding("streams", Exit.WARNING, "; ".join(full), "delete conversations, or give more room")
-    return Finding("streams", Exit.OK, "as promised")
+        return Finding("streams", Exit.WARNING, "; ".join(full), "delete conversations, or add storage")
+    return Finding("streams", Exit.OK, "as strong as required")
 
 
 def _show(finding: Finding, *, as_json: bool) -> None:
     if as_json:
-        output.emit(
+        output.print_json(
             {
                 "name": finding.name,
                 "level": finding.level.name.lower(),
@@ -225,6 +208,6 @@ def _show(finding: Finding, *, as_json: bool) -> None:
         )
         return
     mark = {Exit.OK: "✓", Exit.WARNING: "!", Exit.CRITICAL: "✗"}[finding.level]
-    output.say(f"  {mark} {finding.name:<16} {finding.seen}")
+    output.print_line(f"  {mark} {finding.name:<16} {finding.seen}")
     if finding.remedy:
-        output.say(f"      → {finding.remedy}")
+        output.print_line(f"      → {finding.remedy}")

@@ -1,20 +1,20 @@
-"""A small HTTP server that speaks the OpenAI and the Anthropic wire formats, so that no key is needed.
+"""A small HTTP server with the OpenAI and the Anthropic wire formats, so that no key is needed.
 
 Models: `demo`, a set of rules that understands plain requests, and `scripted/<name>`, which plays the
-`Script` of that name. Every other model is a 404. Histories are checked as strictly as the vendors do;
-what they would refuse is refused with their error object and kept as a `Violation`.
+`Script` of that name. Any other model returns 404. Histories are validated as strictly as the vendors do:
+a request that they refuse is refused with their error object and recorded as a `Violation`.
 
 Routes:
     `POST /v1/chat/completions`: OpenAI, streamed or not.
     `POST /v1/messages`, `POST /v1/messages/count_tokens`: Anthropic, streamed or not.
-    `GET /v1/models`, `GET /v1/models/{id}`: in Anthropic's shape when `anthropic-version` is sent.
+    `GET /v1/models`, `GET /v1/models/{id}`: in Anthropic's format if `anthropic-version` is sent.
     `GET /healthz`, `GET /readyz`: always 200.
 
-Routes of tests, only while requests are recorded:
-    `PUT /scripts/{name}`: the JSON of a `Script`; answers with its model. `DELETE` forgets it.
+Routes for tests, only while requests are recorded:
+    `PUT /scripts/{name}`: the JSON of a `Script`; returns the name of its model. `DELETE` removes it.
     `GET /requests?script=&at_least=&wait_s=`: recorded requests, after waiting for that many. `DELETE`.
-    `GET /violations`: what broke a vendor's rules. `DELETE`.
-    `PUT /gates/{name}`: lets the replies pass that wait at this `Gate`.
+    `GET /violations`: requests that broke a vendor's rules. `DELETE`.
+    `PUT /gates/{name}`: opens the `Gate` at which replies wait.
 """
 
 from banksman.model_server.recorder import Outcome, RecordedRequest, Violation
@@ -34,7 +34,7 @@ from banksman.model_server.script import (
     ToolCall,
     Usage,
 )
-from banksman.model_server.server import ModelServer, serve
+from banksman.model_server.server import ModelServer
 
 __all__ = [
     "ConnectionCut",
@@ -55,5 +55,4 @@ __all__ = [
     "ToolCall",
     "Usage",
     "Violation",
-    "serve",
 ]

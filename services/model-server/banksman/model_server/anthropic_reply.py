@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import uuid
 
-from banksman.model_server.answer import Answer, EventStream, argument_fragments
 from banksman.model_server.chat import Call, ChatRequest
 from banksman.model_server.json_values import Json, dumps, loads_object
+from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import Usage
 from banksman.model_server.thinking import signature_of
 
@@ -27,52 +27,56 @@ _ERROR_TYPES = {
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-def message(answer: Answer, chat: ChatRequest) -> bytes:
-    """The body of a response that is not streamed."""
+def message(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
+    """Return the body of a response that is not streamed."""
     content: list[Json] = []
-    if answer.reasoning:
+    if resolved.reasoning:
         content.append(
-            {"type": "thinking", "thinking": answer.reasoning, "signature": signature_of(answer.reasoning)}
+            {
+                "type": "thinking",
+                "thinking": resolved.reasoning,
+                "signature": signature_of(resolved.reasoning),
+            }
         )
-    if answer.text:
-        content.append({"type": "text", "text": answer.text})
-    content += [_tool_use(call, _input(call)) for call in answer.calls]
-    body = _head(chat) | {"content": content, "stop_reason": _stop_reason(answer)}
-    if answer.usage is not None:
-        body["usage"] = _usage(answer.usage, answer.usage.output_tokens)
+    if resolved.text:
+        content.append({"type": "text", "text": resolved.text})
+    content += [_tool_use(call, _input(call)) for call in resolved.calls]
+    body = _head(chat) | {"content": content, "stop_reason": _stop_reason(resolved)}
+    if resolved.usage is not None:
+        body["usage"] = _usage(resolved.usage, resolved.usage.output_tokens)
     return dumps(body).encode()
 
 
-def events(answer: Answer, chat: ChatRequest) -> EventStream:
-    """The events of a streamed response."""
+def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
+    """Return the events of a streamed response."""
     start = _head(chat)
-    if answer.usage is not None:
-        start["usage"] = _usage(answer.usage, min(1, answer.usage.output_tokens))
+    if resolved.usage is not None:
+        start["usage"] = _usage(resolved.usage, min(1, resolved.usage.output_tokens))
     stream = [_event("message_start", {"message": start}), _event("ping", {})]
-    for index, (block, deltas) in enumerate(_blocks(answer)):
+    for index, (block, deltas) in enumerate(_blocks(resolved)):
         stream.append(_event("content_block_start", {"index": index, "content_block": block}))
         stream += [_event("content_block_delta", {"index": index, "delta": delta}) for delta in deltas]
         stream.append(_event("content_block_stop", {"index": index}))
-    end: Json = {"delta": {"stop_reason": _stop_reason(answer), "stop_sequence": None}}
-    if answer.usage is not None:
-        end["usage"] = {"output_tokens": answer.usage.output_tokens}
+    end: Json = {"delta": {"stop_reason": _stop_reason(resolved), "stop_sequence": None}}
+    if resolved.usage is not None:
+        end["usage"] = {"output_tokens": resolved.usage.output_tokens}
     return EventStream(stream, [_event("message_delta", end), _event("message_stop", {})])
 
 
 def error_body(message: str, status: int, request_id: str, *, error_type: str | None = None) -> bytes:
-    """The vendor's error object; the type defaults to the one that belongs to the status."""
+    """Return the vendor's error object; the type defaults to the one of the status."""
     kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     error = {"type": kind, "message": message}
     return dumps({"type": "error", "error": error, "request_id": request_id}).encode()
 
 
 def error_event(message: str, error_type: str | None, request_id: str) -> bytes:
-    """The event that tells a fault in the middle of a stream."""
+    """Return the event that reports a fault within a stream."""
     return b"event: error\ndata: " + error_body(message, 500, request_id, error_type=error_type) + b"\n\n"
 
 
 def model_object(name: str) -> Json:
-    """One entry of `/v1/models`."""
+    """Return one entry of `/v1/models`."""
     return {
         "type": "model",
         "id": name,
@@ -83,7 +87,7 @@ def model_object(name: str) -> Json:
 
 
 def models_page(names: list[str]) -> Json:
-    """The body of `/v1/models`."""
+    """Return the body of `/v1/models`."""
     return {
         "data": [model_object(name) for name in names],
         "has_more": False,
@@ -108,8 +112,8 @@ def _event(kind: str, data: Json) -> bytes:
     return f"event: {kind}\ndata: {dumps({'type': kind} | data)}\n\n".encode()
 
 
-def _stop_reason(answer: Answer) -> str:
-    return _STOP_REASONS.get(answer.finish_reason, answer.finish_reason)
+def _stop_reason(resolved: ResolvedReply) -> str:
+    return _STOP_REASONS.get(resolved.finish_reason, resolved.finish_reason)
 
 
 def _tool_use(call: Call, arguments: object) -> Json:
@@ -121,18 +125,18 @@ def _input(call: Call) -> object:
     return call.arguments if arguments is None else arguments
 
 
-def _blocks(answer: Answer) -> list[tuple[Json, list[Json]]]:
+def _blocks(resolved: ResolvedReply) -> list[tuple[Json, list[Json]]]:
     blocks: list[tuple[Json, list[Json]]] = []
-    if answer.reasoning_chunks:
+    if resolved.reasoning_chunks:
         thinking: list[Json] = [
-            {"type": "thinking_delta", "thinking": chunk} for chunk in answer.reasoning_chunks
+            {"type": "thinking_delta", "thinking": chunk} for chunk in resolved.reasoning_chunks
         ]
-        signature: Json = {"type": "signature_delta", "signature": signature_of(answer.reasoning)}
+        signature: Json = {"type": "signature_delta", "signature": signature_of(resolved.reasoning)}
         blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [*thinking, signature]))
-    if answer.text_chunks:
-        text: list[Json] = [{"type": "text_delta", "text": chunk} for chunk in answer.text_chunks]
+    if resolved.text_chunks:
+        text: list[Json] = [{"type": "text_delta", "text": chunk} for chunk in resolved.text_chunks]
         blocks.append(({"type": "text", "text": ""}, text))
-    for call in answer.calls:
+    for call in resolved.calls:
         fragments = ["", *argument_fragments(call.arguments)]
         deltas: list[Json] = [{"type": "input_json_delta", "partial_json": piece} for piece in fragments]
         blocks.append((_tool_use(call, {}), deltas))

@@ -1,153 +1,73 @@
+"""The model server as a process of its own."""
+
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass, field
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 
-from aiohttp import web
+from pydantic import TypeAdapter, ValidationError
 
-from banksman.model_server import anthropic_reply, openai_reply
-from banksman.model_server.admin import add_admin_routes
-from banksman.model_server.answer import answer_of
-from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.chat import ChatRequest
-from banksman.model_server.delivery import Delivery, Gates
-from banksman.model_server.errors import RequestRefused, model_not_found
-from banksman.model_server.json_values import Json, dumps, loads_object
-from banksman.model_server.models import Models
-from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, Violation, Violations
-from banksman.model_server.script import RawReply
-from banksman.model_server.thinking import Thoughts
-from banksman.model_server.wire import AnthropicWire, OpenAIWire, Wire
+from banksman.contracts.wire import bad_input
+from banksman.model_server.script import Script, ScriptName
+from banksman.model_server.server import ModelServer
+from banksman.model_server.settings import ModelServerSection, ModelServerSettings
+from banksman.runtime.settings import load
 
-_MAX_BODY_BYTES = 64 * 1024 * 1024
+_SCRIPTS: TypeAdapter[dict[str, Script]] = TypeAdapter(dict[ScriptName, Script])
 
 
-@dataclass(frozen=True)
-class ModelService:
-    """What the HTTP routes of one server share."""
+def run(
+    host: str | None = None,
+    port: int | None = None,
+    *,
+    recording: bool = False,
+    scripts: Path | None = None,
+) -> int:
+    """Serve until SIGINT or SIGTERM and return the exit code. Arguments override settings.
 
-    models: Models
-    recorder: Recorder | None
-    violations: Violations = field(default_factory=Violations)
-    gates: Gates = field(default_factory=Gates)
-    thoughts: Thoughts = field(default_factory=Thoughts)
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 selects a free port.
+        recording: Record requests and serve the routes for tests.
+        scripts: JSON file with an object that maps names to scripts.
 
-    def application(self) -> web.Application:
-        """The server's routes; those of tests only when requests are recorded."""
-        app = web.Application(client_max_size=_MAX_BODY_BYTES)
-        app.router.add_post("/v1/chat/completions", self._chat_completions)
-        app.router.add_post("/v1/messages", self._messages)
-        app.router.add_post("/v1/messages/count_tokens", self._count_tokens)
-        app.router.add_get("/v1/models", self._list_models)
-        app.router.add_get("/v1/models/{model:.+}", self._read_model)
-        for path in ("/", "/healthz", "/readyz"):
-            app.router.add_get(path, _ok)
-        if self.recorder is not None:
-            add_admin_routes(app, self.models, self.recorder, self.violations, self.gates)
-        app.router.add_route("*", "/{path:.*}", _unknown_url)
-        return app
-
-    async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, OpenAIWire(), "req_" + uuid.uuid4().hex)
-
-    async def _messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, AnthropicWire(), "req_" + uuid.uuid4().hex)
-
-    async def _answer(self, request: web.Request, wire: Wire, request_id: str) -> web.StreamResponse:
-        recorded = self._begin(request, wire)
-        outcome: Outcome = "disconnected"
-        try:
-            chat = wire.parse(request.headers, await self._body(request, recorded))
-            self.thoughts.check(chat)
-            response, outcome = await self._deliver(chat, Delivery(request, wire, request_id, self.gates))
-            return response
-        except RequestRefused as refused:
-            outcome = "refused"
-            return self._refuse(refused, wire, request_id, await request.read())
-        except ConnectionResetError:
-            # The client closed its connection between two writes: there is nobody left to answer.
-            return web.Response()
-        finally:
-            self._end(recorded, outcome)
-
-    async def _deliver(self, chat: ChatRequest, delivery: Delivery) -> tuple[web.StreamResponse, Outcome]:
-        chosen = self.models.reply(chat)
-        if isinstance(chosen.reply, RawReply):
-            return await delivery.send_raw(chosen.reply), "completed"
-        answer = answer_of(chosen.reply, chat, derived_ids_of=chosen.derived_ids_of)
-        self.thoughts.sent(chat, answer)
-        response = await delivery.send(chosen.reply, answer, chat)
-        return response, "completed" if chosen.reply.fault is None else "faulted"
-
-    async def _body(self, request: web.Request, recorded: RecordedRequest | None) -> Json:
-        raw = await request.read()
-        body = loads_object(raw)
-        if recorded is not None and self.recorder is not None:
-            recorded.raw, recorded.model = raw, _model(body)
-            self.recorder.changed()
-        if body is None:
-            raise RequestRefused("We could not parse the JSON body of your request: expected a JSON object.")
-        return body
-
-    def _begin(self, request: web.Request, wire: Wire) -> RecordedRequest | None:
-        if self.recorder is None:
-            return None
-        return self.recorder.begin(wire.dialect, request.path, request.headers)
-
-    def _end(self, recorded: RecordedRequest | None, outcome: Outcome) -> None:
-        if recorded is not None and self.recorder is not None:
-            recorded.outcome = outcome
-            self.recorder.changed()
-
-    def _refuse(self, refused: RequestRefused, wire: Wire, request_id: str, raw: bytes) -> web.Response:
-        if refused.is_violation:
-            model = _model(loads_object(raw))
-            self.violations.add(Violation(wire.dialect, model, refused.message, refused.param))
-        return _json_bytes(
-            wire.refusal(refused, request_id), refused.status, {wire.request_id_header: request_id}
-        )
-
-    async def _count_tokens(self, request: web.Request) -> web.Response:
-        wire, request_id = AnthropicWire(), "req_" + uuid.uuid4().hex
-        try:
-            chat = parse_message(await self._body(request, None), counting=True)
-        except RequestRefused as refused:
-            return self._refuse(refused, wire, request_id, await request.read())
-        return web.json_response({"input_tokens": chat.input_tokens}, headers={"request-id": request_id})
-
-    async def _list_models(self, request: web.Request) -> web.Response:
-        page = anthropic_reply.models_page if _speaks_anthropic(request) else openai_reply.models_page
-        return web.json_response(page(self.models.names()))
-
-    async def _read_model(self, request: web.Request) -> web.Response:
-        name = request.match_info["model"]
-        wire: Wire = AnthropicWire() if _speaks_anthropic(request) else OpenAIWire()
-        if name not in self.models.names():
-            return self._refuse(model_not_found(name), wire, "req_" + uuid.uuid4().hex, b"")
-        entry = anthropic_reply.model_object if _speaks_anthropic(request) else openai_reply.model_object
-        return web.json_response(entry(name))
+    Raises:
+        BadInput: a setting or a script is invalid.
+        OSError: the port is in use, or the scripts cannot be read.
+    """
+    given = {"host": host, "port": port}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    settings = load(ModelServerSettings).model_server.model_copy(update=chosen)
+    serve(settings, scripts, recording=recording)
+    return 0
 
 
-def _model(body: Json | None) -> str | None:
-    model = body.get("model") if body is not None else None
-    return model if isinstance(model, str) else None
+def serve(settings: ModelServerSection, scripts: Path | None, *, recording: bool) -> None:
+    """Serve with these settings until SIGINT or SIGTERM; see `run`."""
+    asyncio.run(_serve(settings, _read(scripts) if scripts else {}, recording=recording))
 
 
-def _speaks_anthropic(request: web.Request) -> bool:
-    return "anthropic-version" in request.headers
+async def _serve(settings: ModelServerSection, scripts: Mapping[str, Script], *, recording: bool) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with ModelServer.running(
+        host=settings.host,
+        port=settings.port,
+        recording=recording,
+        chunk_delay_s=settings.chunk_delay_s,
+        scripts=scripts,
+    ) as server:
+        sys.stdout.write(f"model server ready at {server.url}\n")
+        sys.stdout.flush()
+        await stop.wait()
 
 
-def _json_bytes(body: bytes, status: int, headers: dict[str, str]) -> web.Response:
-    return web.Response(body=body, status=status, headers=headers | {"content-type": "application/json"})
-
-
-async def _ok(_request: web.Request) -> web.Response:
-    return web.json_response({"status": "ok"})
-
-
-async def _unknown_url(request: web.Request) -> web.Response:
-    message = f"Unknown request URL: {request.method} {request.path}. The API's paths begin with /v1/."
-    body: Json = {
-        "error": {"message": message, "type": "invalid_request_error", "param": None, "code": "unknown_url"}
-    }
-    return _json_bytes(dumps(body).encode(), 404, {})
+def _read(file: Path) -> dict[str, Script]:
+    try:
+        return _SCRIPTS.validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise bad_input(error, str(file)) from error

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from aiohttp import web
 
-from banksman.model_server.answer import Answer
 from banksman.model_server.chat import ChatRequest
 from banksman.model_server.json_values import loads_object
+from banksman.model_server.resolved_reply import ResolvedReply
 from banksman.model_server.script import (
     ConnectionCut,
     EarlyEnd,
@@ -54,8 +54,8 @@ class Delivery:
     request_id: str
     gates: Gates
 
-    async def send(self, reply: Reply, answer: Answer, chat: ChatRequest) -> web.StreamResponse:
-        """Answer the request."""
+    async def send(self, reply: Reply, resolved: ResolvedReply, chat: ChatRequest) -> web.StreamResponse:
+        """ResolvedReply the request."""
         await self._wait_before_headers(reply)
         match reply.fault:
             case HttpError() as fault:
@@ -63,12 +63,12 @@ class Delivery:
             case ConnectionCut(after_events=0):
                 return self._cut()
             case _ if chat.stream:
-                return await self._stream(reply, answer, chat)
+                return await self._stream(reply, resolved, chat)
             case _:
-                return await self._whole(reply.fault, self.wire.body(answer, chat))
+                return await self._whole(reply.fault, self.wire.body(resolved, chat))
 
     async def send_raw(self, reply: RawReply) -> web.StreamResponse:
-        """Answer with the pieces of a body written by hand."""
+        """ResolvedReply with the pieces of a body written by hand."""
         response = web.StreamResponse(
             status=reply.status, headers={"content-type": reply.content_type} | self._id() | reply.headers
         )
@@ -85,8 +85,8 @@ class Delivery:
         if reply.gate is not None and reply.gate.after_events == 0:
             await self.gates.passed(reply.gate.name)
 
-    async def _stream(self, reply: Reply, answer: Answer, chat: ChatRequest) -> web.StreamResponse:
-        stream = self.wire.events(answer, chat)
+    async def _stream(self, reply: Reply, resolved: ResolvedReply, chat: ChatRequest) -> web.StreamResponse:
+        stream = self.wire.events(resolved, chat)
         events = stream.content + stream.closing
         response = web.StreamResponse(headers=_STREAM_HEADERS | self._id())
         await response.prepare(self.request)

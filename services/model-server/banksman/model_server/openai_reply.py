@@ -3,9 +3,9 @@ from __future__ import annotations
 import time
 import uuid
 
-from banksman.model_server.answer import Answer, EventStream, argument_fragments
 from banksman.model_server.chat import ChatRequest, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
+from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import Usage
 
 _DONE = b"data: [DONE]\n\n"
@@ -14,25 +14,25 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 _ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-def completion(answer: Answer, chat: ChatRequest) -> bytes:
-    """The body of a response that is not streamed."""
-    message: Json = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.calls:
+def completion(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
+    """Return the body of a response that is not streamed."""
+    message: Json = {"role": "assistant", "content": resolved.text or (None if resolved.calls else "")}
+    if resolved.reasoning:
+        message["reasoning_content"] = resolved.reasoning
+    if resolved.calls:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.calls
+            for call in resolved.calls
         ]
-    choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
+    choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": resolved.finish_reason}
     body = _head("chat.completion", chat) | {"choices": [choice]}
-    if answer.usage is not None:
-        body["usage"] = _usage(answer.usage, answer)
+    if resolved.usage is not None:
+        body["usage"] = _usage(resolved.usage, resolved)
     return dumps(body).encode()
 
 
-def chunks(answer: Answer, chat: ChatRequest) -> EventStream:
-    """The events of a streamed response."""
+def chunks(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
+    """Return the events of a streamed response."""
     head = dumps(_head("chat.completion.chunk", chat))[:-1]
     tail = ',"usage":null}\n\n' if chat.include_usage else "}\n\n"
 
@@ -41,13 +41,13 @@ def chunks(answer: Answer, chat: ChatRequest) -> EventStream:
         return f'data: {head},"choices":[{choice}]{tail}'.encode()
 
     events = [event('{"role":"assistant","content":""}')]
-    events += [event(f'{{"reasoning_content":{dumps(chunk)}}}') for chunk in answer.reasoning_chunks]
-    events += [event(f'{{"content":{dumps(chunk)}}}') for chunk in answer.text_chunks]
-    for index in range(len(answer.calls)):
-        events += [event(dumps({"tool_calls": [delta]})) for delta in _call_deltas(answer, index)]
-    closing = [event("{}", dumps(answer.finish_reason))]
-    if chat.include_usage and answer.usage is not None:
-        usage = dumps(_usage(answer.usage, answer))
+    events += [event(f'{{"reasoning_content":{dumps(chunk)}}}') for chunk in resolved.reasoning_chunks]
+    events += [event(f'{{"content":{dumps(chunk)}}}') for chunk in resolved.text_chunks]
+    for index in range(len(resolved.calls)):
+        events += [event(dumps({"tool_calls": [delta]})) for delta in _call_deltas(resolved, index)]
+    closing = [event("{}", dumps(resolved.finish_reason))]
+    if chat.include_usage and resolved.usage is not None:
+        usage = dumps(_usage(resolved.usage, resolved))
         closing.append(f'data: {head},"choices":[],"usage":{usage}}}\n\n'.encode())
     return EventStream(events, [*closing, _DONE])
 
@@ -60,7 +60,7 @@ def error_body(
     param: str | None = None,
     code: str | None = None,
 ) -> bytes:
-    """The vendor's error object; type and code default to those that belong to the status."""
+    """Return the vendor's error object; type and code default to those of the status."""
     default_type = "server_error" if status >= 500 else "invalid_request_error"
     error = {
         "message": message,
@@ -72,17 +72,17 @@ def error_body(
 
 
 def error_event(message: str, error_type: str | None) -> bytes:
-    """The event that tells a fault in the middle of a stream; no `[DONE]` follows it."""
+    """Return the event that reports a fault within a stream; no `[DONE]` follows it."""
     return b"data: " + error_body(message, 500, error_type=error_type) + b"\n\n"
 
 
 def model_object(name: str) -> Json:
-    """One entry of `/v1/models`."""
+    """Return one entry of `/v1/models`."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "banksman"}
 
 
 def models_page(names: list[str]) -> Json:
-    """The body of `/v1/models`."""
+    """Return the body of `/v1/models`."""
     return {"object": "list", "data": [model_object(name) for name in names]}
 
 
@@ -96,8 +96,8 @@ def _head(kind: str, chat: ChatRequest) -> Json:
     }
 
 
-def _call_deltas(answer: Answer, index: int) -> list[Json]:
-    call = answer.calls[index]
+def _call_deltas(resolved: ResolvedReply, index: int) -> list[Json]:
+    call = resolved.calls[index]
     first: Json = {
         "index": index,
         "id": call.id,
@@ -108,11 +108,11 @@ def _call_deltas(answer: Answer, index: int) -> list[Json]:
     return [first, *({"index": index, "function": {"arguments": fragment}} for fragment in fragments)]
 
 
-def _usage(usage: Usage, answer: Answer) -> Json:
+def _usage(usage: Usage, resolved: ResolvedReply) -> Json:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": estimated_tokens(len(answer.reasoning))},
+        "completion_tokens_details": {"reasoning_tokens": estimated_tokens(len(resolved.reasoning))},
     }

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, Self
 
 from aiohttp import web
 
-from banksman.model_server.app import ModelService
 from banksman.model_server.models import Models
 from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, Violation
+from banksman.model_server.routes import ModelRoutes
 from banksman.model_server.script import RawReply, Reply, Script
 
 _SHUTDOWN_S = 0.5
@@ -21,7 +19,7 @@ _SHUTDOWN_S = 0.5
 class ModelServer:
     """A running model server and, for tests, the way to its scripts and its recorded requests."""
 
-    def __init__(self, url: str, models: Models, service: ModelService) -> None:
+    def __init__(self, url: str, models: Models, service: ModelRoutes) -> None:
         self.url = url
         """`http://host:port`, the base URL for the Anthropic SDK."""
         self.openai_url = f"{url}/v1"
@@ -55,7 +53,7 @@ class ModelServer:
         models = Models(chunk_delay_s)
         for name, script in (scripts or {}).items():
             models.load(name, script)
-        service = ModelService(models, Recorder() if recording else None)
+        service = ModelRoutes(models, Recorder() if recording else None)
         runner = web.AppRunner(
             service.application(), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
         )
@@ -124,33 +122,3 @@ class ModelServer:
         if self._service.recorder is None:
             raise RuntimeError("The model server was started with recording=False.")
         return self._service.recorder
-
-
-def serve(
-    host: str,
-    port: int,
-    *,
-    recording: bool,
-    chunk_delay_s: float,
-    scripts: Mapping[str, Script] | None = None,
-) -> None:
-    """Serve until SIGINT or SIGTERM; prints one line when ready.
-
-    Raises:
-        OSError: The address is in use.
-    """
-    asyncio.run(_serve(host, port, recording, chunk_delay_s, scripts or {}))
-
-
-async def _serve(
-    host: str, port: int, recording: bool, chunk_delay_s: float, scripts: Mapping[str, Script]
-) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with ModelServer.running(
-        host=host, port=port, recording=recording, chunk_delay_s=chunk_delay_s, scripts=scripts
-    ) as server:
-        sys.stdout.write(f"model server ready at {server.url}\n")
-        sys.stdout.flush()
-        await stop.wait()

@@ -9,10 +9,10 @@ import base64
 import hashlib
 from collections import OrderedDict
 
-from banksman.model_server.answer import Answer
 from banksman.model_server.chat import AssistantTurn, ChatRequest, ToolOutput
 from banksman.model_server.errors import RequestRefused
 from banksman.model_server.json_values import Json
+from banksman.model_server.resolved_reply import ResolvedReply
 
 _KEPT_CALLS = 5_000
 
@@ -36,18 +36,18 @@ def signed_thinking(where: str, block: Json) -> str:
     return thinking
 
 
-class Thoughts:
+class ThinkingChecks:
     """Remembers with which thinking calls were sent, of the last 5,000 calls."""
 
     def __init__(self) -> None:
         self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def sent(self, chat: ChatRequest, answer: Answer) -> None:
+    def sent(self, chat: ChatRequest, resolved: ResolvedReply) -> None:
         """A reply goes out."""
         if chat.dialect != "anthropic":
             return
-        for call in answer.calls:
-            self._by_call[(chat.model, call.id)] = answer.reasoning
+        for call in resolved.calls:
+            self._by_call[(chat.model, call.id)] = resolved.reasoning
             if len(self._by_call) > _KEPT_CALLS:
                 self._by_call.popitem(last=False)
 

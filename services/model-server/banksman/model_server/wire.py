@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from banksman.model_server import anthropic_reply, openai_reply
-from banksman.model_server.answer import Answer, EventStream
 from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.chat import ChatRequest, Dialect
 from banksman.model_server.errors import RequestRefused
 from banksman.model_server.json_values import Json
 from banksman.model_server.openai_request import parse_chat_completion
+from banksman.model_server.resolved_reply import EventStream, ResolvedReply
 from banksman.model_server.script import HttpError, StreamError
 
 
@@ -23,11 +23,11 @@ class Wire(Protocol):
         """Read a request; raises RequestRefused when it breaks a rule."""
         ...
 
-    def body(self, answer: Answer, chat: ChatRequest) -> bytes:
+    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
         """A response that is not streamed."""
         ...
 
-    def events(self, answer: Answer, chat: ChatRequest) -> EventStream:
+    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
         """A streamed response."""
         ...
 
@@ -53,11 +53,11 @@ class OpenAIWire:
     def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:  # noqa: D102 (see Wire)
         return parse_chat_completion(body)
 
-    def body(self, answer: Answer, chat: ChatRequest) -> bytes:  # noqa: D102
-        return openai_reply.completion(answer, chat)
+    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:  # noqa: D102
+        return openai_reply.completion(resolved, chat)
 
-    def events(self, answer: Answer, chat: ChatRequest) -> EventStream:  # noqa: D102
-        return openai_reply.chunks(answer, chat)
+    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:  # noqa: D102
+        return openai_reply.chunks(resolved, chat)
 
     def refusal(self, refused: RequestRefused, request_id: str) -> bytes:  # noqa: D102
         return openai_reply.error_body(
@@ -88,11 +88,11 @@ class AnthropicWire:
             raise RequestRefused("anthropic-version: header is required")
         return parse_message(body)
 
-    def body(self, answer: Answer, chat: ChatRequest) -> bytes:  # noqa: D102
-        return anthropic_reply.message(answer, chat)
+    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:  # noqa: D102
+        return anthropic_reply.message(resolved, chat)
 
-    def events(self, answer: Answer, chat: ChatRequest) -> EventStream:  # noqa: D102
-        return anthropic_reply.events(answer, chat)
+    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:  # noqa: D102
+        return anthropic_reply.events(resolved, chat)
 
     def refusal(self, refused: RequestRefused, request_id: str) -> bytes:  # noqa: D102
         return anthropic_reply.error_body(

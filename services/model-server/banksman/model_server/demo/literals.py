@@ -1,65 +1,46 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
-
-LiteralKind = Literal["code", "quote", "json", "url"]
 
 TOKEN = r"\x00\d+\x00"
-
+"""Pattern of a masked literal."""
+_TOKEN = re.compile(TOKEN)
 _LITERAL = re.compile(
     r"```(?:\w*\n)?(?P<fence>.+?)```"
     r"|`(?P<code>[^`\n]+)`"
     r"|(?P<json>\{(?:[^{}]|\{[^{}]*\})*\})"
     r"|(?P<url>https?://[^\s`\"'<>]*[^\s`\"'<>.,;:!?)])"
-    r"|\"(?P<double>[^\"\n]*)\""
-    r"|(?<!\w)'(?P<single>[^'\n]*)'(?!\w)"
-    r"|\u201c(?P<curly>[^\u201c\u201d\n]*)\u201d",
+    r"|\"(?P<quote>[^\"\n]*)\"",
     re.DOTALL,
 )
-_TOKEN = re.compile(TOKEN)
-_KINDS: dict[str, LiteralKind] = {"fence": "code", "code": "code", "json": "json", "url": "url"}
-
-
-@dataclass(frozen=True, slots=True)
-class Quotation:
-    """A part of a sentence that is taken by the letter."""
-
-    kind: LiteralKind
-    text: str
-    source: str
-    """As it stands in the sentence, its quotes included."""
 
 
 class Literals:
-    """A text whose quotations, code, JSON and addresses are tokens, so that rules see only its words."""
+    """A request whose code, JSON, URLs and quotations are masked, so that rules match only its words."""
 
     def __init__(self, text: str) -> None:
-        self._quotations: list[Quotation] = []
-        self.masked = _LITERAL.sub(self._keep, text)
+        self.tokens: dict[str, re.Match[str]] = {}
+        self.masked = _LITERAL.sub(self._mask, text)
 
-    def within(self, masked: str) -> list[Quotation]:
-        """The quotations in a part of the masked text, in order."""
-        return [self._quotation(token) for token in _TOKEN.findall(masked)]
+    def find(self, masked: str, *kinds: str) -> list[str]:
+        """Return the texts of the literals of these kinds in a part of the masked text."""
+        found = [self.tokens[token] for token in _TOKEN.findall(masked)]
+        return [_text(literal) for literal in found if literal.lastgroup in kinds]
 
     def value(self, masked: str) -> str:
-        """What a part means: the quoted text when it is one quotation, else the text as written."""
-        masked = masked.strip()
-        if _TOKEN.fullmatch(masked):
-            return self._quotation(masked).text
-        return self.source(masked)
+        """Return the literal's text if the part is exactly one literal, otherwise the part as written."""
+        literal = self.tokens.get(masked.strip())
+        return self.source(masked.strip()) if literal is None else _text(literal)
 
     def source(self, masked: str) -> str:
-        """A part of the masked text as it was written."""
-        return _TOKEN.sub(lambda token: self._quotation(token.group()).source, masked)
+        """Return a part of the masked text as it was written."""
+        return _TOKEN.sub(lambda token: self.tokens[token.group()].group(), masked)
 
-    def _keep(self, match: re.Match[str]) -> str:
-        group = match.lastgroup or "double"
-        self._quotations.append(
-            Quotation(_KINDS.get(group, "quote"), match.group(group).strip("\n"), match.group())
-        )
-        return f"\x00{len(self._quotations) - 1}\x00"
+    def _mask(self, literal: re.Match[str]) -> str:
+        token = f"\x00{len(self.tokens)}\x00"
+        self.tokens[token] = literal
+        return token
 
-    def _quotation(self, token: str) -> Quotation:
-        return self._quotations[int(token.strip("\x00"))]
+
+def _text(literal: re.Match[str]) -> str:
+    return literal[literal.lastgroup or 0].strip("\n")

@@ -5,81 +5,56 @@ from collections.abc import Sequence
 from itertools import chain
 
 from banksman.model_server.chat import ChatRequest
-from banksman.model_server.demo.answers import (
-    announcement,
-    diagram,
-    final_answer,
-    help_text,
-    nothing_to_read_back,
-    tool_missing,
-)
-from banksman.model_server.demo.calls import Done, tool_call
-from banksman.model_server.demo.json_text import call_text
-from banksman.model_server.demo.results import read_result
-from banksman.model_server.demo.scene import Scene, read_scene
-from banksman.model_server.demo.sentences import read_request
-from banksman.model_server.demo.steps import Read, ReadBack, SaveOutput, Step, Write, WriteReport
+from banksman.model_server.demo import texts
+from banksman.model_server.demo.history import History, read_history
+from banksman.model_server.demo.plan import read_request
+from banksman.model_server.demo.results import Done, read_result
+from banksman.model_server.demo.rules import Step
+from banksman.model_server.json_values import dumps
 from banksman.model_server.script import Reply, ToolCall
 
 _MAX_STREAM_S = 4.0
-"""The longest time that the pauses of one streamed answer add up to."""
+"""Maximum total of the pauses within one streamed reply."""
+_DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 
 
 def demo_reply(chat: ChatRequest, *, chunk_delay_s: float) -> Reply:
-    """What the demo model says next; everything follows from the request alone."""
-    reply = _reply(read_scene(chat))
+    """Return the demo model's reply. It depends on the request only."""
+    reply = _reply(read_history(chat))
     words = max(1, len(reply.text.split()))
     return reply.model_copy(update={"chunk_delay_s": min(chunk_delay_s, _MAX_STREAM_S / words)})
 
 
-def _reply(scene: Scene) -> Reply:
-    plan = read_request(scene.request)
-    batches = _batches(plan.batches, scene)
+def _reply(history: History) -> Reply:
+    batches, unknown = read_request(history.request, history.last_path)
     steps = list(chain.from_iterable(batches))
+    if not history.parallel:
+        batches = [[step] for step in steps]
     if not steps:
-        return Reply(text=diagram() if _wants_diagram(scene.request) else help_text())
-    if any(isinstance(step, ReadBack) for step in steps):
-        return Reply(text=nothing_to_read_back())
-    done = _done(batches, scene)
-    failed = any(each.result.failure is not None for each in done)
-    if failed or len(scene.rounds) >= len(batches):
-        left = list(chain.from_iterable(batches[len(scene.rounds) :]))
-        return Reply(text=final_answer(done, left, plan.not_understood))
-    calls = [tool_call(step, done) for step in batches[len(scene.rounds)]]
-    missing = next((call.name for call in calls if call.name not in scene.tools), None)
+        return Reply(text=texts.DIAGRAM if _DIAGRAM.search(history.request) else texts.HELP)
+    if any(step.kind == "read" and not step.subject for step in steps):
+        return Reply(text=texts.UNKNOWN_FILE)
+    pairs = zip(batches, history.rounds, strict=False)
+    done = [read_result(step, output) for made in pairs for step, output in zip(*made, strict=False)]
+    left = batches[len(history.rounds) :]
+    if not left or any(each.failure is not None for each in done):
+        skipped = list(chain.from_iterable(left))
+        return Reply(text=texts.answer(done, [*texts.notes(skipped, unknown)]))
+    calls = [_call(step, done) for step in left[0]]
+    missing = next((call.name for call in calls if call.name not in history.tools), None)
     if missing is not None:
-        return Reply(text=tool_missing(missing, done))
-    return _calling(calls, scene, steps)
-
-
-def _calling(calls: Sequence[ToolCall], scene: Scene, steps: Sequence[Step]) -> Reply:
-    if scene.json_text:
+        return Reply(text=texts.answer(done, [texts.NO_TOOL.format(missing)]))
+    if history.json_text:
         (call,) = calls
-        arguments = call.arguments if isinstance(call.arguments, dict) else {}
-        return Reply(text=call_text(call.name, arguments))
-    return Reply(text="" if scene.rounds else announcement(steps), tool_calls=tuple(calls))
+        return Reply(text=dumps({"tool": call.name, "parameters": call.arguments, "terminate": False}))
+    return Reply(text="" if history.rounds else texts.announcement(steps), tool_calls=tuple(calls))
 
 
-def _batches(planned: Sequence[Sequence[Step]], scene: Scene) -> list[list[Step]]:
-    """The plan with every "read it back" resolved, one step a batch where calls cannot be parallel."""
-    path = scene.last_path
-    batches: list[list[Step]] = []
-    for batch in planned:
-        resolved: list[Step] = []
-        for step in batch:
-            resolved.append(Read(path) if isinstance(step, ReadBack) and path is not None else step)
-            path = step.path if isinstance(step, Read | Write | WriteReport | SaveOutput) else path
-        batches += [resolved] if scene.parallel else [[step] for step in resolved]
-    return batches
-
-
-def _done(batches: Sequence[Sequence[Step]], scene: Scene) -> list[Done]:
-    return [
-        Done(step, read_result(output))
-        for batch, made in zip(batches, scene.rounds, strict=False)
-        for step, (_, output) in zip(batch, made, strict=False)
-    ]
-
-
-def _wants_diagram(request: str) -> bool:
-    return re.search(r"\b(?:diagram|flow\s?chart|mermaid)\b", request, re.IGNORECASE) is not None
+def _call(step: Step, done: Sequence[Done]) -> ToolCall:
+    """Return the call of a step. Reports and saved outputs contain the results before them."""
+    arguments = dict(step.arguments)
+    if step.kind == "report":
+        arguments["content"] = texts.report(done)
+    elif step.kind == "save" and done:
+        arguments["content"] = done[-1].text
+    return ToolCall(name=step.tool, arguments=arguments)

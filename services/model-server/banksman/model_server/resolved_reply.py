@@ -15,7 +15,7 @@ _ARGUMENT_FRAGMENT_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResolvedReply:
     """A reply with every choice made, ready to be written in either wire format."""
 
     text_chunks: tuple[str, ...]
@@ -45,7 +45,7 @@ class EventStream:
     """From the event with the finish reason on."""
 
 
-def answer_of(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None = None) -> Answer:
+def resolve_reply(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None = None) -> ResolvedReply:
     """Settle call ids, finish reason and usage of a reply.
 
     Args:
@@ -57,7 +57,7 @@ def answer_of(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None = N
         Call(call.id or _call_id(chat, index, derived_ids_of), call.name, _argument_text(call))
         for index, call in enumerate(reply.tool_calls)
     )
-    return Answer(
+    return ResolvedReply(
         text_chunks=_chunks(reply.text, reply.chunk_chars),
         reasoning_chunks=_chunks(reply.reasoning, reply.chunk_chars),
         calls=calls,

@@ -1,4 +1,4 @@
-"""Processes by their identity: a pid alone may belong to somebody else by now."""
+"""Processes identified by pid and start time, because the system reuses pids."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _POLL_S = 0.02
 
 
 class ProcessIdentity(BaseModel):
-    """A process, told apart from a later one with the same pid."""
+    """One process, distinguishable from a later process with the same pid."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     pid: int
     started: str
-    """The boot and the moment of its start, in the words of the operating system."""
+    """Boot id and start time in clock ticks, or the time from `ps`. Empty if it had ended already."""
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """The identity of a process that runs; `started` is empty when it has ended already."""
+        """Return the identity of the process that has this pid now."""
         return cls(pid=pid, started=_started(pid) or "")
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether this process is still running."""
         return bool(self.started) and _started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; nothing when it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill_group(self) -> bool:
-        """End it and the group it leads at once; False when it had ended."""
+        """Kill the process group that it leads; return False if it had ended."""
         if not self.alive:
             return False
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -49,7 +49,7 @@ class ProcessIdentity(BaseModel):
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has ended; False when it still runs after `timeout_s` seconds."""
+        """Wait until the process has ended; return False on timeout."""
         deadline = time.monotonic() + timeout_s
         while self.alive:
             if time.monotonic() > deadline:
@@ -59,8 +59,9 @@ class ProcessIdentity(BaseModel):
 
 
 def _started(pid: int) -> str | None:
-    """When a process began, or None when there is none; a zombie has ended."""
+    """Return when a process started, or None if it does not exist. A zombie counts as ended."""
     try:
+        # The program's name may contain spaces and parentheses; the fields after its last `)` do not.
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None if _BOOT_ID.exists() else _started_by_ps(pid)
@@ -68,6 +69,6 @@ def _started(pid: int) -> str | None:
 
 
 def _started_by_ps(pid: int) -> str | None:
-    """The same where there is no /proc (macOS)."""
-    told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
-    return told.stdout.strip() or None
+    """Return the start time on systems without /proc (macOS)."""
+    done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+    return done.stdout.strip() or None

@@ -1,8 +1,7 @@
-"""`banksman config`: every setting with its value and where that came from, secrets masked."""
+"""`banksman config`: show and check the settings of all services."""
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,62 +19,60 @@ from pydantic_settings import (
 )
 
 from banksman.cli import models, output
+from banksman.cli.operator.access import OperatorSettings
 from banksman.cli.output import Exit
-from banksman.cli.services import SERVICES
+from banksman.cli.services import SERVICES, service_module
+from banksman.cli.settings import UpSettings
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.runtime.logs import HIDDEN, SECRET_NAMES
 from banksman.runtime.settings import PREFIX, SECTIONS, ServiceSettings, config_file, load
 
-_OWN: Mapping[str, tuple[str, str]] = {
-    "up": ("banksman.cli.local.settings", "UpSettings"),
-    "operator": ("banksman.cli.operator.operate", "OperatorSettings"),
-    "model-server": ("banksman.cli.model_server", "ModelServerSettings"),
-}
+_CLI_SETTINGS: tuple[type[ServiceSettings], ...] = (UpSettings, OperatorSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value."""
+    """One setting with its value."""
 
     name: str
     """`section.field`."""
     value: Any
-    """As JSON; secrets masked."""
+    """JSON value; secrets are masked."""
     source: str
-    """The variable, file or secret it came from; `default`."""
+    """The variable, file or secret that the value comes from, or `default`."""
 
 
 def show(*, as_json: bool) -> Exit:
-    """Print every setting of every service.
+    """Print all settings of all services.
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: a setting is invalid.
     """
     models.adopt_vendor_names(os.environ)
     for setting in all_settings():
         if as_json:
-            output.emit({"name": setting.name, "value": setting.value, "source": setting.source})
+            output.print_json({"name": setting.name, "value": setting.value, "source": setting.source})
         else:
-            output.say(f"{setting.name} = {setting.value!r}  ({setting.source})")
+            output.print_line(f"{setting.name} = {setting.value!r}  ({setting.source})")
     return Exit.OK
 
 
 def validate(*, as_json: bool) -> Exit:
-    """Check the settings of every service; one sentence for each that is wrong."""
+    """Check the settings of all services and print one sentence per invalid setting."""
     models.adopt_vendor_names(os.environ)
     problems = list(_problems())
     for problem in problems:
-        output.emit({"problem": problem}) if as_json else output.complain(problem)
+        output.print_json({"problem": problem}) if as_json else output.print_error(problem)
     if not problems and not as_json:
-        output.say("all settings are valid")
+        output.print_line("all settings are valid")
     return Exit.CRITICAL if problems else Exit.OK
 
 
 def all_settings() -> list[Setting]:
-    """Every setting by its name; a value set for several services is listed once.
+    """Return all settings sorted by name; a setting of several services occurs once.
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: a setting is invalid.
     """
     found: dict[str, Setting] = {}
     for settings_class in _classes():
@@ -102,7 +99,7 @@ def _problems() -> Iterator[str]:
 
 
 def _unknown_sections() -> Iterator[str]:
-    """Sections of the file that no service has."""
+    """Yield a sentence for each section of the file that no service has."""
     file = config_file()
     if file is None:
         return
@@ -112,29 +109,28 @@ def _unknown_sections() -> Iterator[str]:
 
 
 def _classes() -> Iterator[type[ServiceSettings]]:
-    for service, module in SERVICES.items():
+    for service in SERVICES:
         try:
-            settings = importlib.import_module(f"{module.rpartition('.')[0]}.settings")
+            settings = service_module(service, "settings")
         except ModuleNotFoundError as error:
-            # An image of one service has not the libraries of the others.
-            output.complain(f"{service}: left out, {error.name} is not installed here")
+            # The image of one service lacks the libraries of the others.
+            output.print_error(f"{service}: skipped, {error.name} is not installed here")
             continue
         yield _settings_of(settings)
-    for module, name in _OWN.values():
-        yield cast(type[ServiceSettings], getattr(importlib.import_module(module), name))
+    yield from _CLI_SETTINGS
 
 
 def _settings_of(module: ModuleType) -> type[ServiceSettings]:
-    """The one class of settings that a module names.
+    """Return the one settings class of a module.
 
     Raises:
-        BadInput: it names none, or several.
+        BadInput: it has none, or several.
     """
     named = [cast(object, value) for value in vars(module).values()]
     found = {value for value in named if isinstance(value, type) and issubclass(value, ServiceSettings)}
     found.discard(ServiceSettings)
     if len(found) != 1:
-        raise BadInput(module.__name__, [cls.__name__ for cls in found], "one class of settings")
+        raise BadInput(module.__name__, [cls.__name__ for cls in found], "one settings class")
     return found.pop()
 
 
@@ -190,7 +186,7 @@ def _name(source: PydanticBaseSettingsSource, path: tuple[str, ...]) -> str:
 
 
 def _vendor_name(variable: str) -> str:
-    """The name under which a value was given."""
+    """Return the vendor's variable if the value was set by it, otherwise the variable itself."""
     for theirs, ours in models.VENDOR_VARIABLES.items():
         if ours == variable and os.environ.get(theirs) == os.environ.get(ours):
             return theirs

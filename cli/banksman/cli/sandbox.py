@@ -1,4 +1,4 @@
-"""Whether this machine can run tools, and with which sandbox."""
+"""Which sandbox this machine offers for tools."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SETTING = "BANKSMAN_TOOL_RUNNER__SANDBOX"
 
 @dataclass(frozen=True, slots=True)
 class SandboxChoice:
-    """How tools run here."""
+    """The sandbox for tools on this machine."""
 
     kind: Literal["bwrap", "docker", "none"]
     notice: str | None = None
-    """What people should know, when tools do not run the usual way."""
+    """Sentence for users when tools do not run in bubblewrap."""
 
 
 def choose_sandbox() -> SandboxChoice:
-    """The one that the settings name; else bubblewrap where it works, else Docker where an engine answers."""
+    """Return the sandbox of the settings, else bubblewrap if it works, else Docker if an engine responds."""
     match os.environ.get(_SETTING):
         case "bwrap" | "docker" as kind:
             return SandboxChoice(kind)
@@ -43,12 +43,12 @@ def choose_sandbox() -> SandboxChoice:
 
 
 def bwrap_problem() -> str | None:
-    """Why bubblewrap cannot make a sandbox here, tried as the tool-runner does; None when it can."""
+    """Run bubblewrap as the tool-runner does; return why it cannot create a sandbox, or None when it can."""
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         return "bubblewrap is not installed"
     command = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    # As root the tool-runner starts it from an unprivileged user.
+    # A tool-runner started as root spawns it as an unprivileged user, whom the kernel may refuse namespaces.
     user = _NOBODY if os.geteuid() == 0 else None
     try:
         done = subprocess.run(
@@ -60,14 +60,14 @@ def bwrap_problem() -> str | None:
 
 
 def remedy() -> str:
-    """What to do where there is no sandbox."""
+    """Return what to do on a machine without a sandbox."""
     if sys.platform == "linux" or not _has_docker_sandbox():
         return f"on Linux, install one with: {INSTALL_BUBBLEWRAP}"
     return "start a Docker engine, and run `banksman up` again"
 
 
 def docker_usable() -> bool:
-    """Whether tools can run in containers: the runner knows how, and an engine answers."""
+    """Whether tools can run in containers: the runner supports them, and an engine responds."""
     if not _has_docker_sandbox() or shutil.which("docker") is None:
         return False
     command = ["docker", "version", "--format", "{{.Server.Version}}"]

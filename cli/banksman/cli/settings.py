@@ -1,3 +1,5 @@
+"""Settings of `banksman up`. `doctor` reads them too."""
+
 from __future__ import annotations
 
 from pydantic import Field
@@ -10,14 +12,14 @@ class LocalSettings(Section):
     """How `banksman up` runs the system."""
 
     agents: int = Field(default=2, ge=1, le=64)
-    """Agent processes."""
+    """Number of agent processes."""
     ready_timeout_s: float = Field(default=60.0, gt=0)
-    """Seconds until every service must be ready; then `up` says which are not, and goes on."""
+    """Seconds until every service should be ready; then `up` names those that are not, and continues."""
     drain_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds that all services together have to end in order; then they are killed."""
+    """Seconds for all services together to stop gracefully; then they are killed."""
 
 
 class UpSettings(ModelChoice):
-    """What decides which processes run, and where."""
+    """Settings that determine which processes run, and where."""
 
     local: LocalSettings = LocalSettings()

@@ -1,8 +1,8 @@
-"""What is done to each log after it was brought back from a backup, while nothing else runs.
+"""Recovery of conversation logs after a restore or an accepted loss, while no service is running.
 
-A backup is of a moment, and its streams of slightly different ones: a run may be open in its log whose work
-message is gone. So each log gets one commit: it names a new epoch, by which clients know that their positions
-no longer hold, and nobody owns the run any more. What has to go on is asked for again.
+The streams of a backup are from slightly different moments: a log may hold an open run whose work message is
+missing. Each log receives one commit that starts a new log epoch and removes the run's owner. Clients discard
+their positions in the old epoch. Then the run's approval request or work message is published again.
 """
 
 from __future__ import annotations
@@ -10,69 +10,68 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
-from banksman.bus.log import EventLog
-from banksman.bus.slots import ApprovalSlots
+from banksman.bus.run_queue import RunQueue
 from banksman.contracts.errors import Conflict
 from banksman.contracts.events import Commit
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import ResumeRun
-from banksman.runs.folded_log import FoldedLog
-from banksman.runs.owner import open_question
+from banksman.runs.approvals import open_approval_request
+from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.ports import Clock
 from banksman.runs.record import Draft
 from banksman.runs.state import Conversation
 from banksman.runs.steps import next_in_queue
-from banksman.runs.stores import StoredApprovals, StoredWork
 
 _WORKFLOW = "workflow:"
-"""How the model of a run is called that the workflows service drives."""
+"""Prefix of the model name of a run that the workflows service drives."""
 
 
 @dataclass(frozen=True, slots=True)
-class Revived:
-    """What became of a log."""
+class Recovered:
+    """Result of recovering a log."""
 
     asked: bool = False
-    """A person is asked again."""
+    """Whether an approval request was published again."""
     resumed: bool = False
-    """A run goes on, or starts."""
+    """Whether a run resumes or starts."""
 
 
-class Revival:
-    """Takes up logs that were brought back."""
+class LogRecovery:
+    """Recovers logs, one at a time."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._clock = clock
-        self._log = FoldedLog(EventLog(bus), keep=1)
-        self._approvals = StoredApprovals(bus, ApprovalSlots(bus))
-        self._work = StoredWork(bus)
+        self._log = ConversationLog(bus, cached=1)
+        self._approvals = ApprovalSlots(bus)
+        self._work = RunQueue(bus)
 
-    async def revive(self, tenant: str, conversation_id: str) -> Revived:
-        """Give a log its new epoch and ask for what has to go on. Safe to repeat.
+    async def recover(self, tenant: str, conversation_id: str) -> Recovered:
+        """Append the commit with a new epoch, and publish what resumes the log's run. Safe to repeat.
 
         Raises:
             LogBroken, Poison: the log cannot be read.
-            Conflict: somebody else writes to it.
-            Unavailable: no answer.
+            Conflict: another process appended to it.
+            Unavailable: the broker does not respond.
         """
         state = await self._log.read(tenant, conversation_id)
         if state.deleted or not state.stream_seq:
-            return Revived()
+            return Recovered()
         stored = await self._log.append(state, _new_epoch(state, self._clock.now()))
         if stored is None:
-            raise Conflict(f"{conversation_id}: somebody writes to its log: end all services first")
-        question = open_question(stored)
+            raise Conflict(f"{conversation_id}: another process writes to its log: stop all services first")
+        question = open_approval_request(stored)
         if question is not None:
-            await self._approvals.ask(question)
+            await self._approvals.publish_request(question)
         resume = None if question is not None else _resume(stored)
         if resume is not None:
             await self._work.publish(resume)
-        return Revived(asked=question is not None, resumed=resume is not None)
+        return Recovered(asked=question is not None, resumed=resume is not None)
 
 
 def _new_epoch(state: Conversation, now: datetime) -> Commit:
-    # A workflow's work message is in the backup, and its redelivery to whoever owned the run is a takeover.
+    # A workflow's work message is in the backup; its redelivery under the stored owner is a takeover.
     owner = state.owner if _is_workflow(state) else None
     return Draft(state, now).commit(new_id("e"), new_id("l"), owner)
 

@@ -1,4 +1,4 @@
-"""What `.banksman/` holds of a running system: the lock, who runs, where, and the logs."""
+"""The data directory `.banksman/`: the lock, the run file, keys and logs."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from banksman.cli.local.processes import ProcessIdentity
+from banksman.cli.processes import ProcessIdentity
 from banksman.runtime.settings import SIGNING_KEY_BYTES
 from banksman.sdk.local import CONTEXT_FILE
 
 _TRAVERSE_ONLY = 0o711
-"""Started as root, the runner gives workspaces to a user who must be able to get to them."""
+"""A runner that was started as root gives workspaces to another user, who must be able to reach them."""
 
 
 class Instance(BaseModel):
-    """A running system, as its run file tells of it."""
+    """Content of the run file: a running system."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     url: str
-    """Where people and clients go."""
+    """Base URL for people and clients."""
     supervisor: ProcessIdentity
     processes: dict[str, ProcessIdentity] = {}
-    """Every child by its name; those that wait for their next start are left out."""
+    """Running child processes by name; without those that wait for a restart."""
     health: dict[str, str] = {}
-    """Where each child says whether it is ready."""
+    """URL of each child process's `/readyz`, by name."""
     nats_url: str
     monitoring_url: str
     ready: bool = False
-    """Whether start-up is over."""
+    """Whether the start is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +44,41 @@ class DataDir:
 
     @property
     def run_file(self) -> Path:
-        """Says what runs."""
+        """JSON of the running `Instance`."""
         return self.path / "run.json"
 
     @property
     def lock_file(self) -> Path:
-        """Locked by the supervisor, and there since its first start."""
+        """File that the supervisor locks. It exists from the first start on."""
         return self.path / "up.lock"
 
     @property
     def logs(self) -> Path:
-        """One file a process."""
+        """Directory with one log file per process."""
         return self.path / "logs"
 
     @property
     def keys(self) -> Path:
-        """Seeds of NATS users, and the key that signs approvals."""
+        """Directory of the NATS users' seeds and of the key that signs approval decisions."""
         return self.path / "keys"
 
     @property
     def nats(self) -> Path:
-        """nats-server's configuration and streams."""
+        """Directory of nats-server's configuration and streams."""
         return self.path / "nats"
 
     @property
     def nats_context_file(self) -> Path:
-        """Tells services on this machine how to reach NATS."""
+        """File from which services on this machine read how to connect to NATS."""
         return self.path / CONTEXT_FILE
 
     @property
     def signing_key_file(self) -> Path:
-        """The key that signs approvals."""
+        """File of the key that signs approval decisions."""
         return self.keys / "approvals.key"
 
     def prepare(self) -> None:
-        """Create what is missing.
+        """Create missing directories and the signing key.
 
         Raises:
             OSError: the directory cannot be written.
@@ -89,30 +89,30 @@ class DataDir:
         write_signing_key(self.signing_key_file)
 
     def read(self) -> Instance | None:
-        """What the run file says, be it of a dead system; None when there is none."""
+        """Return the content of the run file, even if that system is dead; None if there is no valid file."""
         try:
             return Instance.model_validate_json(self.run_file.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 
     def running(self) -> Instance | None:
-        """The system that runs; None when none does."""
+        """Return the running system, or None."""
         instance = self.read()
         return instance if instance is not None and instance.supervisor.alive else None
 
     def write(self, instance: Instance) -> None:
-        """Replace the run file in one step."""
+        """Replace the run file atomically."""
         new = self.run_file.with_suffix(".new")
         new.write_text(instance.model_dump_json(indent=2), encoding="utf-8")
         new.replace(self.run_file)
 
     def forget(self) -> None:
-        """Remove what tells others where the system is."""
+        """Remove the files by which other processes find the system."""
         self.run_file.unlink(missing_ok=True)
         self.nats_context_file.unlink(missing_ok=True)
 
     def end_leftovers(self) -> list[str]:
-        """End what a dead supervisor left running; returns the names of the processes."""
+        """Kill processes of a dead supervisor that still run; return their names."""
         instance = self.read()
         if instance is None or instance.supervisor.alive:
             return []
@@ -122,14 +122,17 @@ class DataDir:
 
 
 class Lock:
-    """Held by the one supervisor of a data directory; the kernel gives it back when that ends, however."""
+    """Lock of the one supervisor of a data directory. The kernel releases it when the process ends."""
 
     def __init__(self, data: DataDir) -> None:
         self._file = data.lock_file
         self._descriptor: int | None = None
 
     def take(self) -> int | None:
-        """Take the lock; gives the pid of the holder when somebody else has it (0 when it is not known).
+        """Take the lock.
+
+        Returns:
+            None on success. Otherwise the pid of the process that holds it, or 0 if the pid is unknown.
 
         Raises:
             OSError: the file cannot be written.
@@ -147,24 +150,24 @@ class Lock:
         return None
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock if it is held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def write_signing_key(file: Path, key: str | None = None) -> str:
-    """Keep a key that signs approvals where only its owner reads it; one that is there already stays.
+    """Write a signing key that only its owner can read, unless the file exists.
 
     Args:
-        file: Where it is kept.
-        key: The key; None makes a new one.
+        file: Path of the key file.
+        key: The key; None generates one.
 
     Returns:
-        The key that the file holds.
+        The key in the file.
     """
     if not file.exists():
-        # Created with its mode, so that no moment exists in which others could read it.
+        # Opened with its final mode: there is no moment in which another user could read it.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as out:
             out.write(key or secrets.token_hex(SIGNING_KEY_BYTES))

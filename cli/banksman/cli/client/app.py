@@ -1,0 +1,193 @@
+"""Commands that use a gateway, as any client does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from banksman.cli.options import Json
+from banksman.cli.output import exit_with
+
+if TYPE_CHECKING:
+    from banksman.cli.client.address import Address
+
+app = typer.Typer(rich_markup_mode=None)
+workflows_app = typer.Typer(
+    help="List and run workflows; without a subcommand, run the workflows service.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+app.add_typer(workflows_app, name="workflows")
+
+Url = Annotated[
+    str | None, typer.Option("--url", help="URL of the gateway (default: the gateway running here).")
+]
+Conversation = Annotated[str, typer.Argument(help="Id of a conversation.")]
+InConversation = Annotated[
+    str | None,
+    typer.Option("--conversation", "-c", help="Continue this conversation (default: a new one)."),
+]
+Model = Annotated[str | None, typer.Option(help="Model of a new conversation, as provider:model.")]
+Assistant = Annotated[str | None, typer.Option(help="Assistant of a new conversation (default: `default`).")]
+After = Annotated[int, typer.Option("--after", min=0, help="Show only events after this number.")]
+Detail = Annotated[Literal["final", "steps", "full"], typer.Option(help="Level of detail.")]
+Approval = Annotated[str, typer.Argument(help="Id of an approval request.")]
+
+
+@app.command()
+def chat(
+    conversation: InConversation = None, model: Model = None, assistant: Assistant = None, url: Url = None
+) -> None:
+    """Chat with a model and decide its approval requests."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.chat(_gateway(url), conversation_id=conversation, model=model, assistant=assistant))
+
+
+@app.command()
+def run(
+    text: Annotated[str, typer.Argument(help="The message; `-` reads standard input.")],
+    conversation: InConversation = None,
+    model: Model = None,
+    assistant: Assistant = None,
+    approve: Annotated[bool, typer.Option("--approve", help="Approve all approval requests.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Reject all approval requests.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Send a message and follow its run; exit code 0 if it completed, 2 if it failed, else 1."""
+    from banksman.cli.client import commands
+
+    if approve and reject:
+        raise typer.BadParameter("give either --approve or --reject")
+    verdict = "approve" if approve else "reject" if reject else None
+    ending = commands.run(
+        _gateway(url),
+        text,
+        conversation_id=conversation,
+        model=model,
+        assistant=assistant,
+        verdict=verdict,
+        as_json=json,
+    )
+    exit_with(ending)
+
+
+@app.command()
+def demo(url: Url = None, json: Json = False) -> None:
+    """Run a sample conversation and approve all its calls."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.demo(_gateway(url), as_json=json))
+
+
+@app.command()
+def tail(
+    conversation: Conversation,
+    after: After = 0,
+    detail: Detail = "steps",
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Show the events of a conversation and follow new ones."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.tail(_gateway(url), conversation, after_seq=after, detail=detail, as_json=json))
+
+
+@app.command()
+def replay(
+    conversation: Conversation,
+    after: After = 0,
+    detail: Detail = "steps",
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Show the stored events of a conversation."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.replay(_gateway(url), conversation, after_seq=after, detail=detail, as_json=json))
+
+
+@app.command()
+def approvals(url: Url = None, json: Json = False) -> None:
+    """List open approval requests; exit code 1 if there are any."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.approvals(_gateway(url), as_json=json))
+
+
+@app.command()
+def approve(
+    approval: Approval,
+    remember: Annotated[
+        Literal["run", "conversation"] | None,
+        typer.Option(help="Auto-approve matching calls for this scope."),
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Approve all calls of an approval request."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.decide(_gateway(url), approval, "approve", remember=remember, as_json=json))
+
+
+@app.command()
+def reject(
+    approval: Approval,
+    reason: Annotated[str | None, typer.Option(help="Reason; the model may see it.")] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Reject all calls of an approval request."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.decide(_gateway(url), approval, "reject", reason=reason, as_json=json))
+
+
+@app.command()
+def usage(url: Url = None, json: Json = False) -> None:
+    """Show the tenant's usage and limits for today and this month."""
+    from banksman.cli.client.usage import usage as show
+
+    exit_with(show(_gateway(url), as_json=json))
+
+
+@workflows_app.callback()
+def workflows(context: typer.Context) -> None:
+    """List and run workflows; without a subcommand, run the workflows service."""
+    if context.invoked_subcommand is None:
+        from banksman.cli.services import run_service
+
+        raise typer.Exit(run_service("workflows"))
+
+
+@workflows_app.command("ls")
+def workflows_ls(url: Url = None, json: Json = False) -> None:
+    """List workflows by category."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.list_workflows(_gateway(url), as_json=json))
+
+
+@workflows_app.command("run")
+def workflows_run(
+    name: Annotated[str, typer.Argument(help="Name of the workflow.")],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="NAME=VALUE; a value that is valid JSON is read as JSON.")
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Run a workflow and follow it until it finishes."""
+    from banksman.cli.client import commands
+
+    exit_with(commands.run_workflow(_gateway(url), name, parameters or [], as_json=json))
+
+
+def _gateway(url: str | None) -> Address:
+    from banksman.cli.client.address import find_gateway
+
+    return find_gateway(url)

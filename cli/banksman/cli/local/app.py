@@ -1,0 +1,90 @@
+"""Commands that start and end processes on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from banksman.cli.options import DataDir, Json
+from banksman.cli.output import exit_with
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def up(
+    port: Annotated[int | None, typer.Option(help="Port of the web page (default: 8080).")] = None,
+    data_dir: DataDir = None,
+    agents: Annotated[int | None, typer.Option(help="Number of agent processes (default: 2).")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="Do not start this service; can be repeated.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when everything is ready.")] = False,
+    json: Json = False,
+) -> None:
+    """Start the whole system on this machine. Ctrl-C stops it gracefully."""
+    from banksman.cli.local import command
+
+    options = command.UpOptions(port, data_dir, agents, tuple(without or ()), json)
+    exit_with(command.detach(options) if detach else command.up(options))
+
+
+@app.command()
+def down(data_dir: DataDir = None, json: Json = False) -> None:
+    """Stop the running system gracefully."""
+    from banksman.cli.local import command
+
+    exit_with(command.down(data_dir, json=json))
+
+
+@app.command()
+def reset(
+    data_dir: DataDir = None,
+    force: Annotated[bool, typer.Option("--force", help="Delete without confirmation.")] = False,
+    json: Json = False,
+) -> None:
+    """Delete all conversations, files and keys of the system in this directory."""
+    from banksman.cli.local.reset import reset as delete
+
+    exit_with(delete(data_dir, force=force, as_json=json))
+
+
+@app.command()
+def gateway() -> None:
+    """Run the gateway."""
+    _run("gateway")
+
+
+@app.command()
+def agent() -> None:
+    """Run an agent."""
+    _run("agent")
+
+
+@app.command("tool-runner")
+def tool_runner() -> None:
+    """Run a tool-runner."""
+    _run("tool-runner")
+
+
+@app.command("model-server")
+def model_server(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (default: 127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (default: a free port).")] = None,
+    recording: Annotated[
+        bool, typer.Option("--recording", help="Record requests and serve the routes for tests.")
+    ] = False,
+    scripts: Annotated[
+        Path | None, typer.Option(help="JSON file with an object that maps names to scripts.")
+    ] = None,
+) -> None:
+    """Serve the demo model and scripted models."""
+    _run("model-server", host=host, port=port, recording=recording, scripts=scripts)
+
+
+def _run(service: str, **options: object) -> None:
+    from banksman.cli.services import run_service
+
+    raise typer.Exit(run_service(service, **options))

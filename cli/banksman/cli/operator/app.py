@@ -1,0 +1,175 @@
+"""Commands for the operator of a deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from banksman.cli.options import DataDir, Json
+from banksman.cli.output import exit_with
+
+app = typer.Typer(rich_markup_mode=None)
+config_app = typer.Typer(help="Show and check settings.", no_args_is_help=True, rich_markup_mode=None)
+streams_app = typer.Typer(
+    help="Create and check streams and consumers.", no_args_is_help=True, rich_markup_mode=None
+)
+dead_app = typer.Typer(
+    help="Show, replay and remove dead letters.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(config_app, name="config")
+app.add_typer(streams_app, name="streams")
+app.add_typer(dead_app, name="dead")
+
+Letter = Annotated[int, typer.Argument(min=1, help="The number shown by `dead ls`.")]
+
+
+@app.command()
+def doctor(data_dir: DataDir = None, json: Json = False) -> None:
+    """Check this machine and the running system."""
+    from banksman.cli.operator import doctor as checks
+
+    exit_with(checks.doctor(data_dir, as_json=json))
+
+
+@app.command()
+def check(data_dir: DataDir = None, json: Json = False) -> None:
+    """Read all conversation logs and list damaged ones; exit code 2 if there are any."""
+    from banksman.cli.operator import integrity
+
+    exit_with(integrity.check(data_dir, as_json=json))
+
+
+@app.command()
+def accept(
+    conversations: Annotated[
+        list[str] | None, typer.Argument(help="TENANT/CONVERSATION, as listed by `check`.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Accept all damaged logs.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Allow runs in damaged logs to continue with the events that are left."""
+    from banksman.cli.operator import integrity
+
+    if everything == bool(conversations):
+        raise typer.BadParameter("give either conversations or --all")
+    exit_with(integrity.accept(data_dir, conversations or [], as_json=json))
+
+
+@app.command()
+def backup(
+    directory: Annotated[Path, typer.Argument(help="A new or empty directory.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Back up all NATS streams while the system is running."""
+    from banksman.cli.operator import backup as backups
+
+    exit_with(backups.backup(data_dir, directory, as_json=json))
+
+
+@app.command()
+def restore(
+    directory: Annotated[Path, typer.Argument(help="A directory written by `backup`.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace existing streams.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Restore all NATS streams from a backup. Only nats-server may be running."""
+    from banksman.cli.operator import restore as restores
+
+    exit_with(restores.restore(data_dir, directory, force=force, as_json=json))
+
+
+@app.command()
+def keys(
+    directory: Annotated[Path, typer.Argument(help="Directory for the keys.")], json: Json = False
+) -> None:
+    """Create missing keys of a deployment, in one directory per service."""
+    from banksman.cli.operator import keys as deployment_keys
+
+    exit_with(deployment_keys.create_keys(directory, as_json=json))
+
+
+@app.command()
+def nats(
+    config_file: Annotated[Path, typer.Option("--config", help="Configuration file of nats-server.")],
+    public_keys: Annotated[Path, typer.Option(help="The public.env file written by `banksman keys`.")],
+) -> None:
+    """Run nats-server with the public keys of all users."""
+    from banksman.cli.operator import keys as deployment_keys
+
+    deployment_keys.serve_nats(config_file, public_keys)
+
+
+@config_app.command("show")
+def config_show(json: Json = False) -> None:
+    """Show each setting with its value and source; secrets are masked."""
+    from banksman.cli.operator import config
+
+    exit_with(config.show(as_json=json))
+
+
+@config_app.command("validate")
+def config_validate(json: Json = False) -> None:
+    """Check the settings of all services."""
+    from banksman.cli.operator import config
+
+    exit_with(config.validate(as_json=json))
+
+
+@streams_app.command("provision")
+def streams_provision(data_dir: DataDir = None, json: Json = False) -> None:
+    """Create or update all streams and consumers."""
+    from banksman.cli.operator import streams
+
+    exit_with(streams.provision_streams(data_dir, as_json=json))
+
+
+@streams_app.command("check")
+def streams_check(data_dir: DataDir = None, json: Json = False) -> None:
+    """List streams, consumers and server settings that are weaker than required."""
+    from banksman.cli.operator import streams
+
+    exit_with(streams.check_streams(data_dir, as_json=json))
+
+
+@dead_app.command("ls")
+def dead_ls(
+    stream: Annotated[
+        str | None,
+        typer.Option(help="Only letters from this stream: RUNS, APPROVALS …; API for the NATS API, NOTES."),
+    ] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """List dead letters; exit code 1 if one of them is more than a note."""
+    from banksman.cli.operator import dead_letters
+
+    exit_with(dead_letters.ls(data_dir, stream=stream, as_json=json))
+
+
+@dead_app.command("show")
+def dead_show(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
+    """Show one dead letter: origin, reason, headers and payload."""
+    from banksman.cli.operator import dead_letters
+
+    exit_with(dead_letters.show(data_dir, letter=letter, as_json=json))
+
+
+@dead_app.command("replay")
+def dead_replay(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
+    """Publish a dead letter on its subject again."""
+    from banksman.cli.operator import dead_letters
+
+    exit_with(dead_letters.replay(data_dir, letter=letter, as_json=json))
+
+
+@dead_app.command("rm")
+def dead_rm(letter: Letter, data_dir: DataDir = None, json: Json = False) -> None:
+    """Delete a dead letter permanently."""
+    from banksman.cli.operator import dead_letters
+
+    exit_with(dead_letters.rm(data_dir, letter=letter, as_json=json))

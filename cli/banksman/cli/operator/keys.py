@@ -1,0 +1,63 @@
+"""`banksman keys` and `banksman nats`: the keys of a deployment, and its server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from banksman.cli import output
+from banksman.cli.nats_server import SERVER_ENVIRONMENT, executable
+from banksman.cli.output import Exit
+from banksman.cli.state import write_signing_key
+from banksman.contracts.errors import BadInput
+from banksman.deployment import users
+from banksman.deployment.accounts import user_names
+from banksman.deployment.keys import generate_keys, key_variable
+
+PUBLIC_KEYS = "public.env"
+_APPROVAL_KEY_HOLDERS = (users.GATEWAY, users.AGENT)
+
+
+def create_keys(directory: Path, *, as_json: bool) -> Exit:
+    """Create missing keys of a deployment, in one directory per service.
+
+    `{service}/{user}.nk` for each NATS user, `approvals.key` for gateway and agent, and `nats/public.env` for
+    the server, which receives public keys only.
+    """
+    public: dict[str, str] = {}
+    for user in user_names():
+        public |= generate_keys(directory / _service_of(user), [user])
+    _share_signing_key(directory)
+    server = directory / "nats"
+    server.mkdir(mode=0o700, exist_ok=True)
+    lines = [f"{key_variable(user)}={key}\n" for user, key in public.items()]
+    (server / PUBLIC_KEYS).write_text("".join(lines), encoding="ascii")
+    output.print_json(public) if as_json else output.print_line(f"keys of {len(public)} users in {directory}")
+    return Exit.OK
+
+
+def serve_nats(config: Path, public_keys: Path) -> None:
+    """Replace this process by nats-server, with the public keys in its environment.
+
+    Raises:
+        BadInput: the file of public keys is missing.
+        Unavailable: nats-server is not installed.
+    """
+    if not public_keys.is_file():
+        raise BadInput("--public-keys", str(public_keys), "the file that `banksman keys` wrote")
+    keys = dict(line.split("=", 1) for line in public_keys.read_text(encoding="ascii").splitlines() if line)
+    program = executable()
+    os.execve(program, [program, "--config", str(config)], {**SERVER_ENVIRONMENT, **os.environ, **keys})
+
+
+def _service_of(user: str) -> str:
+    """Return the service whose directory holds a user's seed."""
+    return users.OPERATOR if user == users.SYSTEM else user.removesuffix("-files")
+
+
+def _share_signing_key(directory: Path) -> None:
+    """Write the same key for all services that sign or verify approval decisions."""
+    first, *others = (directory / user / "approvals.key" for user in _APPROVAL_KEY_HOLDERS)
+    key = write_signing_key(first)
+    for file in others:
+        write_signing_key(file, key)

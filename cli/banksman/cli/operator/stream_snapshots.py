@@ -1,0 +1,144 @@
+"""Snapshots of whole streams, taken while they are in use, and their restore.
+
+The server takes a snapshot of a stream and sends it in chunks, each of which must be acknowledged. Protocol:
+https://docs.nats.io/reference/jetstream/api/stream/snapshot and `…/restore`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from banksman.bus.connection import Bus
+from banksman.bus.errors import NoResponders, TimedOut
+from banksman.bus.jetstream import call
+from banksman.bus.messages import Message
+from banksman.bus.names import DESCRIPTION, api
+from banksman.contracts.errors import BanksmanError, Fault
+
+CHUNK_BYTES = 256 * 1024
+SILENCE_S = 60.0
+"""Seconds without a chunk, or without the acknowledgement of one, after which a transfer fails."""
+INTEREST_S = 10.0
+"""Seconds until the servers of a cluster must know the subscription that receives a restore."""
+_STATUS_END = "204"
+
+
+class SnapshotFailed(Fault):
+    """The snapshot or the restore of a stream failed."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        self.stream = stream
+        self.reason = reason
+        super().__init__(f"stream {stream}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSnapshot:
+    """A snapshot in transfer: the stream's config and state from the server, and the bytes."""
+
+    config: dict[str, Any]
+    state: dict[str, Any]
+    chunks: AsyncIterator[bytes]
+
+
+@asynccontextmanager
+async def stream_snapshot(bus: Bus, stream: str) -> AsyncGenerator[StreamSnapshot]:
+    """Take a snapshot of a stream without its consumers. The server verifies the checksums of all messages.
+
+    Raises:
+        ApiError: no such stream, or one of its messages is damaged.
+        SnapshotFailed: raised by `chunks`: the server ended the transfer with an error.
+        Unavailable: the server does not respond; also raised by `chunks`.
+    """
+    arrived: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
+    subject = api("STREAM.SNAPSHOT", stream)
+    with bus.replies.expect(subject, arrived.put_nowait, arrived.put_nowait, until_reconnect=True) as inbox:
+        body = {"deliver_subject": inbox, "no_consumers": True, "chunk_size": CHUNK_BYTES, "jsck": True}
+        begun = await call(bus, subject, body, budget_s=SILENCE_S)
+        yield StreamSnapshot(begun["config"], begun["state"], _chunks(bus, stream, arrived))
+
+
+async def restore_stream(
+    bus: Bus, config: dict[str, Any], state: dict[str, Any], chunks: Iterable[bytes]
+) -> dict[str, Any]:
+    """Create a stream from a snapshot.
+
+    Args:
+        bus: Connection of the operator.
+        config: Configuration of the new stream, its name included.
+        state: State of the original stream as returned with its snapshot.
+        chunks: The snapshot in pieces that each fit into a message.
+
+    Returns:
+        The state of the new stream.
+
+    Raises:
+        ApiError: a stream of that name exists, or the server refuses the configuration.
+        SnapshotFailed: the server refuses the snapshot.
+        Unavailable: the server does not respond.
+    """
+    name = str(config["name"])
+    begun = await call(bus, api("STREAM.RESTORE", name), {"config": config, "state": state})
+    target = cast(str, begun["deliver_subject"])
+    for chunk in chunks:
+        _check(name, await _send(bus, target, chunk))
+    return cast(dict[str, Any], _check(name, await _send(bus, target, b""))["state"])
+
+
+async def delete_stream(bus: Bus, stream: str) -> None:
+    """Delete a stream with its messages.
+
+    Raises:
+        ApiError: no such stream.
+    """
+    await call(bus, api("STREAM.DELETE", stream))
+
+
+async def _send(bus: Bus, target: str, chunk: bytes) -> Message:
+    """Send a chunk and return the acknowledgement; retry while no server is subscribed to the target.
+
+    In a cluster another server may receive the restore, and its interest takes a moment to reach this one.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + INTEREST_S
+    while True:
+        try:
+            return await bus.replies.ask(target, chunk, timeout_s=SILENCE_S)
+        except NoResponders:
+            if loop.time() > deadline:
+                raise
+        await asyncio.sleep(0.1)
+
+
+async def _chunks(
+    bus: Bus, stream: str, arrived: asyncio.Queue[Message | BanksmanError]
+) -> AsyncIterator[bytes]:
+    while (chunk := await _next(arrived, stream)).data:
+        yield chunk.data
+        if chunk.reply:
+            await bus.publish(chunk.reply, b"")
+    if chunk.status not in (None, _STATUS_END):
+        raise SnapshotFailed(stream, chunk.headers.get(DESCRIPTION) or f"status {chunk.status}")
+
+
+async def _next(arrived: asyncio.Queue[Message | BanksmanError], stream: str) -> Message:
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            found = await arrived.get()
+    except TimeoutError as error:
+        raise TimedOut(f"the snapshot of stream {stream}", SILENCE_S) from error
+    if isinstance(found, BanksmanError):
+        raise found
+    return found
+
+
+def _check(stream: str, reply: Message) -> dict[str, Any]:
+    body = cast(dict[str, Any], json.loads(reply.data)) if reply.data.startswith(b"{") else {}
+    if error := cast(dict[str, Any] | None, body.get("error")):
+        raise SnapshotFailed(stream, f"{error.get('description', '')} ({error.get('err_code', 0)})")
+    return body

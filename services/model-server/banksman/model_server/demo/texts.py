@@ -1,0 +1,148 @@
+"""The texts of the demo model: announcements, answers, reports and help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from banksman.model_server.demo.results import Done
+from banksman.model_server.demo.rules import Step
+
+_QUOTED_CHARS = 2_000
+_SIGNATURE = "\n\n*I am the demo model: a set of rules, no language model.*"
+HELP = """I am Banksman's demo model. I follow simple rules and have **no language model** behind me, \
+so that everything can be tried without a key. I understand requests like these, alone or joined by \
+"then" and "and":
+
+- run `ls -la`, or run `uname` and `date`
+- list the files
+- read notes.txt, or summarise notes.txt
+- write hello world to notes.txt, and read it back
+- fetch https://example.com as markdown
+- list the files, then write a short report about them to report.md
+- what is the weather in Paris (if that tool is offered)
+- use the tool `name` with {"argument": "value"}
+- draw a diagram"""
+DIAGRAM = f"""This is the path of a message through Banksman:
+
+```mermaid
+flowchart LR
+    you([You]) --> gateway
+    gateway --> nats[(NATS)]
+    nats --> agent
+    agent --> model[Model]
+    agent --> runner[Tool runner]
+    agent -. requests .-> approval{{Approval}}
+    approval -. decides .-> agent
+```{_SIGNATURE}"""
+UNKNOWN_FILE = f"I do not know which file you mean: none was read or written so far.{_SIGNATURE}"
+NO_TOOL = "For this I would call `{}`, but the request offers no such tool."
+_INTENTIONS = {
+    "list": "list the files in {}",
+    "summarise": "read {}",
+    "report": "write a report to {}",
+    "save": "save the output to {}",
+    "use": "call {}",
+}
+
+
+def announcement(steps: Sequence[Step]) -> str:
+    """Return the text of the first reply with calls."""
+    return f"I am the demo model, rules without a language model. I will {_joined(map(_intention, steps))}."
+
+
+def answer(done: Sequence[Done], notes: Sequence[str]) -> str:
+    """Return the answer: a paragraph for each executed step, then the notes."""
+    return "\n\n".join([*map(_outcome, done), *notes]) + _SIGNATURE
+
+
+def notes(skipped: Sequence[Step], unknown: Sequence[str]) -> Iterator[str]:
+    """Yield sentences about steps skipped after a failure, and about clauses that no rule matches."""
+    if skipped:
+        yield f"I stopped there and did not {_joined(map(_intention, skipped), 'or')}."
+    if unknown:
+        yield f"I did not understand: {'; '.join(map(_code, unknown))}."
+
+
+def report(done: Sequence[Done]) -> str:
+    """Return a short Markdown report about the results so far."""
+    sections = "\n\n".join(_section(each) for each in done if each.step.tool != "write_file")
+    return f"# Report\n\n{sections}\n"
+
+
+def _section(done: Done) -> str:
+    if done.step.kind != "list":
+        return f"## {done.step.subject}\n\n{_size(done.text)}\n\n{_fenced(done.text)}"
+    place, names = done.step.subject or "the workspace", done.text.split("\n")[:-1]
+    listed = "\n".join(f"- {name}" for name in names)
+    return (
+        f"{_counted(len(names), 'entry')} in {place}:\n\n{listed}"
+        if names
+        else f"There are no files in {place}."
+    )
+
+
+def _outcome(done: Done) -> str:
+    step, subject, text = done.step, _code(done.step.subject), done.text
+    if done.failure is not None:
+        return f"My attempt to {_intention(step)} {done.failure}"
+    match step.kind:
+        case "run":
+            errors = str(done.facts.get("stderr") or "")
+            stderr = f"\n\nOn stderr:\n\n{_fenced(errors)}" if errors else ""
+            return f"{subject} ended with exit code {done.facts.get('exit_code')}:\n\n{_fenced(text)}{stderr}"
+        case "list":
+            names = [_code(name) for name in text.splitlines()]
+            place = subject if step.subject else "The workspace"
+            return f"{place} holds {_counted(len(names), 'entry')}:\n\n" + "\n".join(
+                f"- {name}" for name in names
+            )
+        case "summarise":
+            return f"{subject} has {_size(text)} It begins:\n\n{_fenced(text[:200])}"
+        case "write":
+            return f"I wrote {_counted(len(step.arguments['content']), 'character')} to {subject}."
+        case "report":
+            return f"I wrote a report to {subject}."
+        case "save":
+            return f"I saved the output to {subject}."
+        case "use":
+            facts = (f"- {name}: {value}" for name, value in done.facts.items() if name != "success")
+            return f"{subject} returned:\n\n" + ("\n".join(facts) or text)
+        case _:
+            return f"{subject} contains:\n\n{_fenced(text)}"
+
+
+def _intention(step: Step) -> str:
+    form = _INTENTIONS.get(step.kind, f"{step.kind} {{}}")
+    return form.format(_code(step.subject)) if step.subject else "list the files"
+
+
+def _joined(parts: Iterable[str], last: str = "and") -> str:
+    *others, final = parts
+    return f"{', '.join(others)} {last} {final}" if others else final
+
+
+def _size(text: str) -> str:
+    lines, words = _counted(len(text.splitlines()), "line"), _counted(len(text.split()), "word")
+    return f"{lines}, {words}, {_counted(len(text), 'character')}."
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = "entries" if noun == "entry" else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def _code(text: str) -> str:
+    """Return the text as inline code on one line."""
+    text = " ".join(text.split())
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
+def _fenced(text: str) -> str:
+    """Return the beginning of a text in a code fence that is longer than any in the text."""
+    shown = text[:_QUOTED_CHARS].rstrip()
+    fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall(r"`+", shown)), default=0))
+    note = (
+        f"\n\n(the first {_QUOTED_CHARS:,} of {len(text):,} characters)" if len(text) > _QUOTED_CHARS else ""
+    )
+    return f"{fence}\n{shown}\n{fence}{note}" if shown else "(empty)"

@@ -1,0 +1,36 @@
+"""What the CLI reads of the tool-runner on this machine. The CLI imports this module by name.
+
+`banksman doctor` prints `checks`; `banksman reset` deletes `workspaces_root`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.sandbox.cgroups import NotDelegated, examine
+from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
+from banksman.tool_runner.workspaces.workspace import default_root
+
+
+def checks() -> dict[str, str]:
+    """Return what this machine offers a tool-runner, as sentences by the name of the check."""
+    if kernel_resolves_beneath():
+        files = "the kernel keeps paths inside a workspace (openat2)"
+    else:
+        files = "paths are resolved one component at a time: openat2 is missing"
+    return {"files": files, "command limits": _command_limits()}
+
+
+def workspaces_root(data_dir: Path) -> Path:
+    """Return the directory in which a tool-runner with this data directory keeps workspaces by default."""
+    return default_root(data_dir, sandbox_identity())
+
+
+def _command_limits() -> str:
+    """Return how a tool-runner started from this process would limit commands."""
+    try:
+        own, controllers = examine()
+    except NotDelegated as reason:
+        return f"rlimits and watchdogs ({reason})"
+    return f"cgroup v2 at {own}: {', '.join(sorted(controllers))}"
