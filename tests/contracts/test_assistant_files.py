@@ -44,12 +44,12 @@ def test_a_path_that_is_none_of_a_workspace_is_refused_by_name(path: str) -> Non
     [
         (({"path": "a", "content": "?", "encoding": "base64"},), r"files\.0\.content"),
         (({"path": "a", "content": "x", "encoding": "latin-1"},), r"files\.0\.encoding"),
-        (({"path": "a"},), r"files.*'a' has no content"),
+        (({"path": "a"},), r"files.*the content of 'a'"),
         (({"path": "a", "content": "", "mode": 7},), r"files\.mode"),
         (({"path": "a", "content": ""}, {"path": "a", "content": ""}), r"files.*each path once"),
         (
             ({"path": "a", "content": ""}, {"path": "a/b/c", "content": ""}),
-            r"files.*'a/b/c' is below another",
+            r"files.*'a/b/c' below another",
         ),
         (tuple({"path": f"f{n}", "content": ""} for n in range(MAX_FILES + 1)), "files.*100"),
         (({"path": "a", "content": "x" * MAX_FILES_BYTES},), rf"files.*{MAX_FILES_BYTES} bytes"),

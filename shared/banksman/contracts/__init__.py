@@ -1,1 +1,1 @@
-"""The words every service shares: wire models, subjects, ids and errors. Pure; imports no I/O library."""
+"""The contract between services and clients: wire models, subjects, ids, errors. Imports no I/O library."""

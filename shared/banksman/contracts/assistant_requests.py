@@ -1,4 +1,4 @@
-"""Assistants as clients write and read them, over HTTP and over NATS."""
+"""Requests and replies about assistants, over HTTP and over NATS."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SETTINGS: Mapping[str, type[BaseModel]] = {
 
 
 class AssistantBody(Wire):
-    """An assistant as clients write it; tools are off unless they are asked for."""
+    """An assistant as clients submit it. Tools are off by default."""
 
     name: str = Field(default="", max_length=200)
     service: str = Field(default="banksman", max_length=64)
@@ -44,10 +44,10 @@ class AssistantBody(Wire):
     approval_policy: tuple[ApprovalRule, ...] = ()
     variables: JsonObject = Field(default_factory=dict)
     files: SubmittedFiles = ()
-    """What each new workspace of its conversations starts with."""
+    """Files that each new workspace of its conversations starts with."""
 
     def assistant(self, assistant_id: str) -> Assistant:
-        """What is stored."""
+        """Return the assistant to store."""
         return Assistant(
             id=assistant_id, **{name: getattr(self, name) for name in AssistantBody.model_fields}
         )
@@ -57,26 +57,26 @@ class NewAssistant(AssistantBody):
     """An assistant to create."""
 
     id: Token | None = None
-    """None for one that we make."""
+    """None lets the gateway generate one."""
 
 
 class AssistantUpdate(AssistantBody):
-    """An assistant in the place of one that exists."""
+    """An assistant that replaces an existing one."""
 
     revision: int | None = None
-    """The revision that it is to replace; None for whichever it is now."""
+    """The revision to replace; None replaces the current one."""
 
 
 class AssistantList(Wire):
-    """All assistants of a tenant, by id; without the contents of their files."""
+    """All assistants of a tenant, sorted by id; without the contents of their files."""
 
     items: tuple[Assistant, ...]
     next: None = None
-    """For the form that all lists have; there is one page."""
+    """Present because all lists have it; there is one page."""
 
 
 class AssistantDeleted(Wire):
-    """An assistant is gone."""
+    """An assistant was deleted."""
 
     id: Token
 
@@ -85,24 +85,25 @@ B = TypeVar("B", bound=AssistantBody)
 
 
 def parse_assistant(model: type[B], data: bytes) -> B:
-    """Read what a client writes of an assistant.
+    """Parse a submitted assistant and refuse unknown fields at every level.
 
-    What is stored ignores unknown names, for it may be of a newer writer; a typing error of a client, also
-    within its settings, is told instead.
+    The stored models ignore unknown fields, because a newer version may have written them. In a request an
+    unknown field is a typing error of the client.
 
     Raises:
-        BadInput: naming the first field that is wrong.
+        BadInput: A field is invalid or unknown. It names the first one.
     """
     body = parse(model, data)
-    given = cast(JsonObject, json.loads(data))
+    submitted = cast(JsonObject, json.loads(data))
     for field, settings in _SETTINGS.items():
-        value = given.get(field)
-        for one in value if isinstance(value, list) else [value]:
-            _refuse_unknown(field, settings, one)
+        value = submitted.get(field)
+        for item in value if isinstance(value, list) else [value]:
+            _refuse_unknown(field, settings, item)
     return body
 
 
-def _refuse_unknown(field: str, settings: type[BaseModel], given: JsonValue) -> None:
-    names = given.keys() if isinstance(given, dict) else ()
+def _refuse_unknown(field: str, settings: type[BaseModel], value: JsonValue) -> None:
+    names = value.keys() if isinstance(value, dict) else ()
     for name in sorted(set(names) - set(settings.model_fields)):
-        raise BadInput(f"{field}.{name}", None, f"one of {', '.join(sorted(settings.model_fields))}")
+        known = ", ".join(sorted(settings.model_fields))
+        raise BadInput(f"{field}.{name}", None, f"is not a known field; expected one of {known}")

@@ -1,4 +1,4 @@
-"""Assistants: the stored configuration a run is driven by, and the settings a run resolves from it."""
+"""Assistants: the stored configuration of runs, and the settings that a run resolves from it."""
 
 from __future__ import annotations
 
@@ -14,115 +14,115 @@ from banksman.contracts.wire import JsonObject, Stored, Text, Token
 Decision = Literal["auto", "ask", "deny"]
 """
 auto  the call runs at once
-ask   a person decides
-deny  the call gets a result `denied`; nobody is asked
+ask   a user decides
+deny  the call gets a result `denied` without an approval request
 """
 
 OnReject = Literal["abort", "feedback"]
 """
 abort     one rejected call ends the run
-feedback  the refusal goes to the model as that call's result
+feedback  the rejection is returned to the model as the result of that call
 """
 
 
 class ApprovalRule(Stored):
-    """One line of an approval policy; the first that matches decides."""
+    """One rule of an approval policy. The first rule that matches a call decides."""
 
     tool: str = Field(default="*", max_length=128)
-    """Glob over tool names."""
+    """Glob pattern of tool names."""
     arguments: dict[str, str] = Field(default_factory=dict)
-    """Argument name to glob over its text; all must match."""
+    """Glob patterns by argument name, matched against the argument's text. All must match."""
     action: Decision
 
 
 FallbackModels = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=5)
 ]
-"""`provider:model` of each model that is asked, in this order, when the one before it cannot answer.
+"""`provider:model` of each model to try, in this order, when the model before it is unavailable.
 
-That is when its provider is limited, fails or is silent beyond all retries, never when it refuses the request
-itself. A model with successors gets half of the time that the run has left. Each request of a run begins
-with the first choice again.
+A model is unavailable if its provider limits the rate, fails or times out after all retries. A refused
+request does not go to the next model. A model with successors gets half of the run's remaining time. Each
+request of a run begins with the first model.
 """
 
 
 class ModelOptions(Stored):
-    """What goes into each model request."""
+    """Options of each model request."""
 
     max_tokens: int | None = Field(default=None, gt=0)
-    """Output tokens of one reply; None leaves it to the provider's adapter."""
+    """Output tokens of one reply; None applies the default of the provider's adapter."""
     temperature: float | None = Field(default=None, ge=0, le=2)
 
 
 class ToolSettings(Stored):
-    """Whether and how the model may call tools. Tools are opt-in."""
+    """Whether and how the model may call tools. Tools are off by default."""
 
     enabled: bool = False
     allowed_tools: tuple[str, ...] | None = None
-    """Names of the tools offered; None for all that are registered."""
+    """Names of the tools to offer; None offers every registered tool."""
     always_offered: tuple[str, ...] = ()
-    """Names of those that are left out last when there are more than a request may hold."""
+    """Names of the tools that are dropped last when not all tools fit into a request."""
     max_iterations: int = Field(default=10, ge=1, le=1000)
     """Model requests with calls before the run ends with status `max_iterations`."""
     tool_protocol: Literal["auto", "native", "json_text"] = "auto"
-    """auto takes `native` wherever the provider can."""
+    """`auto` selects `native` if the provider supports it."""
     final_summary: bool = False
-    """True asks the model once more after a terminating call, instead of answering with its result."""
+    """True requests a final message from the model after a terminating call; False returns its result."""
     on_reject: OnReject = "abort"
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
-    """Hosts that `web_fetch` and, when it grants that, commands may reach; None for all that the operator
-    allows to `web_fetch`, and no network for commands."""
+    """Hosts that `web_fetch` may reach, and commands if `commands` is True. None allows `web_fetch` all hosts
+    that the operator allows, and commands none."""
 
 
 class Limits(Stored):
-    """Bounds of one run; at each the run ends with its own code."""
+    """Limits of one run. A run that reaches one ends with the error code of that limit."""
 
     run_timeout_s: float = Field(default=300.0, gt=0, le=86_400)
-    """Seconds of work; time spent waiting for a person does not count."""
+    """Seconds of work. Time spent waiting for a user does not count."""
     calls_per_reply: int = Field(default=32, ge=1, le=1000)
-    """Tool calls that one reply may hold."""
+    """Tool calls that one reply may contain."""
     max_tokens_per_run: int | None = Field(default=None, gt=0)
-    """Input and output tokens together; None for no bound."""
+    """Sum of input and output tokens; None means no limit."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     context_tokens: int | None = Field(default=None, ge=1_000)
-    """Tokens that the model can read in one request, where it is not the deployment's table that knows; near
-    it the older part of the history gives way to a summary."""
+    """Size of the model's context window; None applies the deployment's table. Before the history reaches it,
+    compaction replaces the older part by a summary."""
 
 
 class Assistant(Stored):
-    """Stored configuration of runs (a "response rule")."""
+    """The stored configuration of runs (a "response rule")."""
 
     id: Token
     revision: int = 0
-    """The KV revision it was read at; a run records it."""
+    """The KV revision at which it was read. A run records it."""
     name: str = Field(default="", max_length=200)
     service: str = Field(default="banksman", max_length=64)
-    """Echoed as `service` in the outcome of a run."""
+    """Returned as `service` in the outcome of a run."""
     model: str | None = Field(default=None, max_length=200)
-    """`provider:model`; None for the deployment's default model."""
+    """`provider:model`; None selects the deployment's default model."""
     fallback_models: FallbackModels = ()
     system_prompt_id: Token | None = None
     system_prompt: Text | None = None
-    """Used when no id is given; None for the built-in prompt."""
+    """Applies if `system_prompt_id` is None; if both are None, the built-in prompt applies."""
     options: ModelOptions = ModelOptions()
     tools: ToolSettings = ToolSettings()
     limits: Limits = Limits()
     approval_policy: tuple[ApprovalRule, ...] = ()
-    """In order; after the last, the tool's own `requires_approval` decides."""
+    """Rules in the order of evaluation. If none matches, the tool's `requires_approval` decides."""
     variables: JsonObject = Field(default_factory=dict)
-    """Defaults of the system prompt's variables."""
+    """Default values of the system prompt's variables."""
     files: AssistantFiles = ()
-    """What each new workspace of its conversations starts with."""
+    """Files that each new workspace of its conversations starts with."""
 
 
 class RunSettings(Stored):
-    """What a run was started with: the assistant, the conversation's settings and the request, resolved."""
+    """The settings of one run, resolved from the assistant, the conversation and the request."""
 
     assistant_id: Token
     assistant_revision: int = 0
     service: str = "banksman"
     model: str
-    """`provider:model`, never None here."""
+    """`provider:model`."""
     fallback_models: FallbackModels = ()
     system_prompt_id: Token | None = None
     system_prompt: Text | None = None
@@ -135,7 +135,7 @@ class RunSettings(Stored):
 
 
 class RunOverrides(Stored):
-    """What one request may change of its assistant."""
+    """Settings of the assistant that one request may replace. None keeps the assistant's."""
 
     model: str | None = Field(default=None, max_length=200)
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
@@ -145,19 +145,19 @@ class RunOverrides(Stored):
 
 
 class ConversationSettings(RunOverrides):
-    """What `conversation.create` may set for all runs of a conversation."""
+    """Settings that `conversation.create` applies to all runs of the conversation."""
 
     system_prompt_id: Token | None = None
 
 
 class ConversationRecord(Stored):
-    """A conversation as the gateway keeps it in KV `conversations` (the index)."""
+    """A conversation in KV `conversations`, the gateway's index."""
 
     conversation_id: Token
     title: str = Field(default="", max_length=200)
     assistant: Token = "default"
     settings: ConversationSettings = ConversationSettings()
     status: str = "idle"
-    """`idle`, or the status of its open run."""
+    """`idle`, or the status of the open run."""
     created_at: str
     updated_at: str

@@ -1,4 +1,4 @@
-"""What travels between the owner of a run and whoever executes its calls."""
+"""Messages between the owner of a run and the runner or tool server that executes its calls."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement
 
 
 class CallRequest(Stored):
-    """`tool.call.{r}.{t}.{c}`: run this call, once."""
+    """`tool.call.{r}.{t}.{c}`: execute this call at most once."""
 
     v: Literal[1] = 1
     tenant: Token
     conversation_id: Token
     run_id: Token
     attempt: Token
-    """The call's id, `-`, and the number of the attempt: the key of its two slots."""
+    """The call's id, `-` and the number of the attempt: the key of its slots for start and result."""
     call: ToolCall
     digest: str
     runner_epoch: int
-    """The epoch the caller placed the workspace at; another one answers `wrong_epoch`."""
+    """The runner epoch at which the owner placed the workspace. Another epoch replies `wrong_epoch`."""
     deadline: Timestamp
-    """When the run's time is over, by the clock of whoever asks; see `with_local_deadline`."""
+    """When the run times out, by the clock of the sender; see `with_local_deadline`."""
     left_s: float | None = None
-    """Seconds that were left of it. None in requests of older agents."""
+    """Seconds until `deadline` when the request was sent; None in requests of older agents."""
     progress: bool = True
     workspace: Token | None = None
-    """The conversation in whose workspace it runs; None for that of `conversation_id`."""
+    """The conversation whose workspace the call uses; None means `conversation_id`."""
     place: WorkspacePlacement = WorkspacePlacement()
-    """The state of the workspace that the caller knows; a tool server keeps none."""
+    """The state of the workspace as the owner knows it. A tool server ignores it."""
 
     @property
     def workspace_id(self) -> str:
-        """The conversation in whose workspace it runs."""
+        """The conversation whose workspace the call uses."""
         return self.workspace or self.conversation_id
 
     def with_local_deadline(self, now: datetime) -> CallRequest:
-        """The request with its deadline by the clock of whoever was asked, at the moment it came."""
+        """Return the request with its deadline by the receiver's clock, which reads `now` on receipt."""
         if self.left_s is None:
             return self
         return self.model_copy(update={"deadline": now + timedelta(seconds=self.left_s)})
@@ -50,33 +50,33 @@ class CallRequest(Stored):
 
 CallReplyKind = Literal["accepted", "busy", "wrong_epoch", "done", "refused"]
 """
-accepted     it will run, or runs already
-busy         the queue is full; ask again
-wrong_epoch  the runner restarted, or the workspace moved, since it was placed
+accepted     the call is queued or running
+busy         the queue is full; send the request again
+wrong_epoch  the runner restarted, or the workspace moved, since the placement
 done         a result is stored
-refused      the digest does not match, or the runner's sandbox does not hold; `reason` says which
+refused      the digest does not match, or the sandbox does not isolate calls; `reason` names the cause
 """
 
 
 class CallReply(Stored):
-    """The immediate answer to a `CallRequest`."""
+    """The immediate reply to a `CallRequest`."""
 
     answer: CallReplyKind
     reason: str | None = None
 
 
 class CallStarted(Stored):
-    """`tool.started`: the one start of an attempt. With `void` it can never start."""
+    """`tool.started`: the one start of an attempt. If `void`, the attempt can never start."""
 
     v: Literal[1] = 1
     conversation_id: Token
     attempt: Token
     runner: Token | None
-    """Who executes; None when void."""
+    """The runner that executes the call; None if `void`."""
     runner_epoch: int = 0
     void: bool = False
     moved: bool = False
-    """With `void`: whether the next attempt goes on with the call, or the call is never executed."""
+    """With `void`: True if another attempt executes the call, False if the call is never executed."""
     ts: Timestamp
 
 
@@ -90,7 +90,7 @@ class CallFinished(Stored):
 
 
 class LateResult(Stored):
-    """`dead.NOTES.late-result`: what a call came to after its slot held another result; never its result."""
+    """`dead.NOTES.late-result`: an outcome that arrived after another result was stored; recorded only."""
 
     v: Literal[1] = 1
     tenant: Token
@@ -99,7 +99,7 @@ class LateResult(Stored):
     attempt: Token
     tool: str
     digest: str
-    """Of the call, arguments included; they are in the log."""
+    """Digest of the call with its arguments, which are in the log."""
     runner: Token
     runner_epoch: int
     ended_at: Timestamp
@@ -114,7 +114,7 @@ class CancelCall(Stored):
 
 
 class CallProgress(Stored):
-    """`tool.progress.{t}.{c}`: running output, lossy."""
+    """`tool.progress.{t}.{c}`: output of a running call; lossy."""
 
     conversation_id: Token
     run_id: Token
@@ -126,36 +126,36 @@ class CallProgress(Stored):
 
 
 DRAINING = "draining"
-"""`RunnerLease.problem` of a process that ends in order: another one of it is expected."""
+"""`RunnerLease.problem` of a process that shuts down in order; another process of the server may serve."""
 
 
 class RunnerLease(Stored):
-    """KV `runners.{r}`: alive for as long as the key is there."""
+    """KV `runners.{r}`: the process is alive as long as the key exists."""
 
     runner: Token
     runner_epoch: int
     load: int = 0
-    """Calls running or waiting."""
+    """Number of running and waiting calls."""
     workspaces: bool = True
-    """False for a tool server: it serves its own tools and keeps no workspaces."""
+    """False for a tool server, which serves its own tools and no workspaces."""
     serving: bool = True
-    """False when it takes no more calls; `problem` says why."""
+    """False if it accepts no calls; `problem` states why."""
     problem: str | None = None
-    """`DRAINING`, or what keeps its sandbox from holding."""
+    """`DRAINING`, or why its sandbox does not isolate calls; None if it serves."""
 
     @property
     def draining(self) -> bool:
-        """Whether it takes no more calls because it ends in order."""
+        """True if it accepts no calls because it shuts down in order."""
         return not self.serving and self.problem == DRAINING
 
 
-class _OnFiles(Stored):
-    """What every file request says of the workspace."""
+class _FileOperation(Stored):
+    """The field that all file requests have: the workspace's state as the sender knows it."""
 
     place: WorkspacePlacement = WorkspacePlacement()
 
 
-class FileList(_OnFiles):
+class FileList(_FileOperation):
     """Lists the files below a path."""
 
     op: Literal["list"] = "list"
@@ -163,7 +163,7 @@ class FileList(_OnFiles):
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
-class FileRead(_OnFiles):
+class FileRead(_FileOperation):
     """Reads a slice of a file."""
 
     op: Literal["read"] = "read"
@@ -172,8 +172,8 @@ class FileRead(_OnFiles):
     max_bytes: int = Field(default=512 * 1024, ge=1, le=512 * 1024)
 
 
-class FileWrite(_OnFiles):
-    """Writes a slice; the last one replaces the file."""
+class FileWrite(_FileOperation):
+    """Uploads a slice; the last slice replaces the file."""
 
     op: Literal["write"] = "write"
     path: str = Field(max_length=4096)
@@ -183,7 +183,7 @@ class FileWrite(_OnFiles):
     last: bool
 
 
-class FileDelete(_OnFiles):
+class FileDelete(_FileOperation):
     """Deletes a file."""
 
     op: Literal["delete"] = "delete"
@@ -205,11 +205,11 @@ class FileEntry(Stored):
 
 
 class FileReply(Stored):
-    """The answer to a `FileRequest`; `error` when it failed."""
+    """The reply to a `FileRequest`; `error` is set if it failed."""
 
     error: str | None = None
     moved: bool = False
-    """Nothing was done: the workspace moved since it was placed. Place it anew and ask again."""
+    """True if nothing was done because the workspace moved. Place it again and repeat the request."""
     items: tuple[FileEntry, ...] = ()
     data_base64: str | None = None
     total_bytes: int | None = None
@@ -217,19 +217,19 @@ class FileReply(Stored):
 
     @property
     def text(self) -> str | None:
-        """The data as text, undecodable bytes replaced; None when there is none."""
+        """The data as UTF-8 text with undecodable bytes replaced; None if the reply has no data."""
         if self.error is not None or self.data_base64 is None:
             return None
         return base64.b64decode(self.data_base64).decode("utf-8", "replace")
 
 
 class Delta(Stored):
-    """`delta.{t}.{c}`: text of a message that is being written; lossy, replaced by `message.completed`."""
+    """`delta.{t}.{c}`: a piece of an unfinished message; lossy, replaced by `message.completed`."""
 
     conversation_id: Token
     run_id: Token
     message_id: Token
     kind: Literal["message", "reasoning"] = "message"
     offset: int
-    """Characters of the message before this piece."""
+    """Number of characters of the message before this piece."""
     text: str

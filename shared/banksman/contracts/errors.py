@@ -1,21 +1,21 @@
-"""What can go wrong, drawn once.
+"""The tree of exceptions, and the error codes that clients receive.
 
 BanksmanError
 ├── CallerMistake                 the request is at fault; repeating it unchanged fails again
-│   ├── BadInput                  a field is missing or wrong: field, value, expected
-│   ├── NotFound                  kind and id; also what another tenant's id answers
-│   ├── Conflict                  the state forbids it: duplicate tool, other body under one request id
-│   ├── Unauthorized              no token, or a wrong or expired one
-│   └── Forbidden                 a valid token without the right
-├── Refused                       nothing is wrong with the request, but not now: retry_after_s
-│   ├── NotReady                  the thing exists but is not stored yet
-│   ├── Overloaded                a bound is reached, or storage is full
+│   ├── BadInput                  a field is missing or invalid: field, value, expected
+│   ├── NotFound                  kind and id; also raised for an id of another tenant
+│   ├── Conflict                  the state forbids it: duplicate tool, another body under one request id
+│   ├── Unauthorized              the token is missing, invalid or expired
+│   └── Forbidden                 the token lacks the permission
+├── Refused                       the request is valid but cannot be served now: retry_after_s
+│   ├── NotReady                  the object exists but is not stored yet
+│   ├── Overloaded                a limit is reached, or storage is full
 │   └── Unavailable               the broker, a runner or an upstream cannot be reached
-└── Fault                         ours or a peer's
-    ├── Poison                    a stored message that cannot be read: goes to the dead letters
-    └── ProviderFailed            a model's API failed for good: provider, status, unavailable
+└── Fault                         this platform or a peer failed
+    ├── Poison                    a stored message cannot be decoded: it is dead-lettered
+    └── ProviderFailed            a model's API failed after all retries: provider, status, unavailable
 
-Signal (not errors: they steer control flow inside `banksman.runs`)
+Signal (control flow inside `banksman.runs`, not an error)
 └── Fenced                        a higher claim owns the run: stop, neither ack nor nak
 """
 
@@ -25,7 +25,7 @@ from enum import StrEnum
 
 
 class ErrorCode(StrEnum):
-    """Every code a client can meet, in `error` frames, HTTP bodies and `run.finished.error`."""
+    """The error codes in `error` frames, HTTP bodies and `run.finished.error`."""
 
     BAD_REQUEST = "bad_request"
     UNKNOWN_TYPE = "unknown_type"
@@ -57,14 +57,14 @@ class ErrorCode(StrEnum):
 
 
 class BanksmanError(Exception):
-    """The root. `code` and `retryable` are what a client is told."""
+    """The root of the tree. Clients receive `code` and `retryable`."""
 
     code: ErrorCode = ErrorCode.INTERNAL
     retryable: bool = False
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which a retry makes sense; None when there is nothing to say."""
+        """Seconds after which a client may retry; None if no time is known."""
         return None
 
 
@@ -75,7 +75,13 @@ class CallerMistake(BanksmanError):
 
 
 class BadInput(CallerMistake):
-    """A field is missing or has a value that does not fit."""
+    """A field is missing or has an invalid value.
+
+    Args:
+        field: Path of the field, or the name of a setting.
+        value: The invalid value; None if it is missing or secret.
+        expected: What the value must be, as the end of a sentence.
+    """
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         self.field = field
@@ -86,7 +92,7 @@ class BadInput(CallerMistake):
 
 
 class NotFound(CallerMistake):
-    """Nothing of that id that this caller may see."""
+    """No object of this kind has the id, or the caller may not see it."""
 
     code = ErrorCode.NOT_FOUND
 
@@ -97,25 +103,25 @@ class NotFound(CallerMistake):
 
 
 class Conflict(CallerMistake):
-    """The state forbids what was asked."""
+    """The current state forbids the request."""
 
     code = ErrorCode.CONFLICT
 
 
 class Unauthorized(CallerMistake):
-    """No token, or a wrong or expired one."""
+    """The token is missing, invalid or expired."""
 
     code = ErrorCode.UNAUTHORIZED
 
 
 class Forbidden(CallerMistake):
-    """A valid token without the right."""
+    """The token is valid but lacks the permission."""
 
     code = ErrorCode.FORBIDDEN
 
 
 class Refused(BanksmanError):
-    """Nothing is wrong with the request, but not now."""
+    """The request is valid but cannot be served now."""
 
     retryable = True
 
@@ -125,18 +131,18 @@ class Refused(BanksmanError):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which a retry makes sense."""
+        """Seconds after which a client may retry."""
         return self._retry_after_s
 
 
 class NotReady(Refused):
-    """The thing exists but is not stored yet."""
+    """The object exists but is not stored yet."""
 
     code = ErrorCode.NOT_READY
 
 
 class Overloaded(Refused):
-    """A bound is reached, or storage is full."""
+    """A limit is reached, or storage is full."""
 
     code = ErrorCode.BUSY
 
@@ -146,15 +152,15 @@ class Unavailable(Refused):
 
     code = ErrorCode.UNAVAILABLE
     no_responders: bool = False
-    """True when nobody serves what was asked for, so that nothing was done."""
+    """True if no process serves the subject, so nothing was done."""
 
 
 class Fault(BanksmanError):
-    """Ours or a peer's."""
+    """This platform or a peer failed."""
 
 
 class Poison(Fault):
-    """A stored message that cannot be read."""
+    """A stored message cannot be decoded."""
 
     def __init__(self, subject: str, reason: str) -> None:
         self.subject = subject
@@ -163,7 +169,7 @@ class Poison(Fault):
 
 
 class ProviderFailed(Fault):
-    """A model's API failed for good."""
+    """A model's API refused the request or failed after all retries."""
 
     code = ErrorCode.PROVIDER_ERROR
 
@@ -173,14 +179,14 @@ class ProviderFailed(Fault):
         self.provider = provider
         self.status = status
         self.unavailable = unavailable
-        """True when nothing is wrong with the request: another provider may answer it."""
+        """True if the request is valid, so another provider may serve it."""
         super().__init__(
-            f"{provider}: {message}" if status is None else f"{provider} answered {status}: {message}"
+            f"{provider}: {message}" if status is None else f"{provider} returned {status}: {message}"
         )
 
 
 class Signal(Exception):
-    """Steers control flow; never reaches a user."""
+    """Controls the flow inside `banksman.runs`; clients never receive it."""
 
 
 class Fenced(Signal):
@@ -190,4 +196,4 @@ class Fenced(Signal):
         self.conversation_id = conversation_id
         self.held = held
         self.found = found
-        super().__init__(f"{conversation_id}: owner epoch {held} met {found}")
+        super().__init__(f"{conversation_id}: owner epoch {held} is fenced by {found}")

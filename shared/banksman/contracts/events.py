@@ -1,8 +1,8 @@
 """Events, the immutable facts of a conversation, and commits, the appends that carry them.
 
 A commit is one JetStream message on the conversation's subject. Its events are numbered `seq` 1..n without
-gaps over the whole conversation. Their bodies are what clients see as the `data` of an event frame, but for
-the fields that `frames.py` leaves out.
+gaps over the whole conversation. Clients receive their bodies as the `data` of event frames, without the
+fields that `frames.py` omits.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ RunStatus = Literal["queued", "running", "awaiting_approval", "awaiting_input", 
 
 Outcome = Literal["completed", "failed", "cancelled", "timed_out", "rejected", "max_iterations"]
 """
-completed       the model, or a terminating call, gave the answer
-failed          an error ended it; `error` says which
-cancelled       a client asked for it
+completed       the model or a terminating call returned the final content
+failed          an error ended it; `error` names the error
+cancelled       a client cancelled it
 timed_out       `run_timeout_s` was reached
-rejected        a person rejected a call
+rejected        a user rejected a call
 max_iterations  the iteration limit was reached
 """
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
-"""Why the model stopped, both vendors' words mapped."""
+"""Why the model stopped. Adapters map the vendors' values to these."""
 
 
 class RunError(Stored):
@@ -43,18 +43,18 @@ class RunError(Stored):
 
 
 class RunQueued(Stored):
-    """A run waits behind another of its conversation."""
+    """A run waits for another run of its conversation."""
 
     type: Literal["run.queued"] = "run.queued"
     position: int
-    """1 for the next to start."""
+    """Position in the queue; 1 starts next."""
     message_id: Token
     message: Content
     settings: RunSettings
 
 
 class RunStarted(Stored):
-    """A run has an owner for the first time; the commit that holds it is the claim."""
+    """A run has its first owner. The commit with this event is the claim."""
 
     type: Literal["run.started"] = "run.started"
     message_id: Token
@@ -63,7 +63,7 @@ class RunStarted(Stored):
 
 
 class IterationStarted(Stored):
-    """The model is asked for the n-th time with results."""
+    """Iteration `n` of at most `max` begins: a model request after the results of the last iteration."""
 
     type: Literal["iteration.started"] = "iteration.started"
     n: int
@@ -71,7 +71,7 @@ class IterationStarted(Stored):
 
 
 class MessageCompleted(Stored):
-    """A whole message: the model's reply, or a user's that steers an open run."""
+    """A complete message: a reply of the model, or a user's message that steers an open run."""
 
     type: Literal["message.completed"] = "message.completed"
     message_id: Token
@@ -87,18 +87,18 @@ class MessageCompleted(Stored):
 
 
 class ProtocolRetry(Stored):
-    """The model wrote a call that cannot be read and is asked again."""
+    """The model wrote a call that cannot be parsed, and receives a correction."""
 
     type: Literal["protocol.retry"] = "protocol.retry"
     attempt: int
     max: int
     error: str
-    """The rule that was broken and its position."""
+    """The rule that the reply breaks, and the position."""
     message_id: Token
     reply: Text
-    """What the model wrote."""
+    """The model's reply."""
     correction: Text
-    """What it was told."""
+    """The correction that the next model request contains."""
     model: str = ""
     """`provider:model` that wrote it."""
     provider: str = ""
@@ -107,16 +107,16 @@ class ProtocolRetry(Stored):
 
 
 class ToolCallRequested(Stored):
-    """The model asked for a call."""
+    """The model requested a tool call."""
 
     type: Literal["tool_call.requested"] = "tool_call.requested"
     call: ToolCall
     arguments_error: str | None = None
-    """Why the model's arguments could not be read; None when they could."""
+    """Why the model's arguments could not be parsed; None if they could."""
 
 
 class Preview(Stored):
-    """What a person is shown of a call beside its exact arguments."""
+    """The display form of a call, shown to the approver in addition to the exact arguments."""
 
     kind: Literal["command", "diff", "url", "text"]
     command: str | None = None
@@ -128,7 +128,7 @@ class Preview(Stored):
 
 
 class ApprovalItem(Stored):
-    """One call of an approval."""
+    """One call of an approval request."""
 
     tool_call_id: Token
     name: str
@@ -137,11 +137,11 @@ class ApprovalItem(Stored):
     editable: bool = True
     preview: Preview
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
-    """Where the call may connect to; see `ToolCall.network`."""
+    """The hosts that the call may reach; see `ToolCall.network`."""
 
 
 class ApprovalRequested(Stored):
-    """Calls of one iteration wait for a person."""
+    """Calls of one iteration wait for a user's decision."""
 
     type: Literal["approval.requested"] = "approval.requested"
     approval_id: Token
@@ -150,30 +150,30 @@ class ApprovalRequested(Stored):
 
 
 class ItemDecision(Stored):
-    """What was decided of one call."""
+    """The decision about one call."""
 
     tool_call_id: Token
     decision: Literal["approve", "reject"]
     arguments: JsonObject | None = None
-    """Edited arguments; None for the requested ones."""
+    """Edited arguments; None keeps the requested ones."""
     reason: str | None = Field(default=None, max_length=2000)
 
 
 ApprovalOutcome = Literal["approved", "rejected", "mixed", "expired", "cancelled", "superseded"]
 """
 approved    every call may run
-rejected    none may
-mixed       some may
-expired     nobody answered in time
-cancelled   the run was cancelled first
-superseded  the user went on with another message
+rejected    no call may run
+mixed       some calls may run
+expired     no decision arrived in time
+cancelled   the run was cancelled before a decision
+superseded  the user sent another message instead
 """
 
 Remember = Literal["run", "conversation"]
 
 
 class ApprovalResolved(Stored):
-    """The one decision, as the stream of approvals holds it."""
+    """The decision about an approval request, as stored in the stream APPROVALS."""
 
     type: Literal["approval.resolved"] = "approval.resolved"
     approval_id: Token
@@ -192,7 +192,7 @@ class ToolCallCompleted(Stored):
 
 
 class WorkspaceChanged(Stored):
-    """Files that a call changed."""
+    """A call changed files of the workspace."""
 
     type: Literal["workspace.changed"] = "workspace.changed"
     paths: tuple[JsonObject, ...]
@@ -203,17 +203,17 @@ class WorkspaceRestored(Stored):
 
     type: Literal["workspace.restored"] = "workspace.restored"
     snapshot_ts: Timestamp | None
-    """When the copy was made; None when the workspace begins empty."""
+    """When the snapshot was made; None if the workspace starts empty."""
     lost_calls: tuple[str, ...]
     """Ids of the calls whose changes may be missing."""
     term: int = 0
-    """The term of the workspace that began with the loss: each log tells it once."""
+    """The workspace's term that began with this loss. Each log records a loss once."""
     reason: str | None = None
-    """Why an existing copy was not restored."""
+    """Why an existing snapshot was not restored; None if it was restored or there was none."""
 
 
 class CancelRequested(Stored):
-    """Somebody wants the run to end."""
+    """A client requested that the run ends."""
 
     type: Literal["run.cancel_requested"] = "run.cancel_requested"
     reason: str | None = None
@@ -221,31 +221,31 @@ class CancelRequested(Stored):
 
 
 class HistoryCompacted(Stored):
-    """The older part of the history gave way to a summary, as it neared what the model can read.
+    """A summary replaces the older part of the history, which neared the model's context window.
 
-    Nothing leaves the log: this only says what the model is shown from here on.
+    The log keeps all events. Only later model requests contain the summary instead.
     """
 
     type: Literal["history.compacted"] = "history.compacted"
     message_id: Token
-    """Of the message that stands in for the older part."""
+    """Id of the message that replaces the older part."""
     how: Literal["summarised", "dropped"]
     """
-    summarised  a model told it in its own words
-    dropped     no summary could be had; the older part is left out
+    summarised  a model wrote a summary
+    dropped     no model could write a summary; the older part is omitted
     """
     summary: Text
-    """What was said; with `dropped`, the summary of before, if there was one."""
+    """The summary; with `dropped`, the previous summary if there is one."""
     kept_from: int = Field(ge=1)
-    """Index in the history of the first message that is kept; the ones before it give way."""
+    """Index in the history of the first message that stays. The summary replaces the messages before it."""
     tokens_before: int
-    """Tokens of the next request as it would have been, estimated."""
+    """Estimated tokens of the next request without the summary."""
     tokens_after: int
-    """The same estimate with the summary."""
+    """Estimated tokens of the next request with the summary."""
     model: str = ""
-    """Who wrote the summary, `provider:model`; empty for nobody."""
+    """`provider:model` that wrote the summary; empty with `dropped`."""
     usage: Usage = Usage()
-    """What writing it consumed, part of the run's usage."""
+    """Usage of the request for the summary, part of the run's usage."""
 
 
 class TrackedCall(Stored):
@@ -265,17 +265,17 @@ class RunFinished(Stored):
     content: str
     service: str
     model: str
-    """The model that answered last; the first choice when none did."""
+    """The model that replied last; if none did, the run's first model."""
     iterations: int
     tool_calls: tuple[TrackedCall, ...] = ()
-    """Every call in the order of the results; of very many, texts are cut and the oldest left out."""
+    """Calls in the order of their results. Of too many, texts are cut and the oldest calls omitted."""
     max_iterations_reached: bool = False
     usage: Usage = Usage()
     error: RunError | None = None
 
 
 class WorkflowProgress(Stored):
-    """How far a workflow is."""
+    """The progress of a workflow."""
 
     type: Literal["workflow.progress"] = "workflow.progress"
     step: int
@@ -284,7 +284,7 @@ class WorkflowProgress(Stored):
 
 
 class WorkflowLinked(Stored):
-    """A workflow was started in this conversation; its events are in a log of its own."""
+    """A workflow was started in this conversation. Its own log contains its events."""
 
     type: Literal["workflow.linked"] = "workflow.linked"
     workflow: str
@@ -293,7 +293,7 @@ class WorkflowLinked(Stored):
 
 
 class InputRequested(Stored):
-    """A workflow asks the user for a value."""
+    """A workflow requests a value from the user."""
 
     type: Literal["input.requested"] = "input.requested"
     request_id: Token
@@ -302,7 +302,7 @@ class InputRequested(Stored):
 
 
 class InputResolved(Stored):
-    """The value that was given."""
+    """The value that a user provided."""
 
     type: Literal["input.resolved"] = "input.resolved"
     request_id: Token
@@ -311,13 +311,13 @@ class InputResolved(Stored):
 
 
 class ConversationUpdated(Stored):
-    """Title or status changed; status `deleted` is the tombstone."""
+    """The title or status changed. The status `deleted` is the tombstone."""
 
     type: Literal["conversation.updated"] = "conversation.updated"
     title: str | None = None
     status: str | None = None
     request_id: Token | None = None
-    """Of the renaming that this records; clients are not told of it."""
+    """Id of the rename request. Frames for clients omit it."""
 
 
 KnownBody = Annotated[
@@ -351,15 +351,15 @@ KNOWN_TYPES: frozenset[str] = frozenset(
 
 def _newer_type(type: str) -> str:
     if type in KNOWN_TYPES:
-        raise ValueError(f"{type} is known, and its body is wrong")
+        raise ValueError(f"{type} is a known type with an invalid body")
     return type
 
 
 class UnknownEvent(Stored):
-    """A fact of a type that this version does not know: a newer one wrote it, while a system is upgraded.
+    """An event of a type that a newer version wrote during an upgrade.
 
-    It has its number, is passed on to clients as it is, and changes nothing else. So a new type may only
-    tell of something; what older processes must not pass over raises `v`, which they refuse by name.
+    It has a number, clients receive it unchanged, and the fold ignores it. So a new type must be purely
+    informative. A change that older processes must not ignore raises `v`, which they refuse.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -368,7 +368,7 @@ class UnknownEvent(Stored):
 
 
 EventBody = Annotated[KnownBody | UnknownEvent, Field(union_mode="left_to_right")]
-"""What an event says. Nothing is taken for unknown whose type is known."""
+"""The body of an event. A known type with an invalid body is an error, never an `UnknownEvent`."""
 
 
 class Event(Stored):
@@ -376,7 +376,7 @@ class Event(Stored):
 
     v: Literal[1] = 1
     seq: int = Field(ge=1)
-    """Its number in the conversation, 1..n without gaps."""
+    """Number in the conversation, 1..n without gaps."""
     ts: Timestamp
     run_id: Token | None = None
     iteration: int | None = None
@@ -384,24 +384,24 @@ class Event(Stored):
 
 
 class Owner(Stored):
-    """Who drives the open run."""
+    """The agent that drives the open run."""
 
     agent: Token
     owner_epoch: int = Field(ge=1)
-    """Raised by one with each claim; whoever meets a higher one stops."""
+    """Each claim raises it by one. An owner that finds a higher one stops."""
     work_seq: int = Field(ge=0)
-    """Stream sequence of the work message it holds. That message's redelivery is a takeover."""
+    """Stream sequence of the work message that it holds. A redelivery of this message is a takeover."""
 
 
 class Snapshot(Stored):
-    """The fold of a log up to the commit before, so that a reader need not begin at the beginning."""
+    """The folded state up to the previous commit, so that readers need not fold the whole log."""
 
     form: Token
-    """Names the form of `state`; a reader of another form folds the whole log."""
+    """Version of the format of `state`. A reader of another version folds the whole log."""
     state: str | None = None
-    """The folded state, compressed; None when it is kept as an object."""
+    """The folded state, compressed; None if it is stored as an object."""
     ref: str | None = None
-    """Name of the object in store `snapshots` that holds it; its content may be newer than this commit."""
+    """Name of its object in the store `snapshots`, whose content may be newer than this commit."""
 
 
 class Commit(Stored):
@@ -410,22 +410,22 @@ class Commit(Stored):
     v: Literal[1] = 1
     ts: Timestamp
     id: Token
-    """Unique; after a lost ack the last stored commit's id tells whether this one was stored."""
+    """Unique. After a lost ack, the id of the last stored commit shows whether this commit was stored."""
     log_epoch: Token
-    """Changes when a log was restored from a backup."""
+    """Changes when the log is restored from a backup."""
     first_seq: int = Field(ge=1)
-    """Number of its first event; the next free one when it has none."""
+    """Number of its first event; the next free number if it has no events."""
     owner: Owner | None
-    """Who owns the open run from here on; None when nobody does."""
+    """The owner of the open run after this commit; None if it has no owner."""
     owner_epoch: int = Field(default=0, ge=0)
-    """The highest claim so far, this commit's included. It never falls, also while nobody owns the run."""
+    """The highest claim so far, including this commit. It never decreases, even while a run has no owner."""
     claim: bool = False
-    """True when this commit raised `owner_epoch`."""
+    """True if this commit raises `owner_epoch`."""
     events: tuple[Event, ...] = ()
     snapshot: Snapshot | None = None
-    """Set on a commit that only holds a snapshot: it has no events, and changes neither owner nor claims."""
+    """Set on a commit that only stores a snapshot. It has no events and changes neither owner nor claims."""
 
     @property
     def last_seq(self) -> int:
-        """Number of its last event; `first_seq - 1` when it has none."""
+        """Number of its last event; `first_seq - 1` if it has no events."""
         return self.first_seq + len(self.events) - 1

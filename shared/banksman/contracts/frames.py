@@ -1,6 +1,6 @@
-"""The websocket's frames: what clients send, what they are told, and how a stored event is shown to them.
+"""The frames of the websocket: requests of clients, replies of the server, and event frames.
 
-The same bodies travel over `api.{tenant}.>` on NATS, so there is one contract for both doors.
+The NATS API (`api.{tenant}.>`) uses the same bodies, so both interfaces have one contract.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
 
 SUBPROTOCOL = "banksman.v1"
 HEARTBEAT_S = 20
-"""Seconds of silence after which a client pings; it reconnects after twice that."""
+"""Seconds without a frame after which a client sends `ping`. It reconnects after twice that time."""
 
 Detail = Literal["final", "steps", "full"]
 """
-final  answers, questions and outcomes
+final  messages, approval requests and outcomes
 steps  also iterations, tool calls and their results
-full   also running output and reasoning
+full   also output of running calls, and reasoning
 """
 
 DETAILS: tuple[Detail, ...] = ("final", "steps", "full")
@@ -56,14 +56,14 @@ FrameId = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class ClientInfo(Wire):
-    """Who is calling, for logs."""
+    """The client's name and version, for logs."""
 
     name: str = Field(default="", max_length=100)
     version: str = Field(default="", max_length=100)
 
 
 class Resume(Wire):
-    """Where a client left a conversation."""
+    """The position from which a client resumes a conversation."""
 
     conversation_id: Token
     after_seq: int = Field(ge=0)
@@ -82,7 +82,7 @@ class Hello(Wire):
 
 
 class AuthRefresh(Wire):
-    """A new token for a connection that stays."""
+    """Replace the token of an open connection."""
 
     type: Literal["auth.refresh"]
     id: FrameId
@@ -90,7 +90,7 @@ class AuthRefresh(Wire):
 
 
 class Ping(Wire):
-    """Is anybody there?"""
+    """Keep-alive; the reply is `pong`."""
 
     type: Literal["ping"]
     id: FrameId | None = None
@@ -98,7 +98,7 @@ class Ping(Wire):
 
 
 class ConversationCreate(Wire):
-    """A new conversation; the connection is subscribed to it."""
+    """Create a conversation and subscribe the connection to it."""
 
     type: Literal["conversation.create"]
     id: FrameId
@@ -111,19 +111,19 @@ class ConversationCreate(Wire):
 
 
 class Subscribe(Wire):
-    """Events of a conversation, from a point on; replaces an earlier subscription to it."""
+    """Subscribe to the events of a conversation; replaces an earlier subscription to it."""
 
     type: Literal["subscribe"]
     id: FrameId
     conversation_id: Token
     after_seq: int | None = Field(default=None, ge=0)
-    """0 for all, None for what comes from now on."""
+    """Send the events after this number: 0 sends all, None sends only new ones."""
     log_epoch: str | None = Field(default=None, max_length=64)
     detail: Detail = "final"
 
 
 class Unsubscribe(Wire):
-    """No more events of a conversation."""
+    """End the subscription to a conversation."""
 
     type: Literal["unsubscribe"]
     id: FrameId
@@ -131,7 +131,7 @@ class Unsubscribe(Wire):
 
 
 class ChatSend(Wire):
-    """A message that wants an answer."""
+    """Send a user's message, which starts or steers a run."""
 
     type: Literal["chat.send"]
     id: FrameId
@@ -144,7 +144,7 @@ class ChatSend(Wire):
 
 
 class RunCancel(Wire):
-    """End a run."""
+    """Cancel a run."""
 
     type: Literal["run.cancel"]
     id: FrameId
@@ -153,7 +153,7 @@ class RunCancel(Wire):
 
 
 class ApprovalDecision(Wire):
-    """Decide an approval, all of its calls at once."""
+    """Decide all calls of an approval request at once."""
 
     type: Literal["approval.reply"]
     id: FrameId
@@ -164,7 +164,7 @@ class ApprovalDecision(Wire):
 
 
 class WorkflowStart(Wire):
-    """Run a workflow."""
+    """Start a workflow."""
 
     type: Literal["workflow.start"]
     id: FrameId
@@ -174,7 +174,7 @@ class WorkflowStart(Wire):
 
 
 class InputReply(Wire):
-    """The value a workflow asked for."""
+    """Provide the value that a workflow requested."""
 
     type: Literal["input.reply"]
     id: FrameId
@@ -201,24 +201,24 @@ CLIENT_FRAME: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
 
 
 class ConnectionLimits(Stored):
-    """What a connection may do."""
+    """The limits of a connection."""
 
     frame_bytes: int
     inflight: int
-    """Frames that may wait for their reply."""
+    """Maximum number of frames without a reply."""
     rate: int
-    """Frames a second, over a burst of twice as many."""
+    """Frames per second; a burst may have twice as many."""
 
 
 class NotResumed(Stored):
-    """A conversation that could not be taken up where the client left it."""
+    """A conversation that could not be resumed at the client's position."""
 
     conversation_id: Token
     reason: str
 
 
 class Welcome(Stored):
-    """The answer to `hello`."""
+    """The reply to `hello`."""
 
     type: Literal["welcome"] = "welcome"
     reply_to: str | None = None
@@ -230,13 +230,13 @@ class Welcome(Stored):
     heartbeat_s: int = HEARTBEAT_S
     limits: ConnectionLimits
     notices: tuple[str, ...] = ()
-    """Sentences a person should see, such as that the demo model answers."""
+    """Sentences to show to the user, such as a notice that the demo model replies."""
     resumed: tuple[Token, ...] = ()
     not_resumed: tuple[NotResumed, ...] = ()
 
 
 class Pong(Stored):
-    """Yes."""
+    """The reply to `ping`."""
 
     type: Literal["pong"] = "pong"
     reply_to: str | None = None
@@ -245,7 +245,7 @@ class Pong(Stored):
 
 
 class Ack(Stored):
-    """Done; with the ids that belong to it."""
+    """The request succeeded. The ids depend on the request; the others are None."""
 
     type: Literal["ack"] = "ack"
     reply_to: str
@@ -258,7 +258,7 @@ class Ack(Stored):
 
 
 class Subscribed(Stored):
-    """The head of a conversation; its events follow."""
+    """The subscription is active. The conversation's events follow."""
 
     type: Literal["subscribed"] = "subscribed"
     reply_to: str | None = None
@@ -271,7 +271,7 @@ class Subscribed(Stored):
 
 
 class ReplayDone(Stored):
-    """All that was stored has been sent; what follows is live."""
+    """All stored events were sent. The following events are live."""
 
     type: Literal["replay.done"] = "replay.done"
     conversation_id: str
@@ -279,7 +279,7 @@ class ReplayDone(Stored):
 
 
 class ResyncRequired(Stored):
-    """The client's position is of no use: read the conversation again and subscribe anew."""
+    """The client's position is invalid. Read the conversation from its start and subscribe again."""
 
     type: Literal["resync_required"] = "resync_required"
     reply_to: str | None = None
@@ -301,7 +301,7 @@ class ErrorFrame(Stored):
 
 
 class Draining(Stored):
-    """The server goes away; reconnect elsewhere."""
+    """The server shuts down; reconnect after `reconnect_after_s` seconds."""
 
     type: Literal["server.draining"] = "server.draining"
     reconnect_after_s: float
@@ -311,7 +311,7 @@ ServerFrame = Welcome | Pong | Ack | Subscribed | ReplayDone | ResyncRequired | 
 
 
 def error_frame(error: BanksmanError, reply_to: str | None = None) -> ErrorFrame:
-    """What a client is told of an error."""
+    """Return the `error` frame for an exception."""
     field = getattr(error, "field", None)
     details: JsonObject | None = None
     if isinstance(field, str):
@@ -327,7 +327,7 @@ def error_frame(error: BanksmanError, reply_to: str | None = None) -> ErrorFrame
 
 
 def detail_of(event: Event) -> Detail:
-    """The least detail at which a client is sent an event."""
+    """Return the lowest detail level at which clients receive the event."""
     match event.data:
         case (
             RunQueued()
@@ -342,7 +342,7 @@ def detail_of(event: Event) -> Detail:
             | InputResolved()
             | WorkspaceRestored()
             | ConversationUpdated()
-            # Whether it may be left out is known to newer versions; clients ignore what they do not know.
+            # Only newer versions know its level. Clients ignore types that they do not know.
             | UnknownEvent()
         ):
             return "final"
@@ -361,13 +361,13 @@ def detail_of(event: Event) -> Detail:
 
 
 def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:
-    """An event as clients see it.
+    """Return the event frame that clients receive.
 
     Args:
-        event: as stored.
-        conversation_id: whose event it is.
-        log_epoch: of the log it is stored in.
-        prev_seq: the last one sent on the same subscription.
+        event: The stored event.
+        conversation_id: The event's conversation.
+        log_epoch: The epoch of the log that stores it.
+        prev_seq: Number of the last event that was sent on the same subscription.
     """
     frame: dict[str, Any] = {
         "type": event.data.type,
@@ -385,7 +385,7 @@ def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: in
 
 
 def event_data(event: Event) -> JsonObject:
-    """The `data` of an event frame: the stored body without what is for the next model request only."""
+    """Return the `data` of an event frame: the body without the fields that only model requests need."""
     body = event.data
     match body:
         case RunStarted() | RunQueued():

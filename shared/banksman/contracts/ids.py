@@ -1,4 +1,4 @@
-"""Ids: made, checked, and taken apart."""
+"""Generate, check and split ids."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def check_token(value: str, field: str) -> str:
-    """Return `value` when it may stand as one token of a subject.
+    """Return `value` if it is a valid token of a subject.
 
     Raises:
-        BadInput: when it is empty, longer than 64, or has another character than letters, digits, `-`, `_`.
+        BadInput: It is empty, longer than 64 characters, or contains characters other than letters, digits,
+            `-` and `_`.
     """
     if not is_token(value):
         raise BadInput(field, value[:80], "1 to 64 letters, digits, '-' or '_'")
@@ -25,25 +26,25 @@ def check_token(value: str, field: str) -> str:
 
 
 def is_token(value: str) -> bool:
-    """Whether `value` may stand as one token of a subject."""
+    """Return True if `value` is a valid token of a subject."""
     return _TOKEN.fullmatch(value) is not None
 
 
 def new_id(prefix: str) -> str:
-    """An id that sorts by its time of making: prefix, 9 characters of milliseconds, 12 random ones."""
+    """Return a new id that sorts by creation time: prefix, 9 characters of milliseconds, 12 random ones."""
     return f"{prefix}{_base32(time.time_ns() // 1_000_000, 9)}{_base32(secrets.randbits(60), 12)}"
 
 
 def run_id_for(conversation_id: str) -> str:
-    """A new run's id; it begins with its conversation's, so a run's id alone finds its log."""
+    """Return a new run id. It begins with the conversation's id, so a run id identifies its log."""
     return f"{conversation_id}-{_base32(secrets.randbits(60), 12)}"
 
 
 def conversation_of(run_id: str) -> str:
-    """The conversation that a run's id begins with.
+    """Return the conversation id that a run id begins with.
 
     Raises:
-        BadInput: when the id has no such part.
+        BadInput: The id is not a run id.
     """
     conversation_id, dash, rest = check_token(run_id, "run_id").rpartition("-")
     if not dash or not conversation_id or not rest:
@@ -52,12 +53,12 @@ def conversation_of(run_id: str) -> str:
 
 
 def attempt_id(tool_call_id: str, number: int) -> str:
-    """The key of one attempt of a call: where its start and its result are stored."""
+    """Return the key of one attempt of a call, under which its start and its result are stored."""
     return f"{tool_call_id}-{number}"
 
 
 def digest(data: bytes) -> str:
-    """A SHA-256 in hex, 64 characters."""
+    """Return the SHA-256 of `data` as 64 hexadecimal characters."""
     return hashlib.sha256(data).hexdigest()
 
 

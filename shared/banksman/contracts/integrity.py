@@ -1,4 +1,4 @@
-"""What is kept beside the logs about the logs, so that one which lost its end is told from one that ended."""
+"""Records about the logs, stored outside of them, that show whether a log lost its end."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from banksman.contracts.wire import Stored, Timestamp, Token
 
 
 class HeadsMark(Stored):
-    """Where the account of all logs begins; written anew when the account is."""
+    """The start of the record of all logs; replaced when the record is rebuilt."""
 
     generation: Token
-    """Names this account; its segments are kept under it."""
+    """Id of this record; the keys of its segments begin with it."""
     stream_created: Timestamp
-    """When the server made the stream of the logs. A stream that was made later is another one."""
+    """When the server created the stream EVENTS. A stream with another time is a different stream."""
     began_at: Timestamp
 
 
 class LogHead(Stored):
-    """What a segment of the stream holds of one log."""
+    """The commits of one log in one segment of the stream."""
 
     commits: int = Field(ge=1)
-    """Its commits in the segment."""
+    """Number of its commits in the segment."""
     last: int = Field(ge=1)
-    """Stream sequence of the last of them."""
+    """Stream sequence of the last of these commits."""
 
 
 class HeadsSegment(Stored):
-    """The logs that a stretch of the stream holds commits of."""
+    """The logs with commits in one segment of the stream."""
 
     upto: int = Field(ge=0)
-    """Stream sequence of the last commit that is counted; those after it are not."""
+    """Stream sequence of the last counted commit. Later commits are not counted."""
     heads: dict[str, LogHead] = Field(default_factory=dict[str, LogHead])
-    """By `{tenant}.{conversation}`."""
+    """Heads by `{tenant}.{conversation}`."""
 
 
 class DamagedLog(Stored):
-    """A log that no run goes on in, until an operator restored it or accepted the loss."""
+    """A log in which no run continues until an operator restores it or accepts the loss."""
 
     tenant: str
-    """Empty, with `conversation_id`, where all logs are meant."""
+    """Empty if the record concerns all logs; `conversation_id` is empty then, too."""
     conversation_id: str
     problem: str
     found_at: Timestamp

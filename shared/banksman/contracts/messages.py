@@ -1,4 +1,4 @@
-"""The history of a conversation in our own words; each provider's adapter translates it."""
+"""The history of a conversation in provider-neutral terms. Each provider's adapter translates it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from banksman.contracts.wire import JsonObject, Stored, Text, Token
 ToolProtocol = Literal["native", "json_text"]
 """
 native     the vendor's own tool calls
-json_text  one strict JSON object in the reply's text
+json_text  one strict JSON object in the text of the reply
 """
 
 
 class TextPart(Stored):
-    """A piece of text."""
+    """Text of a message."""
 
     type: Literal["text"] = "text"
     text: Text
 
 
 class ImagePart(Stored):
-    """An image, by data URL or by its path in the workspace."""
+    """An image: a data URL, an `http(s)` URL or a path in the workspace."""
 
     type: Literal["image"] = "image"
     url: str = Field(max_length=256 * 1024)
@@ -32,7 +32,7 @@ class ImagePart(Stored):
 
 
 class FilePart(Stored):
-    """A file of the workspace that the message is about."""
+    """A file of the workspace that the message refers to."""
 
     type: Literal["file"] = "file"
     path: str = Field(max_length=4096)
@@ -41,11 +41,11 @@ class FilePart(Stored):
 Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
 
 Content = Text | tuple[Part, ...]
-"""What a user writes: plain text, or parts."""
+"""The content of a user's message: plain text, or parts."""
 
 
 def text_of(content: Content) -> str:
-    """The text of a message, parts joined by blank lines; images and files by name."""
+    """Return the text of a message: parts joined by blank lines, images and files as placeholders."""
     if isinstance(content, str):
         return content
     return "\n\n".join(_part_text(part) for part in content)
@@ -62,22 +62,22 @@ def _part_text(part: TextPart | ImagePart | FilePart) -> str:
 
 
 class Usage(Stored):
-    """What model requests consumed; totals of a run are sums of these."""
+    """Tokens and cost of model requests. The usage of a run is the sum over its requests."""
 
     input_tokens: int = 0
-    """All input tokens, cached ones included."""
+    """All input tokens, including cached ones."""
     output_tokens: int = 0
     cached_tokens: int = 0
     """The part of `input_tokens` that the vendor read from its cache."""
     cache_written_tokens: int = Field(default=0, exclude_if=lambda count: not count)
-    """The part of `input_tokens` that the vendor wrote to its cache, where that costs more."""
+    """The part of `input_tokens` that the vendor wrote to its cache and prices separately."""
     cache_written_1h_tokens: int = Field(default=0, exclude_if=lambda count: not count)
-    """The part of `cache_written_tokens` that the cache keeps for an hour, which costs more still."""
+    """The part of `cache_written_tokens` that the cache stores for an hour, at a higher price."""
     cost_usd: float | None = None
-    """None when the price of the model is unknown, which is not the same as free."""
+    """USD; None if the price of the model is unknown, which does not mean free."""
 
     def __add__(self, other: Usage) -> Usage:
-        """Sum; a cost of which one part is unknown counts the known part."""
+        """Return the sum. If only one cost is known, it is the cost of the sum."""
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
@@ -90,7 +90,7 @@ class Usage(Stored):
 
 
 class UserMessage(Stored):
-    """What a person, or a correction of ours, says to the model."""
+    """A user's message, or a correction that the protocol adds."""
 
     role: Literal["user"] = "user"
     message_id: Token
@@ -103,17 +103,17 @@ class AssistantMessage(Stored):
     role: Literal["assistant"] = "assistant"
     message_id: Token
     content: Text | None
-    """None when the reply held calls only."""
+    """None if the reply contains only calls."""
     calls: tuple[ToolCall, ...] = ()
     protocol: ToolProtocol = "native"
-    """How the calls were written, which is how they are shown to the model again."""
+    """The format of the calls. Later model requests contain them in the same format."""
     provider: str = ""
     provider_state: JsonObject | None = None
-    """What the vendor wants back with this message, such as signed reasoning; only for that provider."""
+    """Data that this provider expects back with the message, such as signed reasoning."""
 
 
 class ToolMessage(Stored):
-    """The result of one call of the assistant message before it."""
+    """The result of one call of the preceding assistant message."""
 
     role: Literal["tool"] = "tool"
     name: str

@@ -1,4 +1,4 @@
-"""Where the calls of an assistant may connect to."""
+"""The hosts that the calls of an assistant may reach."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pydantic import AfterValidator, Field
 from banksman.contracts.wire import Stored
 
 MAX_PATTERNS = 200
-"""Patterns of one list."""
+"""Maximum number of patterns in one list."""
 
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_*?")
 _EXPECTED = (
-    "a host such as example.org, *.example.org, 203.0.113.5 or [2001:db8::1], in ASCII (xn-- for other "
-    "letters), with or without :port"
+    "must be a host such as example.org, *.example.org, 203.0.113.5 or [2001:db8::1], in ASCII (xn-- for "
+    "other letters), with or without :port"
 )
 
 
 def split_pattern(pattern: str) -> tuple[str, int | None]:
-    """Glob over host names, and the port or None for every port.
+    """Return the glob pattern of the host, and the port; None matches every port.
 
     Raises:
-        ValueError: when it is no host pattern.
+        ValueError: `pattern` is not a host pattern.
     """
     host, colon, port = pattern.lower().rpartition(":")
     if not colon or pattern.endswith("]"):
@@ -45,20 +45,20 @@ def _checked(pattern: str) -> str:
 
 
 HostPattern = Annotated[str, AfterValidator(_checked)]
-"""A host by name or address, `*` for any characters and `?` for one, `:port` for one port alone.
+"""A host name or address. `*` matches any characters, `?` one character; `:port` restricts it to one port.
 
-`*.example.org` is every name below `example.org` and not that name itself.
+`*.example.org` matches every name below `example.org`, but not `example.org` itself.
 """
 
 HostPatterns = Annotated[tuple[HostPattern, ...], Field(max_length=MAX_PATTERNS)]
 
 
 class NetworkPolicy(Stored):
-    """Which hosts calls may reach: a part of what the operator of the runner allows, never more."""
+    """The hosts that calls may reach, within those that the operator of the runner allows."""
 
     allow_hosts: HostPatterns = ("*",)
-    """A host that none of these matches is refused, at every redirect too."""
+    """A host that matches none of these is refused, also after a redirect."""
     deny_hosts: HostPatterns = ()
-    """Hosts that are refused though allowed."""
+    """Hosts that are refused even if `allow_hosts` matches."""
     commands: bool = False
-    """True lets `bash` reach these hosts, over HTTP and HTTPS by a proxy, where the operator permits it."""
+    """True lets `bash` reach these hosts over HTTP and HTTPS through a proxy, if the operator permits it."""

@@ -1,4 +1,4 @@
-"""Registration over NATS: tools and workflows are offered by the processes that serve them."""
+"""Registration over NATS: a process registers the tools and workflows that it serves."""
 
 from __future__ import annotations
 
@@ -12,45 +12,48 @@ from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 
 
 class RegisterTool(Stored):
-    """`tool.register`: offer a tool, or renew the offer; the answer is a `ToolRegistration` or an error."""
+    """`tool.register`: register a tool, or renew its registration; replies `ToolRegistration` or an error."""
 
     definition: ToolDefinition
-    """With `server`: the tool server that answers its calls, one id for all of its processes."""
+    """`server` must be the id of the tool server, the same in all of its processes."""
 
 
 class WithdrawTool(Stored):
-    """`tool.withdraw`: take back one's own offer; the answer is what was registered, or an error."""
+    """`tool.withdraw`: remove an own registration; replies the removed `ToolRegistration` or an error."""
 
     name: Token
     server: Token
 
 
 class ToolRegistration(Stored):
-    """KV `tools`: one tool, and for whom."""
+    """KV `tools`: one registered tool and the tenant it serves."""
 
     tenant: Token | None = None
-    """Whose models may call it; None for everybody's."""
+    """The tenant whose models may call it; None for all tenants."""
     definition: ToolDefinition
     registered_at: Timestamp
 
 
 class ListedTool(Stored):
-    """One tool in the answer to `tool.list`."""
+    """One tool in the reply to `tool.list`."""
 
     tenant: Token | None
     definition: ToolDefinition
     instances: int
-    """Live processes of its server; without one it is not offered."""
+    """Number of live processes of its server. With 0, models are not offered the tool."""
 
 
 class ToolList(Stored):
-    """The answer to `tool.list`: the tools that the asker's models may call, sorted by name."""
+    """The reply to `tool.list`: the tools that the requesting tenant's models may call, sorted by name."""
 
     tools: tuple[ListedTool, ...]
 
 
 def visible_to(tenant: str, registered: Iterable[ToolRegistration]) -> tuple[ToolRegistration, ...]:
-    """What a tenant's models may call, sorted by name; of two that share a name, the tenant's own."""
+    """Return the tools that a tenant's models may call, sorted by name.
+
+    A tenant's own tool takes precedence over a tool of the same name for all tenants.
+    """
     found: dict[str, ToolRegistration] = {}
     for one in registered:
         name = one.definition.name
@@ -60,20 +63,20 @@ def visible_to(tenant: str, registered: Iterable[ToolRegistration]) -> tuple[Too
 
 
 class WorkflowDefinition(Stored):
-    """KV `workflows`: a named action that users start themselves."""
+    """KV `workflows`: a named action that a user starts."""
 
     name: Token
     title: str = Field(default="", max_length=200)
     description: str = Field(default="", max_length=4000)
     category: Token = "general"
     parameters_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    """JSON Schema of its form."""
+    """JSON Schema of its parameter form."""
     timeout_s: float = Field(default=3600.0, gt=0, le=7 * 86_400)
     server: Token = "builtin"
 
 
 class WorkflowCategory(Stored):
-    """A group of workflows in the selector."""
+    """A category of workflows in the selector."""
 
     name: Token
     title: str
@@ -81,53 +84,54 @@ class WorkflowCategory(Stored):
 
 
 class WorkflowName(Stored):
-    """`workflows.get`: asks for one definition; the answer is a `WorkflowDefinition` or an error."""
+    """`workflows.get`: request one definition; replies `WorkflowDefinition` or an error."""
 
     name: Token
 
 
 class WorkflowList(Stored):
-    """The answer to `workflows.list`, sorted by name."""
+    """The reply to `workflows.list`, sorted by name."""
 
     workflows: tuple[WorkflowDefinition, ...]
 
 
 class WorkflowCategories(Stored):
-    """The answer to `workflows.categories`, sorted by title."""
+    """The reply to `workflows.categories`, sorted by title."""
 
     categories: tuple[WorkflowCategory, ...]
 
 
 class CheckWorkflow(Stored):
-    """`workflows.start`: may this be started? Asked before a `StartWorkflow` is stored; starts nothing."""
+    """`workflows.start`: check a start before a `StartWorkflow` is stored. It starts nothing."""
 
     workflow: Token
     parameters: JsonObject = Field(default_factory=dict)
 
 
 class WorkflowChecked(Stored):
-    """The answer to `workflows.start` when the parameters fit; else it is an error that names the first."""
+    """The reply to `workflows.start` if the parameters are valid; otherwise it is an error."""
 
     workflow: WorkflowDefinition
     parameters: JsonObject
-    """With the form's defaults filled in: what to put into the `StartWorkflow`."""
+    """The parameters for `StartWorkflow`, completed with the form's defaults."""
 
 
 class StartWorkflow(Stored):
-    """`workflow.run.{name}.{t}.{c}`: run a workflow. Message id `workflow:{run}`."""
+    """`workflow.run.{name}.{t}.{c}`: start a workflow. Message id `workflow:{run}`."""
 
     v: Literal[1] = 1
     type: Literal["workflow"] = "workflow"
     tenant: Token
     workflow: Token
     conversation_id: Token
-    """The log of this workflow run; its own."""
+    """The conversation whose log belongs to this workflow run alone."""
     run_id: Token
     message_id: Token
     parameters: JsonObject
     user: str = Field(max_length=200)
     in_conversation: Token | None = None
-    """Where it was started: a link event goes there and its workspace is used. None for one of its own."""
+    """The conversation in which it was started: its log gets a link event, and its workspace is used.
+    None means that it was started without one."""
 
 
 class SystemPrompt(Stored):

@@ -1,7 +1,7 @@
-"""Every subject, built by a function. No dotted literal stands anywhere else.
+"""Functions that build every subject. No other module contains a subject as a literal.
 
-Tokens: tenant, conversation, attempt (`call-number`), approval, runner (or tool server). All are checked
-before they become tokens, so no id can widen a subject.
+Tokens are tenant, conversation, attempt (`call-number`), approval, and runner (or tool server). Each is
+checked, so no id can add a token or a wildcard to a subject.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from banksman.contracts.ids import check_token
 
 ANY = "*"
-"""Matches one token; allowed wherever a subject is subscribed."""
+"""The wildcard for one token, allowed in subjects of subscriptions."""
 
 
 def _join(*parts: str) -> str:
@@ -22,7 +22,7 @@ def conversation(tenant: str, conversation_id: str) -> str:
 
 
 def live(tenant: str, conversation_id: str) -> str:
-    """Where the server republishes each stored commit."""
+    """The server republishes each stored commit here."""
     return _join("live", tenant, conversation_id)
 
 
@@ -32,7 +32,7 @@ def delta(tenant: str, conversation_id: str) -> str:
 
 
 def run_work(tenant: str, conversation_id: str) -> str:
-    """Start and resume of runs (stream RUNS, durable `agents`)."""
+    """Messages that start and resume runs (stream RUNS, durable `agents`)."""
     return _join("run", "work", tenant, conversation_id)
 
 
@@ -42,17 +42,17 @@ def run_signal(tenant: str, conversation_id: str) -> str:
 
 
 def cancel_hint(tenant: str, conversation_id: str) -> str:
-    """Wakes an owner at once; core. The signal itself is in RUNS."""
+    """A hint that wakes an owner at once; core. The signal itself is in RUNS."""
     return _join("cancel", tenant, conversation_id)
 
 
 def approval_request(tenant: str, approval_id: str) -> str:
-    """One open question to a person (stream APPROVALS)."""
+    """One approval request (stream APPROVALS)."""
     return _join("approval", "request", tenant, approval_id)
 
 
 def approval_reply(tenant: str, approval_id: str) -> str:
-    """Its one answer (stream APPROVALS)."""
+    """The one reply to an approval request (stream APPROVALS)."""
     return _join("approval", "reply", tenant, approval_id)
 
 
@@ -67,17 +67,17 @@ def tool_result(tenant: str, attempt: str) -> str:
 
 
 def stored(subject: str) -> str:
-    """Where the server republishes what RESULTS accepted."""
+    """The server republishes messages here that RESULTS accepted."""
     return f"stored.{subject}"
 
 
 def stored_results(tenant: str = ANY) -> tuple[str, str]:
-    """What an owner listens on: starts and results that the stream accepted."""
+    """The subjects of starts and results that RESULTS accepted, for an owner's subscriptions."""
     return stored(_join("tool", "started", tenant, ANY)), stored(_join("tool", "result", tenant, ANY))
 
 
 def tool_call(runner: str, tenant: str, conversation_id: str) -> str:
-    """A call for one runner or tool server; core request."""
+    """A call to one runner or tool server; core request."""
     return _join("tool", "call", runner, tenant, conversation_id)
 
 
@@ -87,7 +87,7 @@ def tool_cancel(runner: str, tenant: str, attempt: str) -> str:
 
 
 def tool_progress(tenant: str, conversation_id: str) -> str:
-    """Running output of calls; core, lossy by design."""
+    """Output of running calls; core, lossy by design."""
     return _join("tool", "progress", tenant, conversation_id)
 
 
@@ -97,7 +97,7 @@ def files(runner: str, tenant: str, conversation_id: str) -> str:
 
 
 def workspace_report(runner: str, tenant: str, conversation_id: str) -> str:
-    """What a runner tells of a workspace; core request, served by agents."""
+    """A runner's report about a workspace; core request, served by agents."""
     return _join("workspace", "report", runner, tenant, conversation_id)
 
 
@@ -117,17 +117,17 @@ def timer_fired(kind: str, tenant: str, timer_id: str) -> str:
 
 
 def dead(stream: str, reason: str) -> str:
-    """Poison from `stream`, by reason (stream DEAD)."""
+    """Dead letters of `stream`, by reason (stream DEAD)."""
     return _join("dead", stream, reason)
 
 
 def late_result() -> str:
-    """Notes of results that came after another one was stored (stream DEAD); nothing replays them."""
+    """Results that arrived after another one was stored (stream DEAD); recorded only, never replayed."""
     return dead("NOTES", "late-result")
 
 
 def api(tenant: str, *action: str) -> str:
-    """The door for services without HTTP, served by any gateway."""
+    """The NATS API, served by every gateway."""
     return _join("api", tenant, *action)
 
 
@@ -137,18 +137,18 @@ def registry(kind: str, action: str) -> str:
 
 
 def tenant_registry(kind: str, action: str, tenant: str) -> str:
-    """Where a registration arrives that a tenant's own account sent on `registry(kind, action)`.
+    """A registration that a tenant's own account sent on `registry(kind, action)`.
 
-    The broker adds the tenant, so it is known who asks.
+    The broker's import adds the tenant, so the sender cannot forge it.
     """
     return _join(kind, action, tenant)
 
 
 def workflow_api(action: str) -> str:
-    """Requests to the workflows service: list, categories, get, start (which only checks)."""
+    """Requests to the workflows service: list, categories, get, and start, which only checks."""
     return _join("workflows", action)
 
 
 def all_of(*head: str) -> str:
-    """A filter for everything below a head of fixed tokens."""
+    """A filter for all subjects that begin with these tokens."""
     return f"{_join(*head)}.>"

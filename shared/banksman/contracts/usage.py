@@ -1,4 +1,4 @@
-"""What model requests consumed, counted by calendar day and month in UTC. Pure."""
+"""Usage of model requests per calendar day and month in UTC. Does no I/O."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from banksman.contracts.wire import Stored, Timestamp
 
 Window = Literal["day", "month"]
 """
-day    from midnight to midnight, UTC
-month  from the first to the first, UTC
+day    a calendar day, UTC
+month  a calendar month, UTC
 """
 WINDOWS: tuple[Window, ...] = ("day", "month")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitUsage:
-    """What the requests behind one commit consumed."""
+    """Usage of the model requests that one commit records."""
 
     requests: int = 0
-    """Replies of models, summaries included."""
+    """Number of model replies, including summaries."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
-    """Requests of models whose price is unknown add nothing."""
+    """USD; requests to models without a known price add 0."""
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> CommitUsage:
-        """What the events of a commit tell of."""
+        """Return the usage that the events of a commit record."""
         usages = [
             event.data.usage
             for event in events
@@ -49,7 +49,7 @@ class CommitUsage:
 
     @classmethod
     def from_header(cls, text: str) -> CommitUsage:
-        """Read what `header` wrote; nothing when it cannot be read."""
+        """Parse a value of `header`; returns zeros if it is invalid."""
         match text.split(" "):
             case [requests, input_tokens, output_tokens, cost_usd]:
                 try:
@@ -61,115 +61,115 @@ class CommitUsage:
 
     @property
     def header(self) -> str:
-        """The four numbers in one line."""
+        """The four numbers as the value of a header."""
         return f"{self.requests} {self.input_tokens} {self.output_tokens} {self.cost_usd!r}"
 
 
 class UsageCount(Stored):
-    """What was counted in one window."""
+    """Usage in one window."""
 
     begins: date = date.min
     """The window's first day."""
     requests: int = 0
-    """Replies of models, summaries included."""
+    """Number of model replies, including summaries."""
     input_tokens: int = 0
-    """Cached ones included."""
+    """Includes cached tokens."""
     output_tokens: int = 0
     cost_usd: float = 0.0
-    """Requests of models whose price is unknown add nothing."""
+    """USD; requests to models without a known price add 0."""
 
     @property
     def tokens(self) -> int:
-        """Input and output tokens together."""
+        """Sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
-    def add(self, consumed: CommitUsage) -> UsageCount:
-        """With what one more commit tells of."""
+    def add(self, usage: CommitUsage) -> UsageCount:
+        """Return the sum with the usage of one more commit."""
         return self.model_copy(
             update={
-                "requests": self.requests + consumed.requests,
-                "input_tokens": self.input_tokens + consumed.input_tokens,
-                "output_tokens": self.output_tokens + consumed.output_tokens,
-                "cost_usd": self.cost_usd + consumed.cost_usd,
+                "requests": self.requests + usage.requests,
+                "input_tokens": self.input_tokens + usage.input_tokens,
+                "output_tokens": self.output_tokens + usage.output_tokens,
+                "cost_usd": self.cost_usd + usage.cost_usd,
             }
         )
 
 
 def usage_key(tenant: str) -> str:
-    """Where a tenant's totals are kept in bucket `usage`."""
+    """Return the key of a tenant's totals in the bucket `usage`."""
     return f"tenant.{tenant}"
 
 
 class UsageTotals(Stored):
-    """What one tenant, or all of them, consumed: a fold of the logs in which each commit counts once."""
+    """Usage of one tenant or of all tenants: a fold of the logs that counts each commit once."""
 
     upto: int = Field(default=0, ge=0)
-    """Stream sequence of the last commit that was looked at; those after it are not counted."""
+    """Stream sequence of the last commit that was read. Later commits are not counted."""
     as_of: Timestamp | None = None
-    """When the last commit that consumed anything was stored; None before the first."""
+    """When the last commit with usage was stored; None before the first."""
     day: UsageCount = UsageCount()
     month: UsageCount = UsageCount()
 
-    def with_commit(self, stream_seq: int, at: datetime, consumed: CommitUsage) -> UsageTotals:
-        """With the commit at `stream_seq`, stored at `at`; unchanged when it is counted already."""
+    def with_commit(self, stream_seq: int, at: datetime, usage: CommitUsage) -> UsageTotals:
+        """Add the commit at `stream_seq`, stored at `at`. A commit that is already counted has no effect."""
         if stream_seq <= self.upto:
             return self
         return self.model_copy(
             update={
                 "upto": stream_seq,
                 "as_of": at,
-                "day": _with(self.day, "day", at, consumed),
-                "month": _with(self.month, "month", at, consumed),
+                "day": _with(self.day, "day", at, usage),
+                "month": _with(self.month, "month", at, usage),
             }
         )
 
     def current(self, window: Window, now: datetime) -> UsageCount:
-        """What counts now: nothing when the window that was counted is over."""
-        counted = self.day if window == "day" else self.month
+        """Return the usage in the window that contains `now`; zeros if the stored window has ended."""
+        stored = self.day if window == "day" else self.month
         begins = first_day(window, now)
-        return counted if counted.begins >= begins else UsageCount(begins=begins)
+        return stored if stored.begins >= begins else UsageCount(begins=begins)
 
 
 def first_day(window: Window, at: datetime) -> date:
-    """The day that a moment's window begins with."""
+    """Return the first day of the window that contains `at`."""
     day = at.astimezone(UTC).date()
     return day if window == "day" else day.replace(day=1)
 
 
 def ends_at(window: Window, at: datetime) -> datetime:
-    """When a moment's window is over."""
+    """Return the end of the window that contains `at`."""
     first = first_day(window, at)
     following = first + timedelta(days=1) if window == "day" else (first + timedelta(days=31)).replace(day=1)
     return datetime(following.year, following.month, following.day, tzinfo=UTC)
 
 
-def _with(counted: UsageCount, window: Window, at: datetime, consumed: CommitUsage) -> UsageCount:
+def _with(count: UsageCount, window: Window, at: datetime, usage: CommitUsage) -> UsageCount:
     begins = first_day(window, at)
-    if begins < counted.begins:
-        return counted
-    return (counted if begins == counted.begins else UsageCount(begins=begins)).add(consumed)
+    if begins < count.begins:
+        return count
+    return (count if begins == count.begins else UsageCount(begins=begins)).add(usage)
 
 
 class UsageWindow(Stored):
-    """One window as it is shown: what was consumed of what may be."""
+    """The usage and the limits of one window, as reported to clients."""
 
     window: Window
     begins: date
     ends_at: Timestamp
-    """When it is over, and what was consumed counts no more."""
+    """When the window ends and its usage no longer counts."""
     requests: int
     input_tokens: int
     output_tokens: int
     cost_usd: float
     max_tokens: int | None = None
-    """Input and output tokens together; None for no bound."""
+    """Limit of the sum of input and output tokens; None means no limit."""
     max_cost_usd: float | None = None
 
 
 class UsageReport(Stored):
-    """What a tenant consumed, a few seconds ago at the earliest."""
+    """Usage of a tenant, at most a few seconds old."""
 
     tenant: str
     as_of: Timestamp | None
-    """When the last request that is counted was stored; None before the first."""
+    """When the last counted commit was stored; None before the first."""
     windows: tuple[UsageWindow, ...]

@@ -1,8 +1,9 @@
-"""The base of every wire model and the one way in from bytes."""
+"""The base classes of wire models, and the functions that parse bytes into them."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
@@ -14,31 +15,34 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from pydantic_core import ErrorDetails
 
 from banksman.contracts.errors import BadInput
 
 WIRE_VERSION = 1
-"""Version of the stored and transmitted forms. Readers accept it and refuse a higher one by name."""
+"""Version of the stored and transmitted messages. Readers refuse a higher version."""
 
 MAX_DEPTH = 128
-"""Levels of nesting accepted in JSON. The log wraps it a few levels deeper, and pydantic's parser, by which
-it is read, stops at 200."""
+"""Maximum nesting depth of accepted JSON. The log nests it a few levels deeper, and pydantic's parser, which
+reads the log, fails at 200."""
 
 JsonObject = dict[str, JsonValue]
-"""A JSON object; what tool arguments and tool results are."""
+"""A JSON object, such as the arguments or the result of a tool call."""
 
-Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-"""An id that may stand as one token of a subject: letters, digits, `-` and `_`, 1 to 64 of them."""
+TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+TOKEN_RULE = "1 to 64 letters, digits, '-' or '_'"
+Token = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
+"""An id that is a valid token of a subject: 1 to 64 letters, digits, `-` or `_`."""
 
 Timestamp = AwareDatetime
-"""A moment with its offset, RFC 3339 on the wire."""
+"""A time with its UTC offset, RFC 3339 on the wire."""
 
 Text = Annotated[str, StringConstraints(max_length=256 * 1024)]
-"""Text of at most 262,144 characters, the size of one frame."""
+"""Text of at most 262,144 characters, the maximum size of one frame."""
 
 
 class Wire(BaseModel):
-    """A frozen model that refuses unknown fields: what our own clients and services send."""
+    """A frozen model that refuses unknown fields: requests of clients."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="constants", use_attribute_docstrings=True
@@ -46,19 +50,49 @@ class Wire(BaseModel):
 
 
 class Stored(BaseModel):
-    """A frozen model that ignores unknown fields, so that a newer writer can be read during an upgrade."""
+    """A frozen model that ignores unknown fields, which newer writers may add during an upgrade."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
 
 M = TypeVar("M", bound=BaseModel)
 
+_UNION_MEMBER = re.compile(r"[\[-]")
+"""Matches a part of an error's path that names a member of a union instead of a field."""
+_PLAIN = (
+    (re.compile(r"^\w+ should "), "must "),
+    (re.compile("greater than or equal to"), "at least"),
+    (re.compile("less than or equal to"), "at most"),
+    (re.compile(" after validation, not "), ", not "),
+)
+_NUMBER, _LIST, _OBJECT = "must be a number", "must be a list", "must be an object"
+_EXPECTED = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": _OBJECT,
+    "extra_forbidden": "is not a known field",
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "int_from_float": "must be an integer",
+    "int_parsing": "must be an integer",
+    "int_type": "must be an integer",
+    "list_type": _LIST,
+    "missing": "is required",
+    "model_type": _OBJECT,
+    "string_type": "must be a string",
+    "tuple_type": _LIST,
+    "union_tag_not_found": "is required",
+}
+"""Texts by the type of pydantic's error, in place of texts about "inputs" and "dictionaries"."""
+
 
 def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
-    """Parse JSON, refusing what readers disagree about: duplicate keys, NaN, lone surrogates, deep nesting.
+    """Parse JSON without the values that parsers handle differently.
+
+    These are duplicate keys, NaN, lone surrogates and deep nesting.
 
     Raises:
-        BadInput: naming `what` and the first rule that was broken.
+        BadInput: The text breaks a rule. It names `what` and the first broken rule.
     """
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
@@ -77,16 +111,16 @@ def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
 
 
 def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") -> M:
-    """Validate bytes, text or an already parsed value as `model`; nothing is coerced ("1" is no number).
+    """Validate bytes, text or a parsed value as `model`, without type coercion ("1" is not a number).
 
     Raises:
-        BadInput: naming the first field that is wrong, its value and what was expected.
+        BadInput: A field is invalid. It names the first one, its value and what is expected.
     """
     return cast(M, parse_as(TypeAdapter(model), data, what=what))
 
 
 def parse_as(adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: str = "body") -> Any:
-    """Like `parse`, for a union or another type that is not one model."""
+    """Like `parse`, for a type that is not one model, such as a union."""
     if isinstance(data, bytes | str):
         strict_json(data, what=what)
         text = data
@@ -99,10 +133,34 @@ def parse_as(adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: 
 
 
 def bad_input(error: ValidationError, what: str = "body") -> BadInput:
-    """Say in our words what pydantic found first."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or what
-    return BadInput(field, _excerpt(first.get("input")), first["msg"])
+    """Return the first mistake that pydantic found: the field's path, its value and what is expected."""
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"] if not _UNION_MEMBER.search(str(part))]
+    value = _excerpt(first["input"])
+    match first["type"]:
+        case "missing":
+            # The input of a missing field is the whole object around it.
+            value = None
+        case "union_tag_not_found" | "union_tag_invalid":
+            path.append(first.get("ctx", {})["discriminator"].strip("'"))
+            value = first.get("ctx", {}).get("tag")
+        case _:
+            pass
+    return BadInput(".".join(path) or what, value, expected(first))
+
+
+def expected(mistake: ErrorDetails) -> str:
+    """Return in plain English what one of pydantic's errors says about a value."""
+    if known := _EXPECTED.get(mistake["type"]):
+        return known
+    message = mistake["msg"].removeprefix("Value error, ")
+    if mistake["type"] == "union_tag_invalid":
+        return f"must be one of {mistake.get('ctx', {})['expected_tags']}"
+    if TOKEN_PATTERN in message:
+        return TOKEN_RULE
+    for pattern, replacement in _PLAIN:
+        message = pattern.sub(replacement, message)
+    return message
 
 
 def _excerpt(value: object, limit: int = 120) -> str:
@@ -120,11 +178,11 @@ def _unique(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
 
 
 def _no_constant(name: str) -> JsonValue:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def depth_of(value: JsonValue) -> int:
-    """Levels of nesting; 1 for a plain value."""
+    """Return the nesting depth of a value; 1 for a scalar."""
     deepest, stack = 0, [(value, 1)]
     while stack:
         node, level = stack.pop()

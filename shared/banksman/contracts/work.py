@@ -1,4 +1,4 @@
-"""Work: what asks an agent to act, and the two slots where an approval is asked and answered."""
+"""Messages to agents: work, signals, approval requests and replies, and dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from banksman.contracts.wire import Stored, Timestamp, Token
 
 
 class StartRun(Stored):
-    """A user message that wants an answer. Message id `start:{run}`."""
+    """Start a run with a user's message. Message id `start:{run}`."""
 
     v: Literal[1] = 1
     type: Literal["start"] = "start"
@@ -27,7 +27,7 @@ class StartRun(Stored):
 
 
 class ResumeRun(Stored):
-    """An open or queued run that nobody owns should go on. Message id `resume:{cause}`."""
+    """Continue an open or queued run that has no owner. Message id `resume:{cause}`."""
 
     v: Literal[1] = 1
     type: Literal["resume"] = "resume"
@@ -35,16 +35,16 @@ class ResumeRun(Stored):
     conversation_id: Token
     run_id: Token
     cause: str
-    """The approval that was resolved, the message that steered, or the queued run whose turn it is."""
+    """Id of the resolved approval, of the message that steered the run, or of the queued run that is next."""
     owner_epoch: int = Field(ge=0)
-    """The highest claim when it was published. Once anybody has claimed since, it has done its work."""
+    """The highest claim when the message was published. With a later claim, the message has no effect."""
 
 
 RunWork = Annotated[StartRun | ResumeRun, Field(discriminator="type")]
 
 
 class CancelRun(Stored):
-    """Ends a run in whatever state it is, also before it started. Message id `signal:{request}`."""
+    """Cancel a run in any state, even before it started. Message id `signal:{request}`."""
 
     v: Literal[1] = 1
     type: Literal["cancel"] = "cancel"
@@ -56,7 +56,7 @@ class CancelRun(Stored):
 
 
 class SteerRun(Stored):
-    """A message for the open run, before its next model request."""
+    """Add a user's message to the open run before its next model request."""
 
     v: Literal[1] = 1
     type: Literal["steer"] = "steer"
@@ -65,12 +65,12 @@ class SteerRun(Stored):
     message_id: Token
     content: Content
     start: StartRun
-    """The run to start instead when none is open."""
+    """The run to start instead if no run is open."""
     by: str
 
 
 class RenameConversation(Stored):
-    """Gives a conversation a title."""
+    """Set the title of a conversation."""
 
     v: Literal[1] = 1
     type: Literal["rename"] = "rename"
@@ -78,11 +78,11 @@ class RenameConversation(Stored):
     conversation_id: Token
     title: str = Field(max_length=200)
     request_id: Token | None = None
-    """By which a repeat is known, also when another title came after it."""
+    """Identifies a repeated request, even after another rename."""
 
 
 class DeleteConversation(Stored):
-    """Ends what is open and leaves a tombstone."""
+    """Delete a conversation: end its open run and commit a tombstone."""
 
     v: Literal[1] = 1
     type: Literal["delete"] = "delete"
@@ -97,7 +97,7 @@ RunSignal = Annotated[
 
 
 class ApprovalRequest(Stored):
-    """The stored question; its answer is stored beside it."""
+    """The stored approval request. The stream stores its reply under `approval.reply`."""
 
     v: Literal[1] = 1
     tenant: Token
@@ -109,7 +109,7 @@ class ApprovalRequest(Stored):
 
 
 class ApprovalReply(Stored):
-    """The stored answer. The first one stored is the decision, whoever wrote it."""
+    """The stored reply to an approval request. The first stored reply is the decision."""
 
     v: Literal[1] = 1
     tenant: Token
@@ -121,16 +121,17 @@ class ApprovalReply(Stored):
     decisions: tuple[ItemDecision, ...] = ()
     remember: Remember | None = None
     digests: tuple[str, ...] = ()
-    """Digests of the calls as they were shown, in the order of the request."""
+    """Digests of the calls that the approver saw, in the order of the request."""
     decided_at: Timestamp
     answer_id: str = ""
-    """Of the request that gave it: a repeat of the request knows its answer by this. It decides nothing."""
+    """Id of the client request that decided. A repeated request recognises its own reply by it; no effect
+    on the decision."""
     signature: str = ""
-    """Hex HMAC-SHA256 of the gateway over all but `answer_id`; empty for what agents settle themselves."""
+    """Hex HMAC-SHA256 of the gateway over all fields except `answer_id`; empty in replies of agents."""
 
 
 class DeadLetter(Stored):
-    """Poison, kept with all that is needed to replay it."""
+    """A dead letter: a message that could not be handled, with everything that a replay needs."""
 
     v: Literal[1] = 1
     subject: str

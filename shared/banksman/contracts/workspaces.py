@@ -1,4 +1,4 @@
-"""Where a workspace is, which copies of it are kept, and what a runner and the platform tell each other."""
+"""Placements and snapshots of workspaces, and the reports of runners about them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class SnapshotRef(Stored):
-    """Names a stored copy of a workspace, exactly."""
+    """A reference to one stored snapshot of a workspace."""
 
     id: Token
     manifest_digest: Digest
-    """Of the manifest's bytes: whoever restores knows that it has what was recorded."""
+    """Digest of the manifest's bytes. A runner verifies it before it restores the snapshot."""
     created_at: Timestamp
     """When the files were read."""
     size: int = 0
@@ -43,53 +43,53 @@ class SnapshotManifest(Stored):
     created_at: Timestamp
     term: int
     generation: int
-    """The state that it holds, in the words of `WorkspaceOwner`."""
+    """The state of the workspace in the snapshot; see `WorkspaceOwner.generation`."""
     parts: tuple[SnapshotPart, ...]
-    """In order; together they are one tar archive compressed with zstd."""
+    """The parts in order. Concatenated, they are one tar archive compressed with zstd."""
     files: int
-    """Entries of the archive."""
+    """Number of entries in the archive."""
     size: int
-    """Bytes of the files, uncompressed."""
+    """Uncompressed size of the files in bytes."""
 
 
 class WorkspaceLoss(Stored):
-    """Changes that did not come along when a workspace moved."""
+    """Changes that may be lost because a workspace moved to another runner."""
 
     term: int
     """The term that began with the loss."""
     snapshot_ts: Timestamp | None
-    """When the copy was made that it was restored from; None when it began empty."""
+    """When the restored snapshot was made; None if the workspace started empty."""
     reason: str | None = None
-    """Why an existing copy was not restored; None when it was, or there was none."""
+    """Why an existing snapshot was not restored; None if it was restored or there was none."""
 
 
 class WorkspaceOwner(Stored):
-    """KV `owners`: where a workspace is."""
+    """KV `owners`: the placement of a workspace."""
 
     runner: Token
     runner_epoch: int
     term: int = 1
-    """One higher each time another runner gets the workspace: a directory of an earlier term is stale."""
+    """Increases when another runner gets the workspace. A directory of an earlier term is stale."""
     generation: int = 0
-    """One higher each time an unchanged workspace begins to change."""
+    """Increases when an unchanged workspace begins to change."""
     dirty: bool = False
-    """Whether it may have changed since `snapshot`: such a workspace waits for its runner."""
+    """True if it may have changed since `snapshot`. A dirty workspace waits for its runner first."""
     snapshot: SnapshotRef | None = None
-    """What another runner restores; None for a workspace that begins empty."""
+    """The snapshot that another runner restores; None for a workspace that starts empty."""
     gone_since: Timestamp | None = None
-    """Since when a changed workspace waits for its runner."""
+    """When a dirty workspace began to wait for its runner; None if its runner is live."""
     loss: WorkspaceLoss | None = None
-    """The last loss; each log tells it once."""
+    """The last loss. Each log records it once."""
     assistant: Token | None = None
-    """Whose files it starts with; None when there are none."""
+    """The assistant whose files it starts with; None if it has no files."""
     assistant_revision: int = 0
-    """Of that assistant."""
+    """Revision of that assistant."""
     deleted: bool = False
-    """The conversation is gone: whoever has files of it removes them."""
+    """True if the conversation was deleted. A runner with files of it removes them."""
 
 
 class WorkspacePlacement(Stored):
-    """What a runner must know of a workspace before it uses it."""
+    """The state of a workspace that a runner must compare with its directory before it uses it."""
 
     term: int = 1
     generation: int = 0
@@ -97,46 +97,46 @@ class WorkspacePlacement(Stored):
 
 
 class WorkspaceReport(Stored):
-    """`workspace.report.{r}.{t}.{c}`: a runner tells what became of a workspace, or asks whose it is."""
+    """`workspace.report.{r}.{t}.{c}`: a runner reports a change of a workspace, or queries its placement."""
 
     v: Literal[1] = 1
     runner_epoch: int
     term: int
-    """Of the directory; 0 when the runner has none."""
+    """Term of the runner's directory; 0 if it has none."""
     generation: int = 0
-    """The state of the workspace that this is about."""
+    """The generation that the report concerns."""
     begins: bool = False
-    """Whether the workspace begins to change, with this generation; nothing changes before the answer."""
+    """True if the workspace is about to change, with this generation. The runner awaits the reply."""
     snapshot: SnapshotRef | None = None
-    """A copy that is stored now; None when there is nothing new."""
+    """A newly stored snapshot; None if there is no new one."""
     complete: bool = False
-    """Whether `snapshot` holds every change; the next one begins with another generation."""
+    """True if `snapshot` contains every change. The next change begins another generation."""
     lost: str | None = None
-    """Why the copy could not be restored, so that the workspace began empty."""
+    """Why the snapshot could not be restored, so that the workspace started empty; otherwise None."""
     starts: bool = False
-    """Whether the workspace is about to be made: asks for the files that it starts with."""
+    """True if the workspace is about to be created. The reply contains the files that it starts with."""
     missing: bool = False
-    """Whether the runner has no files of this term: what it changed in it was on a volume that is gone."""
+    """True if the runner has no files of this term, because the volume with its changes was lost."""
 
 
 class WorkspaceReportReply(Stored):
-    """The answer to a `WorkspaceReport`."""
+    """The reply to a `WorkspaceReport`."""
 
     mine: bool
-    """False when the files are of an earlier term, or of a deleted conversation: remove them. True also when
-    nothing is known of the workspace: what may be the only copy is never removed."""
+    """False if the files are of an earlier term or of a deleted conversation; the runner removes them.
+    True if the workspace is unknown, because no other files may exist."""
     known: bool = True
-    """Whether anything is known of the workspace."""
+    """False if KV `owners` has no entry for the workspace."""
     generation: int = 0
     dirty: bool = True
     snapshot: SnapshotRef | None = None
-    """The copy that counts; any other may be removed."""
+    """The current snapshot. The runner may remove all others."""
     files: tuple[AssistantFile, ...] = ()
-    """What the workspace starts with, when that was asked."""
+    """The files that the workspace starts with, if the report had `starts`."""
 
 
 class WorkspaceForget(Stored):
-    """`file.{r}.{t}.{c}`: remove the workspace of a deleted conversation, and its copies."""
+    """`file.{r}.{t}.{c}`: remove the workspace of a deleted conversation and its snapshots."""
 
     op: Literal["forget"] = "forget"
     snapshot: SnapshotRef | None = None

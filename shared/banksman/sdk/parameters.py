@@ -10,8 +10,7 @@ from typing import Any, Self, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from banksman.contracts.errors import BadInput
-from banksman.contracts.wire import JsonObject, Timestamp
+from banksman.contracts.wire import JsonObject, Timestamp, bad_input
 
 _UNNAMED = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -78,7 +77,7 @@ class Parameters:
         try:
             model = self._model.model_validate_json(json.dumps(arguments), strict=True)
         except ValidationError as error:
-            raise _mistake(error) from error
+            raise bad_input(error, "arguments") from error
         bound = {name: getattr(model, field) for name, field in self._fields.items()}
         return bound if self._context is None else {**bound, self._context: context}
 
@@ -99,10 +98,3 @@ def _field(parameter: inspect.Parameter, description: str | None) -> Any:
 
 def _named(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", repr(function))
-
-
-def _mistake(error: ValidationError) -> BadInput:
-    first = error.errors(include_url=False, include_context=False)[0]
-    path = ".".join(str(part) for part in first["loc"]) or "arguments"
-    value = None if first["type"] == "missing" else first["input"]
-    return BadInput(path, value if value is None else repr(value)[:120], first["msg"])

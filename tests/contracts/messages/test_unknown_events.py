@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from banksman.contracts.events import Commit, Event, UnknownEvent
 from banksman.contracts.frames import detail_of, event_frame
-from banksman.runs.state import Conversation, apply_commit
+from banksman.runs.fold import apply_commit
+from banksman.runs.state import Conversation
 
 MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 NEWER = {"type": "moon.rose", "phase": 0.5, "seen_from": ["here"]}
