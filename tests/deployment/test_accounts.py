@@ -21,20 +21,20 @@ from banksman.bus.messages import Message
 from banksman.bus.objects import Objects
 from banksman.bus.publish import durable
 from banksman.bus.slots import CallSlots
+from banksman.cli.broker.accounts import Tenant, render_config, user_names
+from banksman.cli.broker.conf import Variable
+from banksman.cli.broker.keys import generate_keys, key_variable
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.deployment import users
-from banksman.deployment.accounts import Tenant, render_config, user_names
-from banksman.deployment.conf import Variable
-from banksman.deployment.keys import generate_keys, key_variable
 from banksman.deployment.streams import verify
 from banksman.deployment.topology import StorageBudget, app_topology
 from tests.support.fixtures import BUDGET, SecuredNats
 from tests.support.paths import ROOT
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Connect = Callable[[str], Coroutine[Any, Any, Bus]]
 
@@ -74,7 +74,7 @@ async def collect(bus: Bus, subject: str) -> asyncio.Queue[Message]:
 
 
 async def first(queue: asyncio.Queue[Message]) -> Message:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         return await queue.get()
 
 
@@ -96,9 +96,9 @@ async def test_a_runner_takes_a_call_and_stores_its_start_and_result_in_app(
     finished = CallFinished(conversation_id="c1", attempt="k-1", result=result)
     assert (await writer.put_result(tenant, finished, runner_epoch=1)).fresh
 
-    facts = await CallSlots(agent).facts(tenant, "k-1")
+    facts = await CallSlots(agent).read(tenant, "k-1")
     assert facts.started is not None and facts.started.runner == "r1"
-    assert facts.result == finished
+    assert facts.finished == finished
 
 
 async def test_a_runner_learns_that_its_start_came_second_without_a_right_to_read(

@@ -13,12 +13,12 @@ from banksman.bus.envelope import RemoteError, answer
 from banksman.bus.errors import NoResponders
 from banksman.bus.leases import instance_key
 from banksman.bus.names import RUNNERS, kv_subject
+from banksman.cli.broker.accounts import Tenant, render_config, user_names
+from banksman.cli.broker.keys import generate_keys
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, ErrorCode, Forbidden
 from banksman.contracts.registry import RegisterTool
 from banksman.contracts.tools import ToolDefinition
-from banksman.deployment.accounts import Tenant, render_config, user_names
-from banksman.deployment.keys import generate_keys
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import app_topology
 from banksman.deployment.users import AGENT, OPERATOR

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from banksman.cli.broker.program import executable
 from banksman.cli.local.child import launched
 from banksman.cli.local.nats import LocalNats
 from banksman.cli.local.plan import Plan, ProcessSpec
 from banksman.cli.local.screen import Screen
 from banksman.cli.local.supervisor import Supervisor
 from banksman.cli.models import adopt_vendor_names
-from banksman.cli.nats_server import executable
 from banksman.cli.sandbox import choose_sandbox
 from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, Lock

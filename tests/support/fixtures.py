@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.cli.broker.accounts import Cluster, Tenant, render_config, user_names
+from banksman.cli.broker.keys import generate_keys, seed_file
 from banksman.contracts.ids import new_id
-from banksman.deployment.accounts import Cluster, Tenant, render_config, user_names
-from banksman.deployment.keys import generate_keys, seed_file
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES, inbox_prefix

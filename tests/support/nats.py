@@ -18,8 +18,8 @@ from typing import IO, Any, Self, cast
 from urllib.request import urlopen
 
 from banksman.bus.settings import Replicas
+from banksman.cli.broker.accounts import Cluster
 from banksman.cli.ports import free_port
-from banksman.deployment.accounts import Cluster
 
 START_TIMEOUT_S = 30.0
 """Seconds a server may take until it accepts clients; then the test fails with the server's log."""

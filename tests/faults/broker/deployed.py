@@ -11,12 +11,12 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
+from tools.nats_profiles import CLIENT_PORT, MONITORING_PORT, NODES, ROUTE_PORT, STORE_DIR, TLS_DIR
 
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.cli.broker.keys import seed_file
 from banksman.cli.local.plan import ProcessSpec, Stage
 from banksman.cli.ports import free_port
-from banksman.deployment.keys import seed_file
-from banksman.deployment.profiles import CLIENT_PORT, MONITORING_PORT, NODES, ROUTE_PORT, STORE_DIR, TLS_DIR
 from banksman.deployment.users import OPERATOR, inbox_prefix
 from tests.support.chaos.fleet import Member
 from tests.support.paths import ROOT

@@ -9,13 +9,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from tools.nats_profiles import CLIENT_PORT, NODES
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, api
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import LEAST_STORAGE
-from banksman.deployment.profiles import CLIENT_PORT, NODES
 from banksman.deployment.topology import app_topology
 from banksman.model_server import Reply, ToolCall
 from tests.faults.broker.deployed import DeployedCluster, deployed_cluster

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.cli.broker.accounts import Cluster, render_config, user_names
+from banksman.cli.broker.keys import generate_keys
+from banksman.cli.broker.program import executable
 from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.local.plan import ProcessSpec
-from banksman.cli.nats_server import executable
 from banksman.cli.ports import free_port
 from banksman.cli.state import DataDir
 from banksman.deployment import users
-from banksman.deployment.accounts import Cluster, render_config, user_names
-from banksman.deployment.keys import generate_keys
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 from banksman.deployment.users import inbox_prefix

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.bus.connection import NatsSettings
-from banksman.cli.broker_access import BrokerAccess
-from banksman.cli.nats_server import executable
+from banksman.cli.broker.access import BrokerAccess
+from banksman.cli.broker.accounts import Tenant, render_config, user_names
+from banksman.cli.broker.keys import generate_keys, seed_file
+from banksman.cli.broker.program import executable
 from banksman.cli.state import DataDir
 from banksman.contracts.subjects import ANY
 from banksman.deployment import users
-from banksman.deployment.accounts import Tenant, render_config, user_names
-from banksman.deployment.keys import generate_keys, seed_file
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget
 

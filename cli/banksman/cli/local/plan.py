@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from banksman.cli.broker.program import SERVER_ENVIRONMENT, SERVER_VARIABLES
 from banksman.cli.local.nats import LocalNats
-from banksman.cli.nats_server import SERVER_ENVIRONMENT, SERVER_VARIABLES
 from banksman.cli.ports import free_port
 from banksman.cli.settings import UpSettings
 from banksman.deployment import users

@@ -8,10 +8,10 @@ from pathlib import Path
 from pydantic import Field
 
 from banksman.bus.connection import NatsSettings
-from banksman.cli.broker_access import BrokerAccess
+from banksman.cli.broker.access import BrokerAccess
+from banksman.cli.broker.keys import seed_file
 from banksman.cli.state import DataDir
 from banksman.deployment import users
-from banksman.deployment.keys import seed_file
 from banksman.deployment.topology import StorageBudget
 from banksman.runtime.settings import Section, ServiceSettings, load
 

@@ -16,7 +16,7 @@ from typing import assert_never
 import httpx
 
 from banksman.cli import models, output
-from banksman.cli.nats_server import executable
+from banksman.cli.broker.program import executable
 from banksman.cli.operator.access import broker_access
 from banksman.cli.output import Exit
 from banksman.cli.ports import bind_error

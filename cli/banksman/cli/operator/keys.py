@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from banksman.cli import output
-from banksman.cli.nats_server import SERVER_ENVIRONMENT, executable
+from banksman.cli.broker.accounts import user_names
+from banksman.cli.broker.keys import generate_keys, key_variable
+from banksman.cli.broker.program import SERVER_ENVIRONMENT, executable
 from banksman.cli.output import Exit
 from banksman.cli.state import write_signing_key
 from banksman.contracts.errors import BadInput
 from banksman.deployment import users
-from banksman.deployment.accounts import user_names
-from banksman.deployment.keys import generate_keys, key_variable
 
 PUBLIC_KEYS = "public.env"
 _APPROVAL_KEY_HOLDERS = (users.GATEWAY, users.AGENT)

@@ -13,10 +13,10 @@ from typing import Any
 
 from banksman.bus import names
 from banksman.bus.names import kv_subject
+from banksman.cli.broker.conf import Variable, render
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY
-from banksman.deployment.conf import Variable, render
 from banksman.deployment.topology import StorageBudget
 from banksman.deployment.users import APP, RUN, SYS, TOOL_REGISTRY, User, all_users
 
