@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 from tests.support.paths import ROOT
 
-from banksman.gateway.page.routes import page_router
+from banksman.gateway.page.routes import routes
 
 STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
@@ -28,7 +28,7 @@ IMPORT = re.compile(r"(?:from|import)\s*\(?'([^']+)'")
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
-    app.include_router(page_router())
+    app.include_router(routes)
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
         yield client

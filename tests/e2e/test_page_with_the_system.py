@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(240)
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-sync"]
-PATIENCE_MS = 15_000
+WAIT_TIMEOUT_MS = 15_000
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ async def page(demo: System) -> AsyncGenerator[Page]:
                 else wrong.append(request.url)
             ),
         )
-        page.set_default_timeout(PATIENCE_MS)
+        page.set_default_timeout(WAIT_TIMEOUT_MS)
         await page.goto(demo.url)
         yield page
         await browser.close()
@@ -63,25 +63,25 @@ async def test_a_person_asks_approves_and_reads_the_report_back(page: Page, tmp_
     await say(page, "list the files, then write a short report about them to report.md")
 
     for tool in ("bash", "write_file"):
-        await expect(page.get_by_role("heading", name=f"Allow {tool}?")).to_be_visible(timeout=PATIENCE_MS)
+        await expect(page.get_by_role("heading", name=f"Allow {tool}?")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
         await page.get_by_role("button", name="Approve").click()
-        await expect(page.get_by_role("heading", name=f"Allow {tool}?")).to_be_hidden(timeout=PATIENCE_MS)
-    await expect(page.get_by_text("I wrote a report to")).to_be_visible(timeout=PATIENCE_MS)
+        await expect(page.get_by_role("heading", name=f"Allow {tool}?")).to_be_hidden(timeout=WAIT_TIMEOUT_MS)
+    await expect(page.get_by_text("I wrote a report to")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
     await say(page, "read report.md")
 
-    await expect(page.get_by_text("There are no files in the workspace.")).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.get_by_text("There are no files in the workspace.")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
 
 async def test_a_question_survives_a_reload_and_a_rejection_is_shown(page: Page) -> None:
     """R13, R34: the card comes back with the page, and rejecting says so."""
     await say(page, "run `touch never`")
-    await expect(page.get_by_role("heading", name="Allow bash?")).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.get_by_role("heading", name="Allow bash?")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
     await page.reload()
-    await expect(page.get_by_role("heading", name="Allow bash?")).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.get_by_role("heading", name="Allow bash?")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
     await page.get_by_role("button", name="Reject").click()
 
-    await expect(page.get_by_text("rejected").first).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.get_by_text("rejected").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
 
 async def test_a_workflow_is_chosen_filled_in_and_run(page: Page) -> None:
@@ -92,4 +92,4 @@ async def test_a_workflow_is_chosen_filled_in_and_run(page: Page) -> None:
 
     await page.get_by_role("button", name="Start", exact=True).click()
 
-    await expect(page.get_by_text("demo-project/README.md").first).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.get_by_text("demo-project/README.md").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)

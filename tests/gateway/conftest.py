@@ -15,15 +15,15 @@ import httpx
 import pytest
 from tests.support.fixtures import settings_of
 from tests.support.nats import Broker
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import RUNS
-from banksman.bus.slots import ApprovalSlots
 from banksman.contracts import subjects
 from banksman.contracts.events import (
     ApprovalItem,
@@ -73,7 +73,7 @@ class Served:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=PATIENCE_S)
+        return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=WAIT_TIMEOUT_S)
 
     @asynccontextmanager
     async def raw(self, **options: Any) -> AsyncIterator[ClientConnection]:
@@ -111,7 +111,7 @@ class Socket:
 
     async def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The next frame that fits; frames before it are kept in `frames`."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
                 frame = json.loads(await self.connection.recv())
                 self.frames.append(frame)
@@ -276,7 +276,7 @@ class Agent:
             ),
             owned=False,
         )
-        await ApprovalSlots(self.bus).request(request)
+        await ApprovalSlots(self.bus).store_request(request)
         return request
 
 

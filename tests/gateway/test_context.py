@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateway.conftest import TOKENS, Agent, Served
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.jetstream import last_message
 from banksman.bus.messages import Message
@@ -131,7 +131,7 @@ async def test_leaving_a_stream_cancels_the_run_it_started(
         async with http.stream("POST", path, json={"content": "hi"}, headers=headers):
             start = await agent.started(conversation)
             await agent.begin(start)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await nudged.wait()
     message = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
     assert message is not None

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 from tests.gateway.conftest import Agent, Served
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
@@ -32,7 +32,7 @@ async def test_a_service_starts_a_run_and_reads_its_events(client: Client, agent
     start = await agent.started(conversation)
     await agent.begin(start)
     await agent.finish(start, "Done.")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         outcome = await client.outcome(run)
     assert (start.run_id, start.user, outcome.content) == (run.run_id, "nats", "Done.")
 
@@ -92,7 +92,7 @@ async def test_what_is_wrong_with_a_publish_is_told_and_kept(gateway: Served, bu
     marker = new_id("x")
     subject = subjects.api(tenant, "chat", "send", marker)
     await bus.publish(subject, b'{"content": "hi"}')
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         error = json.loads((await told.get()).data)
         while not [letter async for letter in dead_letters(bus) if letter.letter.subject == subject]:
             await bus.ready()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.gateway.conftest import Agent, GatewayFactory, Served, Socket, key_of
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from banksman.bus.jetstream import last_message
@@ -20,7 +20,7 @@ from banksman.contracts.ids import new_id
 
 async def _closed(socket: Any) -> int | None:
     """The code that the server closes with."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         try:
             while True:
                 await socket.recv()
@@ -177,7 +177,7 @@ async def test_a_decision_of_an_unknown_approval_waits_and_is_then_refused(gatew
     async with gateway.socket() as socket:
         sent = await socket.send("approval.reply", approval_id=new_id("a"), all="approve")
         assert (await socket.ask("ping", t=1))["t"] == 1
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
                 frame = json.loads(await socket.connection.recv())
                 if frame.get("reply_to") == sent:

@@ -1,4 +1,4 @@
-"""Composition of the gateway, its start and its orderly end."""
+"""Compose, start and stop the gateway."""
 
 from __future__ import annotations
 
@@ -14,42 +14,48 @@ import uvicorn
 from fastapi import FastAPI, WebSocket
 from starlette.types import ASGIApp
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
+from banksman.bus.run_queue import RunQueue
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.asgi import errors
 from banksman.gateway.asgi.perimeter import Perimeter
-from banksman.gateway.http.assistants import assistants_router
-from banksman.gateway.http.context import context_router
-from banksman.gateway.http.documents import pages_router
-from banksman.gateway.http.files import files_router
-from banksman.gateway.http.prompts import prompts_router
-from banksman.gateway.http.workflows import workflows_router
-from banksman.gateway.nats_api.requests import Api
-from banksman.gateway.nats_api.resources import Resources
-from banksman.gateway.page.routes import page_router
-from banksman.gateway.passthrough.routes import passthrough_router
+from banksman.gateway.http import approvals, assistants, conversations, files, prompts, runs, workflows
+from banksman.gateway.http.documents import documents_router
+from banksman.gateway.nats_api.bodies import api_body
+from banksman.gateway.nats_api.router import api_router
+from banksman.gateway.page import routes as page
+from banksman.gateway.passthrough import routes as passthrough
 from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.gateway.service.auth import Keys, Tickets
+from banksman.gateway.service.assistants import Assistants, AssistantStore
+from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.backlog import Backlog
-from banksman.gateway.service.client_requests import Service
+from banksman.gateway.service.client_requests import ClientRequests
+from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
-from banksman.gateway.service.feeds import Fanout
+from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.idempotency import StoredRequests
 from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.system_prompts import SystemPrompts
+from banksman.gateway.service.tickets import Tickets
+from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
+from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
-from banksman.gateway.websocket.connection import FRAME_BYTES, Terms
-from banksman.gateway.websocket.connections import Sockets
+from banksman.gateway.websocket.connection import FRAME_BYTES, ConnectionContext
+from banksman.gateway.websocket.connections import Connections
 from banksman.gateway.websocket.protocol import SocketProtocol
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
+from banksman.runs.ports import Clock
 from banksman.runtime.health import Health, health_server, listening
 from banksman.runtime.service import Life
 from banksman.runtime.service import run as run_service
@@ -59,7 +65,7 @@ logger = logging.getLogger(__name__)
 VERSION = version("banksman")
 RECONNECT_AFTER_S = 1.0
 DEMO_NOTICE = (
-    "No model key is set: a demo model answers. It understands plain requests such as “run `ls`” only."
+    "No model key is set: a demo model replies. It understands plain requests such as “run `ls`” only."
 )
 
 
@@ -68,108 +74,128 @@ class Running:
     """A gateway that serves."""
 
     port: int
-    sockets: Sockets
+    connections: Connections
+    """Its open websockets."""
 
 
 @asynccontextmanager
 async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Running]:
-    """Serve until the context ends; then tell clients to go elsewhere, and finish what is open.
+    """Serve until the context ends, then make clients reconnect elsewhere and finish the open requests.
 
     Raises:
         Unavailable: NATS cannot be reached.
-        BadInput: a setting is missing.
-        OSError: the port is taken.
+        BadInput: A setting is missing.
+        OSError: The port is taken.
     """
     async with contextlib.AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(await _connect(settings))
-        outputs = await _outputs(settings, bus, stack)
+        bus = await stack.enter_async_context(await _connect(settings, health))
         clock = await stack.enter_async_context(BrokerClock(bus))
-        placements = await stack.enter_async_context(
-            Placements(bus, clock, wait_s=settings.workspaces.wait_s)
-        )
-        log = EventLog(bus)
-        hub = await stack.enter_async_context(LiveHub(log))
-        damaged = DamagedLogs(bus)
-        views = Views(log, damaged=damaged)
         backlog = Backlog(
             bus,
-            most=settings.gateway.max_waiting_runs,
-            most_of_tenant=settings.gateway.max_waiting_runs_per_tenant,
+            limit=settings.gateway.max_waiting_runs,
+            limit_per_tenant=settings.gateway.max_waiting_runs_per_tenant,
         )
-        service = Service(
-            bus,
-            views,
-            clock,
-            signing_key=settings.approvals.key(),
-            default_model=settings.default_model,
-            backlog=backlog,
-        )
-        keys, tickets, fanout = Keys(settings.gateway), Tickets(bus, clock), Fanout(bus, hub, views)
-        damaged.on_found = fanout.lost
+        damaged = DamagedLogs(bus)
+        gateway = await _service(settings, bus, clock, backlog, damaged, stack)
+        damaged.on_found = gateway.feeds.on_damage
         await stack.enter_async_context(damaged)
-        gateway = Gateway(
-            settings=settings.gateway,
-            keys=keys,
-            tickets=tickets,
-            service=service,
-            runs=Runs(bus, hub, views, service.conversations),
-            fanout=fanout,
-            files=Files(placements, outputs),
-            usage=UsageReports(bus, clock, settings.tenants),
-            enhanced=EnhancedPrompts(service, settings.agent, placements),
-        )
-        terms = Terms(
-            service,
-            fanout,
-            keys,
+        connections = Connections(ConnectionContext(gateway, VERSION, _notices(settings)))
+        control = ControlPlane(
+            bus,
+            api_router(bus, gateway),
+            title="Banksman",
             version=VERSION,
-            notices=_notices(settings),
-            frames_per_s=settings.gateway.frames_per_s,
-            hello_s=settings.gateway.hello_timeout_s,
+            description="The NATS API.",
+            body=api_body,
         )
-        sockets = Sockets(terms, tickets)
-        control = ControlPlane(bus, title="Banksman", version=VERSION, description="The door over NATS.")
-        Api(bus, service).serve_on(control)
-        Resources(service.assistant_desk, gateway.usage).serve_on(control)
         await stack.enter_async_context(control)
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
         health.warnings["logs"] = damaged.warning
         health.measures["runs"] = backlog.measure
         upstreams = await stack.enter_async_context(
-            Upstreams(settings.upstreams, timeout_s=settings.gateway.upstream_timeout_s)
+            Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
         )
-        app = application(gateway, sockets, upstreams, health, control.asyncapi)
+        app = application(gateway, connections, upstreams, health, control.asyncapi)
         await stack.enter_async_context(health_server(health, settings.gateway))
         port = await stack.enter_async_context(listening(_http_config(app, settings)))
-        logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
+        keyless = gateway.keys.keyless
+        logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keyless})
         try:
-            yield Running(port, sockets)
+            yield Running(port, connections)
         finally:
             health.draining = True
-            await sockets.drain(RECONNECT_AFTER_S)
+            await connections.drain(RECONNECT_AFTER_S)
+
+
+async def _service(
+    settings: GatewayServiceSettings,
+    bus: Bus,
+    clock: Clock,
+    backlog: Backlog,
+    damaged: DamagedLogs,
+    stack: contextlib.AsyncExitStack,
+) -> Gateway:
+    placements = await stack.enter_async_context(Placements(bus, clock, wait_s=settings.workspaces.wait_s))
+    log = EventLog(bus)
+    hub = await stack.enter_async_context(LiveHub(log))
+    views = Views(log, damaged=damaged)
+    conversations, approvals = Conversations(bus, views, clock), ApprovalSlots(bus)
+    assistants, prompts, requests = AssistantStore(bus), SystemPrompts(bus), StoredRequests(bus)
+    tools, workflows = Tools(bus), Workflows(bus)
+    return Gateway(
+        settings=settings.gateway,
+        keys=Keys(settings.gateway),
+        tickets=Tickets(bus, clock),
+        requests=ClientRequests(
+            views=views,
+            conversations=conversations,
+            assistants=assistants,
+            prompts=prompts,
+            tools=tools,
+            workflows=workflows,
+            approvals=approvals,
+            requests=requests,
+            queue=RunQueue(bus),
+            backlog=backlog,
+            clock=clock,
+            signing_key=settings.approvals.key(),
+            default_model=settings.default_model,
+        ),
+        conversations=conversations,
+        views=views,
+        runs=Runs(bus, hub, views, conversations),
+        feeds=Feeds(bus, hub, views),
+        approvals=approvals,
+        assistants=Assistants(assistants, prompts, requests),
+        prompts=prompts,
+        enhanced_prompts=EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements),
+        workflows=workflows,
+        files=Files(placements, await _outputs(settings, bus, stack)),
+        usage=UsageReports(bus, clock, settings.tenants),
+    )
 
 
 def application(
     gateway: Gateway,
-    sockets: Sockets,
+    connections: Connections,
     upstreams: Upstreams,
     health: Health,
     asyncapi: Callable[[], Mapping[str, Any]],
 ) -> ASGIApp:
-    """The gateway's ASGI application."""
+    """Return the gateway's ASGI application: every interface but the NATS API."""
     app = FastAPI(title="Banksman", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.gateway, app.state.upstreams = gateway, upstreams
     errors.install(app)
     app.router.routes.extend(health.routes())
-    app.include_router(page_router())
-    for router in (context_router, files_router, assistants_router, prompts_router, workflows_router):
-        app.include_router(router(gateway))
-    app.include_router(passthrough_router(gateway.keys, upstreams))
-    app.include_router(pages_router(app, asyncapi))
+    app.include_router(page.routes)
+    for part in (conversations, runs, approvals, files, assistants, prompts, workflows, passthrough):
+        app.include_router(part.routes)
+    app.include_router(documents_router(asyncapi))
 
     @app.websocket("/ws")
     async def websocket(socket: WebSocket) -> None:
-        await sockets.serve(socket)
+        await connections.serve(socket)
 
     return Perimeter(app, gateway.settings, gateway.keys)
 
@@ -182,12 +208,13 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
         port=gateway.port,
         ws=SocketProtocol,
         ws_max_size=FRAME_BYTES,
+        # An idle socket takes 25 KB without it, 122 KB with it.
         ws_per_message_deflate=False,
         ws_ping_interval=20,
         ws_ping_timeout=20,
         lifespan="off",
         log_config=None,
-        # At level info uvicorn writes each websocket's address, tickets included.
+        # At level info uvicorn logs each websocket's URL, tickets included.
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -195,9 +222,13 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
     )
 
 
-async def _connect(settings: GatewayServiceSettings) -> Bus:
+async def _connect(settings: GatewayServiceSettings, health: Health) -> Bus:
     return await Bus.connect(
-        settings.nats, name=GATEWAY, inbox_prefix=inbox_prefix(GATEWAY), answers_clients=True
+        settings.nats,
+        name=GATEWAY,
+        inbox_prefix=inbox_prefix(GATEWAY),
+        answers_clients=True,
+        background=health.background,
     )
 
 
@@ -221,17 +252,20 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
         health.checks["streams"] = Durability.of_app(bus).problem
 
 
-async def _streams_hold(settings: GatewayServiceSettings, life: Life) -> bool:
-    """Wait for the streams, with the reason in this process's readiness; False when it ends first."""
-    async with health_server(life.health, settings.gateway), await _connect(settings) as bus:
+async def _wait_for_streams(settings: GatewayServiceSettings, life: Life) -> bool:
+    """Wait until the streams are as durable as promised; return False if the process stops first.
+
+    Meanwhile readiness reports what is weaker.
+    """
+    async with health_server(life.health, settings.gateway), await _connect(settings, life.health) as bus:
         durability = Durability.of_app(bus)
         life.health.checks["streams"] = durability.problem
         return await durability.holds(life.stop)
 
 
 async def main(settings: GatewayServiceSettings, life: Life) -> None:
-    """Serve until told to stop, from when the streams are as strong as promised."""
-    if not settings.allow_weak_durability and not await _streams_hold(settings, life):
+    """Serve until the process is asked to stop, once the streams are as durable as promised."""
+    if not settings.allow_weak_durability and not await _wait_for_streams(settings, life):
         return
     async with serving(settings, life.health):
         life.ready()
@@ -239,5 +273,5 @@ async def main(settings: GatewayServiceSettings, life: Life) -> None:
 
 
 def run() -> int:
-    """The process's entry; returns its exit code."""
+    """Run the process; return its exit code."""
     return run_service("gateway", GatewayServiceSettings, main)

@@ -1,4 +1,4 @@
-"""What a gateway is configured by."""
+"""The settings of a gateway."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPENAI_BASE_URL = "https://api.openai.com/v1"
 
 
 class ApiKey(Section):
-    """A key of a client, known by its digest only."""
+    """An API key of a client, of which only the digest is stored."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the key, 64 hex digits."""
@@ -51,20 +51,20 @@ class Upstream(Section):
 
     name: Token
     base_url: str
-    """With its version: `https://api.openai.com/v1`."""
+    """The base URL with its version: `https://api.openai.com/v1`."""
     api_key: SecretStr | None = None
     """None sends no key."""
     dialects: tuple[Dialect, ...] = ("openai",)
     models: tuple[str, ...] = ("*",)
-    """Globs over the names of the models that it is asked for; the first upstream that matches is taken."""
+    """Globs over the names of requested models; the first upstream that matches is used."""
 
     def serves(self, model: str) -> bool:
-        """Whether requests for this model go here."""
+        """Return whether it serves a model."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
 class ModelSettings(BaseModel):
-    """What passthrough takes from section `models`; the rest of it is for agents."""
+    """The part of section `models` that passthrough uses; agents use the rest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -73,11 +73,11 @@ class ModelSettings(BaseModel):
     openai_api_key: SecretStr | None = None
     openai_base_url: str = OPENAI_BASE_URL
     demo_base_url: str | None = None
-    """The model server's OpenAI address; None when there is no model server."""
+    """The model server's OpenAI base URL; None without a model server."""
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
-        """The upstreams that follow from the keys and addresses, vendors before the demo model."""
+        """The upstreams for the configured keys and URLs, vendors before the demo model."""
         found: list[Upstream] = []
         if self.anthropic_api_key:
             base = f"{self.anthropic_base_url.rstrip('/')}/v1"
@@ -104,7 +104,7 @@ class ModelSettings(BaseModel):
 
 
 class OfferSettings(BaseModel):
-    """What showing an enhanced prompt takes from section `agent`; the rest of it is for agents."""
+    """The part of section `agent` that enhanced prompts use; agents use the rest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -118,67 +118,67 @@ class GatewaySettings(HealthSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
-    """0 takes a free one."""
+    """0 uses a free port."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins of pages that may use the gateway, beside its own: `https://chat.example.org`."""
+    """Origins of pages that may use the gateway, in addition to its own: `https://chat.example.org`."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names that a keyless gateway answers to, beside those of the loopback interface."""
+    """Host names that a keyless gateway serves, in addition to those of the loopback interface."""
     keys: tuple[ApiKey, ...] = ()
     keyless: bool | None = None
-    """True accepts any or no key. None does so when bound to the loopback interface and no keys are set."""
+    """True accepts any key or none. None means True if `host` is a loopback address and no keys are set."""
     keyless_tenant: Token = "local"
     keyless_user: str = Field(default="local", min_length=1, max_length=200)
     default_model: str | None = Field(default=None, max_length=200)
-    """`provider:model` of runs that name none; None takes the demo model where there is one."""
+    """`provider:model` for runs that name no model; None uses the demo model if there is a model server."""
     upstreams: tuple[Upstream, ...] = ()
-    """Where passthrough forwards to; empty takes those that follow from section `models`."""
+    """Where passthrough forwards to; empty uses the vendors and the model server of section `models`."""
     outputs: NatsSettings | None = None
-    """The runners' account, where whole outputs are kept; None when it is the gateway's own."""
+    """The connection to the runners' account, which stores complete outputs; None uses the gateway's own."""
     notices: tuple[str, ...] = ()
-    """Sentences that every page shows."""
+    """Sentences that the web page shows to every user."""
     hello_timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds until a websocket must have said hello; then it is closed."""
+    """Seconds within which a websocket must send `hello`; then it is closed."""
     frames_per_s: int = Field(default=30, ge=1)
-    """Frames a websocket may send, over a burst of twice as many; further ones are refused."""
+    """Frames a second that a websocket may send, over a burst of twice as many; further ones are refused."""
     requests_per_s: float | None = Field(default=None, ge=0)
-    """HTTP requests with one key, over a burst of four times as many; further ones are refused with 429. None
-    takes 100, and no bound where no key is needed, for there all are one; 0 sets no bound."""
+    """HTTP requests a second with one key, over a burst of four times as many; further ones are refused with
+    429. None means 100, or no limit in keyless mode, where all clients are one user; 0 means no limit."""
     max_waiting_runs: int = Field(default=10_000, ge=1)
-    """Runs of all tenants that agents have not ended or parked; further ones are refused with 503."""
+    """Runs of all tenants that may be queued or driven at once; further ones are refused with 503."""
     max_waiting_runs_per_tenant: int = Field(default=2_000, ge=1)
-    """Those of one tenant; further ones are refused with 429."""
+    """Runs of one tenant that may be queued or driven at once; further ones are refused with 429."""
     max_body_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
     """A larger body is refused with 413."""
     max_upload_bytes: int = Field(default=100 * 1024 * 1024, gt=0)
     """A larger file is refused with 413."""
     upstream_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds without a byte from an upstream before it counts as gone."""
+    """Seconds without a byte from an upstream until its request fails."""
     drain_s: float = Field(default=10.0, ge=0)
-    """Seconds that open requests get when the gateway ends."""
+    """Seconds that open requests may take when the gateway stops."""
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the gateway."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     @property
-    def accepts_anybody(self) -> bool:
-        """Whether a key is not needed."""
+    def serves_without_key(self) -> bool:
+        """Whether requests without a key are served."""
         return self.on_loopback and not self.keys if self.keyless is None else self.keyless
 
     @property
     def rate(self) -> float | None:
-        """HTTP requests a second with one key; None for no bound."""
+        """HTTP requests a second with one key; None for no limit."""
         if self.requests_per_s is None:
-            return None if self.accepts_anybody else DEFAULT_REQUESTS_PER_S
+            return None if self.serves_without_key else DEFAULT_REQUESTS_PER_S
         return self.requests_per_s or None
 
 
 class GatewayServiceSettings(ServiceSettings):
-    """All that a gateway reads."""
+    """All settings of a gateway process."""
 
     nats: NatsSettings = NatsSettings()
     gateway: GatewaySettings = GatewaySettings()
@@ -190,7 +190,7 @@ class GatewayServiceSettings(ServiceSettings):
 
     @property
     def default_model(self) -> str | None:
-        """The model of runs that name none; None when it cannot be told."""
+        """The model of runs that name none; None if none is configured."""
         return self.gateway.default_model or (DEMO_MODEL if self.models.demo_base_url else None)
 
     @property

@@ -1,4 +1,4 @@
-"""What a failed request is answered, in the words of the API that its path belongs to."""
+"""Error responses, in the format of the API that the request's path belongs to."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.BUSY: 503,
     ErrorCode.UNAVAILABLE: 503,
 }
-"""HTTP status by code; any other code is 500."""
+"""HTTP status by error code; 500 for any other code."""
 
 OPENAI_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 500: "server_error"}
-"""OpenAI's own words where they have one."""
+"""OpenAI's own codes, by HTTP status."""
 
 OPENAI_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/responses")
 ANTHROPIC_PATHS = ("/v1/messages",)
@@ -47,12 +47,14 @@ ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-WITHOUT_PREFIX = ("/models", "/chat/completions", "/messages", "/responses", "/system-prompts")
-"""Paths that users reach for when they forget `/v1`."""
+PATHS_WITHOUT_PREFIX = ("/models", "/chat/completions", "/messages", "/responses", "/system-prompts")
+"""Paths that clients request when their base URL lacks `/v1`."""
 
 
-def refusal(path: str, status: int, code: str, message: str, *, field: str | None = None) -> dict[str, Any]:
-    """The body of an error answer."""
+def error_body(
+    path: str, status: int, code: str, message: str, *, field: str | None = None
+) -> dict[str, Any]:
+    """Return the body of an error response."""
     if path.startswith(ANTHROPIC_PATHS):
         kind = ANTHROPIC_TYPES.get(status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
@@ -69,8 +71,8 @@ def refusal(path: str, status: int, code: str, message: str, *, field: str | Non
     return {"error": body}
 
 
-def answer_to(path: str, error: BanksmanError) -> Response:
-    """The answer to one of our errors."""
+def error_response(path: str, error: BanksmanError) -> Response:
+    """Return the response to a request that failed with one of our errors."""
     frame = error_frame(error)
     status = STATUS.get(error.code, 500)
     headers: dict[str, str] = {}
@@ -79,53 +81,50 @@ def answer_to(path: str, error: BanksmanError) -> Response:
     if frame.retry_after_s is not None and status in (429, 503):
         headers["retry-after"] = str(max(1, math.ceil(frame.retry_after_s)))
     field = getattr(error, "field", None)
-    body = refusal(path, status, frame.code, frame.message, field=field if isinstance(field, str) else None)
+    body = error_body(
+        path, status, frame.code, frame.message, field=field if isinstance(field, str) else None
+    )
     return JSONResponse(body, status, headers)
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of an application so."""
-
-    async def ours(request: Request, error: Exception) -> Response:
-        assert isinstance(error, BanksmanError)
-        return answer_to(request.url.path, error)
-
-    async def of_framework(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        path, status = request.url.path, error.status_code
-        if status == 404:
-            return JSONResponse(refusal(path, 404, "unknown_url", _unknown(request)), 404)
-        codes = {405: "method_not_allowed", 413: ErrorCode.TOO_LARGE.value}
-        code = codes.get(status, ErrorCode.BAD_REQUEST.value)
-        return JSONResponse(refusal(path, status, code, str(error.detail)), status, error.headers)
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:])
-        body = refusal(request.url.path, 400, ErrorCode.BAD_REQUEST, f"{field}: {first['msg']}", field=field)
-        return JSONResponse(body, 400)
-
-    async def misfit(request: Request, error: Exception) -> Response:
-        # What a path or a header holds became a field of a frame, and does not fit it.
-        assert isinstance(error, ValidationError)
-        return answer_to(request.url.path, bad_input(error))
-
-    async def unexpected(request: Request, error: Exception) -> Response:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return JSONResponse(refusal(request.url.path, 500, ErrorCode.INTERNAL, "internal error"), 500)
-
-    app.add_exception_handler(BanksmanError, ours)
-    app.add_exception_handler(HTTPException, of_framework)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(ValidationError, misfit)
-    app.add_exception_handler(Exception, unexpected)
+    """Respond to every error of an application with `respond`."""
+    for kind in (BanksmanError, HTTPException, RequestValidationError, ValidationError, Exception):
+        app.add_exception_handler(kind, respond)
 
 
-def _unknown(request: Request) -> str:
+async def respond(request: Request, error: Exception) -> Response:
+    """Return the response to a request that failed."""
+    path = request.url.path
+    match error:
+        case BanksmanError():
+            return error_response(path, error)
+        case HTTPException(__cause__=BanksmanError() as cause):
+            # FastAPI wraps what is raised while it reads the body, such as `BodyTooLarge`.
+            return error_response(path, cause)
+        case HTTPException(status_code=404):
+            return JSONResponse(error_body(path, 404, "unknown_url", _unknown_url(request)), 404)
+        case HTTPException(status_code=status):
+            codes = {405: "method_not_allowed", 413: ErrorCode.TOO_LARGE.value}
+            code = codes.get(status, ErrorCode.BAD_REQUEST.value)
+            return JSONResponse(error_body(path, status, code, str(error.detail)), status, error.headers)
+        case RequestValidationError():
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"][1:])
+            message = f"{field}: {first['msg']}"
+            return JSONResponse(error_body(path, 400, ErrorCode.BAD_REQUEST, message, field=field), 400)
+        case ValidationError():
+            # A value of the path or of a header became a field of a frame and does not fit it.
+            return error_response(path, bad_input(error))
+        case _:
+            logger.error("%s %s failed", request.method, path, exc_info=error)
+            return JSONResponse(error_body(path, 500, ErrorCode.INTERNAL, "internal error"), 500)
+
+
+def _unknown_url(request: Request) -> str:
     path = request.url.path
     message = f"Unknown request URL: {request.method} {path}."
-    if path.startswith(WITHOUT_PREFIX):
+    if path.startswith(PATHS_WITHOUT_PREFIX):
         return f"{message} Did you mean /v1{path}? The base URL ends with /v1."
     if path.startswith("/v1/v1/"):
         return f"{message} Did you mean {path.removeprefix('/v1')}? Give the base URL without a second /v1."

@@ -1,4 +1,4 @@
-"""What every request passes first: who may ask from where, how much, and how answers are marked."""
+"""Check every request, HTTP or websocket: host, origin, rate, size. Add headers to every response."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
 from banksman.contracts.ids import digest, new_id
-from banksman.gateway.asgi.errors import answer_to
+from banksman.gateway.asgi.errors import error_response
 from banksman.gateway.service.auth import Keys, bearer
-from banksman.gateway.service.rate_limit import Bucket
+from banksman.gateway.service.rate_limit import TokenBucket
 from banksman.gateway.settings import GatewaySettings
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -23,12 +23,13 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
-KEPT_RATES = 10_000
+MAX_BUCKETS = 10_000
+"""Clients whose rate is tracked; beyond them all buckets are dropped, which bounds the memory."""
 UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class BodyTooLarge(CallerMistake):
-    """A body with more bytes than are accepted."""
+    """A body exceeds the size limit."""
 
     code = ErrorCode.TOO_LARGE
 
@@ -38,7 +39,7 @@ class BodyTooLarge(CallerMistake):
 
 
 class TooManyRequests(CallerMistake):
-    """A user asks more often than is allowed."""
+    """A client exceeds its rate limit."""
 
     code = ErrorCode.RATE_LIMITED
     retryable = True
@@ -49,12 +50,12 @@ class TooManyRequests(CallerMistake):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds until the next one is accepted."""
+        """Seconds until the next request is accepted."""
         return self._wait_s
 
 
 class Perimeter:
-    """ASGI middleware: host, origin, rate and size of requests; marks on answers."""
+    """ASGI middleware that checks requests and adds headers to responses."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings, keys: Keys) -> None:
         self._app = app
@@ -62,10 +63,10 @@ class Perimeter:
         self._keyless = keys.keyless
         self._hosts = LOOPBACK_NAMES | frozenset(settings.allowed_hosts)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
-        self._rates: dict[str, Bucket] = {}
+        self._buckets: dict[str, TokenBucket] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -78,18 +79,18 @@ class Perimeter:
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
-        limited = _Limited(receive, self._limit(scope))
-        marked = _marked(send, _request_id(headers))
+        limited = _LimitedBody(receive, self._limit(scope))
+        with_headers = _with_headers(send, _request_id(headers))
         try:
             limited.check_length(headers)
-            await self._app(scope, limited.receive, marked)
+            await self._app(scope, limited.receive, with_headers)
         except BodyTooLarge as error:
-            await answer_to(scope["path"], error)(scope, receive, marked)
+            await error_response(scope["path"], error)(scope, receive, with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         if self._keyless and _hostname(headers.get("host", "")) not in self._hosts:
-            # A page of another site that rebinds its name to this machine sends that name here.
-            raise Forbidden("this gateway needs no key and answers to names of this machine only")
+            # DNS rebinding: a page of another site that resolves its name to this machine sends that name.
+            raise Forbidden("this gateway needs no key and serves names of this machine only")
         cross = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if cross and not self._same_origin(headers):
             raise Forbidden(f"the origin {headers.get('origin')!r} is not allowed")
@@ -106,11 +107,11 @@ class Perimeter:
         rate = self._settings.rate
         if rate is None:
             return
-        who = bearer(headers.get("authorization")) or headers.get("x-api-key")
-        key = digest(who.encode()) if who else str((scope.get("client") or ("",))[0])
-        if len(self._rates) > KEPT_RATES:
-            self._rates.clear()
-        bucket = self._rates.setdefault(key, Bucket(rate, rate * 4))
+        token = bearer(headers.get("authorization")) or headers.get("x-api-key")
+        key = digest(token.encode()) if token else str((scope.get("client") or ("",))[0])
+        if len(self._buckets) > MAX_BUCKETS:
+            self._buckets.clear()
+        bucket = self._buckets.setdefault(key, TokenBucket(rate, rate * 4))
         if not bucket.take():
             raise TooManyRequests(bucket.wait_s)
 
@@ -119,8 +120,8 @@ class Perimeter:
         return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
 
 
-class _Limited:
-    """A request's body, up to a number of bytes."""
+class _LimitedBody:
+    """A request's body, of at most `limit` bytes."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
@@ -140,8 +141,8 @@ class _Limited:
         return message
 
 
-def _marked(send: Send, request_id: str) -> Send:
-    async def marked(message: Message) -> None:
+def _with_headers(send: Send, request_id: str) -> Send:
+    async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in SECURITY_HEADERS.items():
@@ -150,15 +151,16 @@ def _marked(send: Send, request_id: str) -> Send:
             headers.setdefault("request-id", request_id)
         await send(message)
 
-    return marked
+    return with_headers
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, error: BanksmanError) -> None:
-    response = answer_to(scope["path"], error)
+    response = error_response(scope["path"], error)
     if scope["type"] == "http":
         await response(scope, receive, send)
         return
-    # The server's extension for an answer in the place of the upgrade.
+    # ASGI's "Websocket Denial Response" extension: an HTTP response in place of the upgrade.
+    # https://asgi.readthedocs.io/en/latest/extensions.html#websocket-denial-response
     start = {"type": "websocket.http.response.start", "status": response.status_code}
     await send({**start, "headers": response.raw_headers})
     await send({"type": "websocket.http.response.body", "body": response.body})
@@ -170,8 +172,8 @@ def _request_id(headers: Headers) -> str:
 
 
 def _hostname(host: str) -> str:
-    return (urlsplit(f"//{host}").hostname or "").lower() if _plain(host) else ""
+    return (urlsplit(f"//{host}").hostname or "").lower() if _is_host(host) else ""
 
 
-def _plain(host: Iterable[str]) -> bool:
+def _is_host(host: Iterable[str]) -> bool:
     return all(character not in "/?#@\\" for character in host)

@@ -1,4 +1,4 @@
-"""Answers that are written while they are made."""
+"""Streamed responses, and server-sent events."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ SSE_HEADERS = {
 
 
 class Stream(Response):
-    """A body of pieces. When the client goes away its making is cancelled at once, and `gone` is called.
+    """A body in pieces, which is cancelled as soon as the client disconnects.
 
-    `closed` is called at the end of every answer, also of one whose first piece was never asked for.
-
-    Starlette's own notices a client that left only when it next sends something.
+    Starlette's `StreamingResponse` notices a disconnect only when it next sends a piece, which may be minutes
+    later while a model works.
     """
 
     def __init__(
@@ -32,34 +31,43 @@ class Stream(Response):
         status: int = 200,
         headers: Mapping[str, str] | None = None,
         *,
-        gone: Callable[[], Awaitable[None]] | None = None,
-        closed: Callable[[], Awaitable[None]] | None = None,
+        on_disconnect: Callable[[], Awaitable[None]] | None = None,
+        on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """Describe the response.
+
+        Args:
+            pieces: The body.
+            status: The HTTP status.
+            headers: Headers, the content type among them.
+            on_disconnect: Called if the client disconnects before the end of the body.
+            on_end: Called at the end of every response, also if no piece was sent.
+        """
         self.status_code = status
         self.background = None
         self.body = b""
         self._pieces = pieces
-        self._gone = gone
-        self._closed = closed
+        self._on_disconnect = on_disconnect
+        self._on_end = on_end
         self.init_headers(headers)
         with contextlib.suppress(KeyError):
             del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the response."""
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(left(receive))
+        leaving = asyncio.create_task(disconnected(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done() and self._gone is not None:
-                await self._gone()
+            if not sending.done() and self._on_disconnect is not None:
+                await self._on_disconnect()
         finally:
             leaving.cancel()
             if not sending.done():
                 sending.cancel()
             await asyncio.wait((sending, leaving))
-            if self._closed is not None:
-                await self._closed()
+            if self._on_end is not None:
+                await self._on_end()
         if not sending.cancelled():
             sending.result()
 
@@ -78,14 +86,14 @@ class Stream(Response):
                 await close()
 
 
-async def left(receive: Receive) -> None:
-    """Return when the client has gone away; its body must have been read."""
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client disconnects. Its body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def kept_alive(pieces: AsyncIterator[bytes], every_s: float = KEEP_ALIVE_S) -> AsyncIterator[bytes]:
-    """An event stream with comments in its silences, only ever between two events."""
+    """Yield an event stream, with a comment after `every_s` seconds of silence between two events."""
     between = True
     iterator = aiter(pieces)
 

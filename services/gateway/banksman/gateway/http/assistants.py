@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Body, Response
 
 from banksman.contracts.assistant_requests import (
     AssistantList,
@@ -12,51 +12,64 @@ from banksman.contracts.assistant_requests import (
     NewAssistant,
     parse_assistant,
 )
-from banksman.gateway.http.answers import json_response
-from banksman.gateway.http.requests import context_caller, request_id, takes
-from banksman.gateway.service.auth import TICKET_S, Caller
-from banksman.gateway.service.gateway import Gateway
+from banksman.contracts.assistants import Assistant
+from banksman.contracts.usage import UsageReport
+from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.http.models import IssuedTicket
+from banksman.gateway.http.routing import router
+from banksman.gateway.http.strict_json import StrictJson
+from banksman.gateway.service.tickets import TICKET_S
+
+routes = router("assistants")
 
 
-def assistants_router(gateway: Gateway) -> APIRouter:
-    """The routes under `/context/assistants`, `/context/usage`, and `/v1/ws-ticket`."""
-    router = APIRouter(tags=["assistants"])
-    who: Any = Depends(context_caller(gateway.keys))
-    assistants, usage = gateway.service.assistant_desk, gateway.usage
+@routes.get("/context/assistants")
+async def list_assistants(gateway: ServiceDep, caller: CallerDep) -> AssistantList:
+    """List assistants, without the contents of their files."""
+    return AssistantList(items=await gateway.assistants.list(caller))
 
-    @router.get("/context/assistants")
-    async def list_assistants(caller: Caller = who) -> Response:
-        found = AssistantList(items=await assistants.list(caller))
-        return json_response(found.model_dump(mode="json"))
 
-    @router.post("/context/assistants", status_code=201, openapi_extra=takes(NewAssistant))
-    async def create_assistant(request: Request, caller: Caller = who) -> Response:
-        given = parse_assistant(NewAssistant, await request.body() or b"{}")
-        created = await assistants.create(caller, given, request_id(request))
-        return json_response(created.model_dump(mode="json"), 201)
+@routes.post("/context/assistants", status_code=201)
+async def create_assistant(
+    body: Annotated[NewAssistant, StrictJson(parse_assistant), Body()],
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+) -> Assistant:
+    """Create an assistant."""
+    return await gateway.assistants.create(caller, body, request_id)
 
-    @router.get("/context/assistants/{assistant_id}")
-    async def read_assistant(assistant_id: str, caller: Caller = who) -> Response:
-        return json_response((await assistants.get(caller, assistant_id)).model_dump(mode="json"))
 
-    @router.put("/context/assistants/{assistant_id}", openapi_extra=takes(AssistantUpdate))
-    async def update_assistant(assistant_id: str, request: Request, caller: Caller = who) -> Response:
-        given = parse_assistant(AssistantUpdate, await request.body() or b"{}")
-        return json_response((await assistants.update(caller, assistant_id, given)).model_dump(mode="json"))
+@routes.get("/context/assistants/{assistant_id}")
+async def read_assistant(assistant_id: str, gateway: ServiceDep, caller: CallerDep) -> Assistant:
+    """Read an assistant."""
+    return await gateway.assistants.get(caller, assistant_id)
 
-    @router.delete("/context/assistants/{assistant_id}", status_code=204)
-    async def delete_assistant(assistant_id: str, caller: Caller = who) -> Response:
-        await assistants.delete(caller, assistant_id)
-        return Response(status_code=204)
 
-    @router.get("/context/usage")
-    async def read_usage(caller: Caller = who) -> Response:
-        """What this tenant's runs consumed today and this month, and what the operator allows."""
-        return json_response((await usage.of(caller.tenant)).model_dump(mode="json"))
+@routes.put("/context/assistants/{assistant_id}")
+async def update_assistant(
+    assistant_id: str,
+    body: Annotated[AssistantUpdate, StrictJson(parse_assistant), Body()],
+    gateway: ServiceDep,
+    caller: CallerDep,
+) -> Assistant:
+    """Replace an assistant."""
+    return await gateway.assistants.update(caller, assistant_id, body)
 
-    @router.post("/v1/ws-ticket", status_code=201)
-    async def issue_ticket(caller: Caller = who) -> Response:
-        """A ticket that opens one websocket: `GET /ws?ticket=…`, within 30 s."""
-        return json_response({"ticket": await gateway.tickets.issue(caller), "expires_in_s": TICKET_S}, 201)
 
-    return router
+@routes.delete("/context/assistants/{assistant_id}", status_code=204, response_class=Response)
+async def delete_assistant(assistant_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
+    """Delete an assistant."""
+    await gateway.assistants.delete(caller, assistant_id)
+
+
+@routes.get("/context/usage")
+async def read_usage(gateway: ServiceDep, caller: CallerDep) -> UsageReport:
+    """Read what the tenant's runs consumed today and this month (UTC), and the operator's limits."""
+    return await gateway.usage.of(caller.tenant)
+
+
+@routes.post("/v1/ws-ticket", status_code=201)
+async def issue_ticket(gateway: ServiceDep, caller: CallerDep) -> IssuedTicket:
+    """Issue a ticket that opens one websocket within 30 s: `GET /ws?ticket=…`."""
+    return IssuedTicket(ticket=await gateway.tickets.issue(caller), expires_in_s=TICKET_S)

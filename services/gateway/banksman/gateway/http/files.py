@@ -1,70 +1,82 @@
-"""Files of a conversation's workspace, and whole outputs of tool calls."""
+"""Files of a conversation's workspace, and complete outputs of tool calls."""
 
 from __future__ import annotations
 
 from typing import Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Request, Response
 
+from banksman.contracts.calls import FileEntry
+from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
 from banksman.gateway.asgi.streaming import Stream
-from banksman.gateway.http.answers import json_response
-from banksman.gateway.http.requests import context_caller
-from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.http.models import Listing, StoredFile
+from banksman.gateway.http.routing import router
 
 BYTES = "application/octet-stream"
-RAW_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}
-}
+BINARY: dict[str, Any] = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+DOWNLOADED: dict[int | str, dict[str, Any]] = {200: {"content": BINARY}}
+
+routes = router("files")
 
 
-def files_router(gateway: Gateway) -> APIRouter:
-    """The routes of files and outputs."""
-    router = APIRouter(tags=["files"])
-    who: Any = Depends(context_caller(gateway.keys))
-    files, conversations = gateway.files, gateway.service.conversations
+@routes.get("/context/conversations/{conversation_id}/files")
+async def list_files(
+    conversation_id: str, gateway: ServiceDep, caller: CallerDep, path: str = ""
+) -> Listing[FileEntry]:
+    """List the files below a path, at most 10,000."""
+    await gateway.conversations.get(caller.tenant, conversation_id)
+    return Listing[FileEntry](items=await gateway.files.list(caller.tenant, conversation_id, path))
 
-    @router.get("/context/conversations/{conversation_id}/files")
-    async def list_files(conversation_id: str, path: str = "", caller: Caller = who) -> Response:
-        await conversations.get(caller.tenant, conversation_id)
-        found = await files.list(caller.tenant, conversation_id, path)
-        return json_response({"items": [entry.model_dump(mode="json") for entry in found], "next": None})
 
-    @router.get("/context/conversations/{conversation_id}/files/{path:path}")
-    async def download_file(conversation_id: str, path: str, caller: Caller = who) -> Response:
-        await conversations.get(caller.tenant, conversation_id)
-        return Stream(await files.read(caller.tenant, conversation_id, path), headers=_download(path))
+@routes.get(
+    "/context/conversations/{conversation_id}/files/{path:path}",
+    response_class=Response,
+    responses=DOWNLOADED,
+)
+async def download_file(conversation_id: str, path: str, gateway: ServiceDep, caller: CallerDep) -> Stream:
+    """Download a file."""
+    await gateway.conversations.get(caller.tenant, conversation_id)
+    pieces = await gateway.files.read(caller.tenant, conversation_id, path)
+    return Stream(pieces, headers=_download(path))
 
-    @router.put(
-        "/context/conversations/{conversation_id}/files/{path:path}",
-        status_code=201,
-        openapi_extra=RAW_BODY,
-    )
-    async def upload_file(
-        conversation_id: str, path: str, request: Request, caller: Caller = who
-    ) -> Response:
-        await conversations.get(caller.tenant, conversation_id)
-        size = await files.write(caller.tenant, conversation_id, path, request.stream())
-        return json_response({"path": path, "size": size}, 201)
 
-    @router.delete("/context/conversations/{conversation_id}/files/{path:path}", status_code=204)
-    async def delete_file(conversation_id: str, path: str, caller: Caller = who) -> Response:
-        await conversations.get(caller.tenant, conversation_id)
-        await files.delete(caller.tenant, conversation_id, path)
-        return Response(status_code=204)
+@routes.put(
+    "/context/conversations/{conversation_id}/files/{path:path}",
+    status_code=201,
+    openapi_extra={"requestBody": {"required": True, "content": BINARY}},
+)
+async def upload_file(
+    conversation_id: str, path: str, request: Request, gateway: ServiceDep, caller: CallerDep
+) -> StoredFile:
+    """Upload a file, replacing any of the same path."""
+    await gateway.conversations.get(caller.tenant, conversation_id)
+    size = await gateway.files.write(caller.tenant, conversation_id, path, request.stream())
+    return StoredFile(path=path, size=size)
 
-    @router.get("/context/runs/{run_id}/tool-calls/{tool_call_id}/output")
-    async def read_output(run_id: str, tool_call_id: str, caller: Caller = who) -> Response:
-        """The whole output of a call whose result was cut."""
-        result = await gateway.runs.result(caller.tenant, run_id, tool_call_id)
-        return Response(await files.output(result), headers=_download(f"{tool_call_id}.txt"))
 
-    return router
+@routes.delete(
+    "/context/conversations/{conversation_id}/files/{path:path}", status_code=204, response_class=Response
+)
+async def delete_file(conversation_id: str, path: str, gateway: ServiceDep, caller: CallerDep) -> None:
+    """Delete a file."""
+    await gateway.conversations.get(caller.tenant, conversation_id)
+    await gateway.files.delete(caller.tenant, conversation_id, path)
+
+
+@routes.get(
+    "/context/runs/{run_id}/tool-calls/{tool_call_id}/output",
+    response_class=Response,
+    responses=DOWNLOADED,
+)
+async def read_output(run_id: str, tool_call_id: str, gateway: ServiceDep, caller: CallerDep) -> Response:
+    """Download the complete output of a call whose result was truncated."""
+    result = await gateway.runs.result(caller.tenant, run_id, tool_call_id)
+    return Response(await gateway.files.output(result), headers=_download(f"{tool_call_id}.txt"))
 
 
 def _download(path: str) -> dict[str, str]:
-    # Never shown by a browser in our origin: what a model wrote may be a page.
+    # A model may have written an HTML page: a browser must not show it in our origin.
     name = quote(path.rpartition("/")[2])
     return {
         "content-type": BYTES,

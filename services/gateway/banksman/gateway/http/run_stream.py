@@ -10,7 +10,7 @@ from banksman.contracts.frames import ChatSend, Detail, RunCancel
 from banksman.contracts.ids import new_id
 from banksman.gateway.asgi.streaming import SSE_HEADERS, Stream, kept_alive
 from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.feeds import Feed
+from banksman.gateway.service.feed import Feed
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.outbox import Outbox
 
@@ -18,53 +18,54 @@ REASON = "The client closed the connection."
 
 
 async def run_stream(gateway: Gateway, caller: Caller, request: ChatSend, detail: Detail) -> Stream:
-    """Start a run and stream it; a client that disconnects cancels the run it started."""
+    """Start a run and stream its events. A client that disconnects cancels the run that it started."""
     outbox = Outbox()
-    await gateway.service.conversations.get(caller.tenant, request.conversation_id)
-    before = await gateway.fanout.feed(
-        caller.tenant,
-        request.conversation_id,
-        after_seq=None,
-        log_epoch=None,
-        detail=detail,
-        sink=outbox,
-    )
-    await before.listen()  # the model may be writing before the answer to the request is here
+    await gateway.conversations.get(caller.tenant, request.conversation_id)
+    early = await _feed(gateway, caller, request.conversation_id, None, detail, outbox)
+    # Before the start: an agent may send the first deltas before the start is acknowledged.
+    await early.listen()
     try:
-        ack = await gateway.service.answer(caller, request)
+        ack = await gateway.requests.handle(caller, request)
         run_id = ack.run_id or ""
-        feed = await _from_the_start(gateway, caller, run_id, before, detail, outbox)
+        feed = await _from_first_event(gateway, caller, run_id, early, detail, outbox)
     except BaseException:
-        await before.close()
+        await early.close()
         raise
-    if feed is not before:
-        await before.close()
+    if feed is not early:
+        await early.close()
     feed.only(run_id)
 
-    async def gone() -> None:
+    async def cancel() -> None:
         if not feed.ended.is_set():
-            cancel = RunCancel(type="run.cancel", id=new_id("gone-"), run_id=run_id, reason=REASON)
-            await gateway.service.answer(caller, cancel)
+            frame = RunCancel(type="run.cancel", id=new_id("gone-"), run_id=run_id, reason=REASON)
+            await gateway.requests.handle(caller, frame)
 
     headers = {**SSE_HEADERS, "location": f"/context/runs/{run_id}", "banksman-run-id": run_id}
-    return Stream(kept_alive(_events(feed, outbox)), headers=headers, gone=gone, closed=feed.close)
+    events = kept_alive(_events(feed, outbox))
+    return Stream(events, headers=headers, on_disconnect=cancel, on_end=feed.close)
 
 
-async def _from_the_start(
-    gateway: Gateway, caller: Caller, run_id: str, before: Feed, detail: Detail, outbox: Outbox
+async def _from_first_event(
+    gateway: Gateway, caller: Caller, run_id: str, early: Feed, detail: Detail, outbox: Outbox
 ) -> Feed:
-    """The feed from before the run; from further back when a repeated request asks for a run of the past."""
-    view = await gateway.service.views.read(caller.tenant, before.conversation_id)
+    """Return the feed to use: a repeated request may name a run whose events precede `early`."""
+    view = await gateway.views.read(caller.tenant, early.conversation_id)
     run = view.runs.get(run_id)
-    if run is None or run.asked_seq > before.head.head_seq:
-        return before
-    return await gateway.fanout.feed(
-        caller.tenant,
-        before.conversation_id,
-        after_seq=run.asked_seq - 1,
-        log_epoch=None,
-        detail=detail,
-        sink=outbox,
+    if run is None or run.asked_seq > early.head.head_seq:
+        return early
+    return await _feed(gateway, caller, early.conversation_id, run.asked_seq - 1, detail, outbox)
+
+
+async def _feed(
+    gateway: Gateway,
+    caller: Caller,
+    conversation_id: str,
+    after_seq: int | None,
+    detail: Detail,
+    outbox: Outbox,
+) -> Feed:
+    return await gateway.feeds.open(
+        caller.tenant, conversation_id, after_seq=after_seq, log_epoch=None, detail=detail, sink=outbox
     )
 
 

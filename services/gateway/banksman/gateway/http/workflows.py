@@ -1,61 +1,60 @@
-"""Workflows."""
+"""Workflows: list, read, start."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Response
 
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import check_token
-from banksman.gateway.http.answers import json_response
-from banksman.gateway.http.bodies import NewWorkflowRun
-from banksman.gateway.http.requests import body, context_caller, request_id, takes
-from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.gateway import Gateway
+from banksman.contracts.registry import WorkflowCategory, WorkflowDefinition
+from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.http.models import AcceptedRun, EndedRun, Listing, NewWorkflowRun, Run
+from banksman.gateway.http.routing import router
+from banksman.gateway.http.runs import Location, Wait, outcome
+from banksman.gateway.http.strict_json import StrictBody
+
+routes = router("workflows")
 
 
-def workflows_router(gateway: Gateway) -> APIRouter:
-    """The routes under `/workflows`."""
-    router = APIRouter(tags=["workflows"])
-    who: Any = Depends(context_caller(gateway.keys))
-    workflows = gateway.service.workflows
+@routes.get("/workflows")
+async def list_workflows(gateway: ServiceDep, caller: CallerDep) -> Listing[WorkflowDefinition]:
+    """List workflows."""
+    return Listing[WorkflowDefinition](items=await gateway.workflows.list())
 
-    @router.get("/workflows")
-    async def list_workflows(caller: Caller = who) -> Response:
-        found = await workflows.list()
-        return json_response({"items": [one.model_dump(mode="json") for one in found], "next": None})
 
-    @router.get("/workflows/categories")
-    async def list_workflow_categories(caller: Caller = who) -> Response:
-        found = await workflows.categories()
-        return json_response({"items": [one.model_dump(mode="json") for one in found], "next": None})
+@routes.get("/workflows/categories")
+async def list_workflow_categories(gateway: ServiceDep, caller: CallerDep) -> Listing[WorkflowCategory]:
+    """List workflows by category."""
+    return Listing[WorkflowCategory](items=await gateway.workflows.categories())
 
-    @router.get("/workflows/{name}")
-    async def read_workflow(name: str, caller: Caller = who) -> Response:
-        return json_response((await workflows.get(check_token(name, "name"))).model_dump(mode="json"))
 
-    @router.post("/workflows/{name}/runs", status_code=202, openapi_extra=takes(NewWorkflowRun))
-    async def start_workflow(
-        name: str,
-        request: Request,
-        wait_s: Annotated[float, Query(ge=0, le=60)] = 0,
-        caller: Caller = who,
-    ) -> Response:
-        given = await body(request, NewWorkflowRun)
-        frame = WorkflowStart(
-            type="workflow.start",
-            id=request_id(request),
-            workflow=check_token(name, "name"),
-            parameters=given.parameters,
-            conversation_id=given.conversation_id,
-        )
-        ack = await gateway.service.answer(caller, frame)
-        headers = {"location": f"/context/runs/{ack.run_id}"}
-        if not wait_s:
-            ids = ack.model_dump(exclude={"type", "reply_to"}, exclude_none=True)
-            return json_response({**ids, "status": "queued"}, 202, headers)
-        run = await gateway.runs.wait(caller.tenant, ack.run_id or "", wait_s)
-        return json_response(run.shown(), 200 if run.outcome else 202, headers)
+@routes.get("/workflows/{name}")
+async def read_workflow(name: str, gateway: ServiceDep, caller: CallerDep) -> WorkflowDefinition:
+    """Read a workflow with the JSON Schema of its parameters."""
+    return await gateway.workflows.get(check_token(name, "name"))
 
-    return router
+
+@routes.post(
+    "/workflows/{name}/runs",
+    status_code=202,
+    response_model=AcceptedRun | EndedRun | Run,
+    responses={
+        200: {"model": EndedRun, "description": "The outcome, within `wait_s`", "headers": Location},
+        202: {"model": AcceptedRun | Run, "description": "The run is stored", "headers": Location},
+    },
+)
+async def start_workflow(
+    name: str,
+    body: StrictBody[NewWorkflowRun],
+    response: Response,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+    wait_s: Wait = 0,
+) -> AcceptedRun | Run:
+    """Start a workflow."""
+    frame = WorkflowStart(
+        type="workflow.start", id=request_id, workflow=check_token(name, "name"), **dict(body)
+    )
+    accepted = AcceptedRun.of(await gateway.requests.handle(caller, frame))
+    return await outcome(gateway, caller, response, accepted, wait_s)

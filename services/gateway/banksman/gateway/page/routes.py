@@ -1,4 +1,4 @@
-"""The web page: static files held in memory, served with strict headers."""
+"""The web page: static files in memory, served with strict headers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ MEDIA_TYPES = {
 """Suffix to media type. A file with another suffix is served as plain text."""
 
 PACKED_MEDIA_TYPES = frozenset({"font/woff2"})
-"""Media types that are compressed already."""
+"""Media types whose files are compressed already."""
 
 COMPRESSIBLE_FROM_BYTES = 1024
-"""Smaller bodies are sent as they are: the header would cost what gzip saves."""
+"""Size below which a body is not compressed: gzip saves less than its header costs."""
 
 _IMPORT_MAP = re.compile(rb'<script type="importmap">(.*?)</script>', re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Asset:
-    """One file of the page: its body, its ETag (weak: both encodings share it) and its media type."""
+    """One file of the page. Its ETag is weak, because the plain and the compressed body share it."""
 
     body: bytes
     etag: str
@@ -44,7 +44,7 @@ class Asset:
 
     @cached_property
     def compressed(self) -> bytes | None:
-        """The gzip form, made when it is first asked for; None where gzip would not pay."""
+        """The gzip form, made on first use; None if gzip saves nothing."""
         if self.media_type in PACKED_MEDIA_TYPES or len(self.body) < COMPRESSIBLE_FROM_BYTES:
             return None
         return gzip.compress(self.body, 6, mtime=0)
@@ -53,8 +53,8 @@ class Asset:
 def page_policy(index: bytes) -> str:
     """Return the Content-Security-Policy of the page.
 
-    No inline script or style is allowed but the import map, which is named by its hash. What the model
-    writes reaches the document only through DOMPurify: `trusted-types` names its policy alone.
+    It allows no inline script or style, except the import map, by its hash. Text of the model enters the
+    document only through DOMPurify, because `trusted-types` names that policy alone.
     """
     maps = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in _IMPORT_MAP.findall(index)]
     scripts = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in maps)])
@@ -87,12 +87,12 @@ DIAGRAM_POLICY = "; ".join(
         "sandbox allow-scripts",
     ]
 )
-"""Policy of the frame that draws diagrams: mermaid writes inline styles, so it lives in an opaque origin."""
+"""Policy of the frame that draws diagrams. mermaid writes inline styles, so it runs in an opaque origin."""
 
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Read every file under `static/` once; keys are paths relative to it."""
+    """Return every file under `static/` by its relative path; reads them once."""
     root = files("banksman.gateway.page").joinpath("static")
     return {path: _asset(path, node.read_bytes()) for path, node in _walk(root, "")}
 
@@ -102,19 +102,19 @@ def content_security_policy() -> str:
     return page_policy(assets()["index.html"].body)
 
 
-def page_router() -> APIRouter:
-    """Return the routes of the page: `GET /` and `GET /static/{path}`, with `HEAD` on both."""
-    router = APIRouter(include_in_schema=False)
+routes = APIRouter(include_in_schema=False)
 
-    @router.api_route("/", methods=["GET", "HEAD"])
-    async def index(request: Request) -> Response:
-        return _respond(request, "index.html")
 
-    @router.api_route("/static/{path:path}", methods=["GET", "HEAD"])
-    async def static(request: Request, path: str) -> Response:
-        return _respond(request, path)
+@routes.api_route("/", methods=["GET", "HEAD"])
+async def index(request: Request) -> Response:
+    """Return the page."""
+    return _respond(request, "index.html")
 
-    return router
+
+@routes.api_route("/static/{path:path}", methods=["GET", "HEAD"])
+async def static(request: Request, path: str) -> Response:
+    """Return a file of the page."""
+    return _respond(request, path)
 
 
 def _walk(folder: Traversable, prefix: str) -> list[tuple[str, Traversable]]:

@@ -1,4 +1,4 @@
-"""The APIs that passthrough forwards to: bytes out, bytes back."""
+"""The model APIs that passthrough forwards to."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import aiohttp
 from banksman.contracts.errors import CallerMistake, Unavailable
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
+from banksman.runtime.background import Background, BackgroundTask
 
 logger = logging.getLogger(__name__)
 
@@ -29,23 +30,23 @@ FORWARDED_REQUEST_HEADERS = frozenset(
     {"accept", "accept-language", "content-type", "idempotency-key", "user-agent"}
 )
 FORWARDED_REQUEST_PREFIXES = ("anthropic-", "openai-beta", "x-stainless-")
-FORWARDED_ANSWER_HEADERS = frozenset(
+FORWARDED_RESPONSE_HEADERS = frozenset(
     {"content-type", "retry-after", "retry-after-ms", "request-id", "x-request-id"}
 )
-FORWARDED_ANSWER_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
+FORWARDED_RESPONSE_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
 
 
 class UnsupportedEndpoint(CallerMistake):
-    """The upstream of a model does not speak the dialect of an endpoint."""
+    """No upstream serves a model in the dialect of an endpoint."""
 
     def __init__(self, model: str, dialect: Dialect) -> None:
         self.model = model
         self.dialect = dialect
-        super().__init__(f"no upstream for model {model!r} speaks the {dialect} API")
+        super().__init__(f"no upstream for model {model!r} supports the {dialect} API")
 
 
-class UpstreamGone(Unavailable):
-    """An upstream cannot be reached, or does not answer."""
+class UpstreamUnavailable(Unavailable):
+    """An upstream cannot be reached, or does not respond."""
 
     def __init__(self, name: str, reason: str, *, timed_out: bool) -> None:
         self.timed_out = timed_out
@@ -53,13 +54,13 @@ class UpstreamGone(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What an upstream answers: its status and headers now, its body as it comes."""
+class UpstreamResponse:
+    """The status and headers of a response, and its body as it arrives."""
 
     status: int
     headers: Mapping[str, str]
     body: AsyncGenerator[bytes]
-    """Closing it ends the upstream's work."""
+    """Closing it closes the connection, which cancels the upstream's request."""
 
     @property
     def is_event_stream(self) -> bool:
@@ -68,36 +69,36 @@ class Answer:
 
 
 class Upstreams:
-    """All upstreams, with one connection pool; as a context manager it also keeps the list of models."""
+    """All upstreams, with one connection pool. As a context manager it also refreshes the list of models."""
 
-    def __init__(self, upstreams: tuple[Upstream, ...], *, timeout_s: float) -> None:
+    def __init__(self, upstreams: tuple[Upstream, ...], background: Background, *, timeout_s: float) -> None:
         self._upstreams = upstreams
+        self._background = background
         self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=timeout_s)
         self._session: aiohttp.ClientSession
         self._models: dict[str, list[JsonObject]] = {}
-        self._listing: asyncio.Task[None] | None = None
+        self._listing: BackgroundTask | None = None
         self._listed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             timeout=self._timeout, auto_decompress=False, connector=aiohttp.TCPConnector(limit=0)
         )
-        self._listing = asyncio.create_task(self._list_for_ever())
+        self._listing = self._background.repeat("upstream-models", self._list_all, wait=self._wait_to_list)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._listing is not None:
-            self._listing.cancel()
-            await asyncio.wait((self._listing,))
+            await self._listing.stop()
         await self._session.close()
 
     def choose(self, model: str, dialect: Dialect) -> Upstream:
-        """The upstream for a model.
+        """Return the first upstream that serves a model in a dialect.
 
         Raises:
-            UnsupportedEndpoint: none of those that serve it speaks the dialect.
+            UnsupportedEndpoint: No upstream does.
         """
         for upstream in self._upstreams:
             if dialect in upstream.dialects and upstream.serves(model):
@@ -106,42 +107,46 @@ class Upstreams:
 
     async def open(
         self, upstream: Upstream, path: str, body: bytes, headers: Mapping[str, str], dialect: Dialect
-    ) -> Answer:
-        """Forward a request and wait for the head of its answer, whose body the caller reads or closes.
+    ) -> UpstreamResponse:
+        """Forward a request and return the response with its headers. The caller reads or closes the body.
 
         Raises:
-            UpstreamGone: it cannot be reached or does not answer.
+            UpstreamUnavailable: The upstream cannot be reached or does not respond.
         """
         url = f"{upstream.base_url.rstrip('/')}{path}"
         sent = _request_headers(headers) | _authorization(upstream, dialect)
         try:
             response = await self._session.post(url, data=body, headers=sent, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise _gone(upstream.name, error) from error
-        return Answer(response.status, _answer_headers(response.headers), _pieces(response, upstream.name))
+            raise _unavailable(upstream.name, error) from error
+        return UpstreamResponse(
+            response.status, _response_headers(response.headers), _pieces(response, upstream.name)
+        )
 
     async def listed(self) -> None:
-        """Wait until every upstream was asked for its models once, or for two seconds."""
+        """Wait until the models of every upstream were requested once, at most two seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LIST_S):
                 await self._listed.wait()
 
     def models(self) -> list[JsonObject]:
-        """The models of all upstreams, as last listed; each id once."""
+        """Return the models of all upstreams, as last listed; each id once."""
         found: dict[str, JsonObject] = {}
         for upstream in self._upstreams:
             for model in self._models.get(upstream.name, ()):
                 found.setdefault(str(model["id"]), model)
         return list(found.values())
 
-    async def _list_for_ever(self) -> None:
-        while True:
-            async with asyncio.TaskGroup() as group:
-                for upstream in self._upstreams:
-                    group.create_task(self._list(upstream))
-            self._listed.set()
+    async def _wait_to_list(self) -> None:
+        if self._listed.is_set():
             complete = len(self._models) == len(self._upstreams)
             await asyncio.sleep(MODELS_REFRESH_S if complete else MODELS_RETRY_S)
+
+    async def _list_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for upstream in self._upstreams:
+                group.create_task(self._list(upstream))
+        self._listed.set()
 
     async def _list(self, upstream: Upstream) -> None:
         dialect: Dialect = "openai" if "openai" in upstream.dialects else upstream.dialects[0]
@@ -165,16 +170,16 @@ def _request_headers(headers: Mapping[str, str]) -> dict[str, str]:
         for name, value in headers.items()
         if name in FORWARDED_REQUEST_HEADERS or name.startswith(FORWARDED_REQUEST_PREFIXES)
     }
-    # Compressed bytes could not be told apart into events.
+    # Compressed bytes cannot be split into events.
     return kept | {"accept-encoding": "identity"}
 
 
-def _answer_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def _response_headers(headers: Mapping[str, str]) -> dict[str, str]:
     lower = {name.lower(): value for name, value in headers.items()}
     return {
         name: value
         for name, value in lower.items()
-        if name in FORWARDED_ANSWER_HEADERS or name.startswith(FORWARDED_ANSWER_PREFIXES)
+        if name in FORWARDED_RESPONSE_HEADERS or name.startswith(FORWARDED_RESPONSE_PREFIXES)
     }
 
 
@@ -190,13 +195,13 @@ async def _pieces(response: aiohttp.ClientResponse, name: str) -> AsyncGenerator
         async for piece in response.content.iter_any():
             yield piece
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise _gone(name, error) from error
+        raise _unavailable(name, error) from error
     finally:
         response.close()
 
 
-def _gone(name: str, error: Exception) -> UpstreamGone:
-    return UpstreamGone(name, _reason(error), timed_out=isinstance(error, TimeoutError))
+def _unavailable(name: str, error: Exception) -> UpstreamUnavailable:
+    return UpstreamUnavailable(name, _reason(error), timed_out=isinstance(error, TimeoutError))
 
 
 def _reason(error: Exception) -> str:

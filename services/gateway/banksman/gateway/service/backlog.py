@@ -1,4 +1,4 @@
-"""How much work waits for agents, and when more of it is refused."""
+"""Admission control: count the runs that wait for agents, and refuse more when there are too many."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
 
-LOOK_AGAIN_S = 0.5
-"""Seconds that a count is good for; meanwhile other gateways may let some more in."""
-LONGEST_WAIT_S = 60.0
+COUNT_VALID_S = 0.5
+"""Seconds for which a count is used; meanwhile other gateways may admit runs of their own."""
+MAX_RETRY_AFTER_S = 60.0
 RUNS_PER_S = 20.0
-"""Runs that agents take up in a second, for the time that clients are told to wait: the least that two cores
-do."""
+"""Runs that agents start in a second, for the `retry_after_s` of a refusal: the least that two cores do."""
 
 _WAITING = Gauge("banksman_waiting_runs", "Runs that no agent has ended or parked.")
 
@@ -34,70 +33,72 @@ class TooManyWaiting(Overloaded):
 
 @dataclass
 class Backlog:
-    """The runs that no agent has ended or parked: they wait in the queue, or are driven.
+    """The runs that no agent has ended or parked: they are queued, or an agent drives them.
 
-    One question to the broker a half second, however many runs start; a second one only while more wait than
-    one tenant may have.
+    One request to the broker each half second counts them, however many runs start. A second request counts
+    those of one tenant, only while more runs wait than one tenant may have.
     """
 
     bus: Bus
-    most: int
-    """Of all tenants."""
-    most_of_tenant: int
-    _all: int = 0
-    _of: dict[str, int] = field(default_factory=dict[str, int])
-    _until: float = 0.0
-    # One asks for all who want to know.
+    limit: int
+    """Runs of all tenants that may wait."""
+    limit_per_tenant: int
+    _total: int = 0
+    _by_tenant: dict[str, int] = field(default_factory=dict[str, int])
+    _valid_until: float = 0.0
+    # Concurrent callers share one request to the broker.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def check(self, tenant: str) -> None:
-        """Refuse a run of a tenant while too many wait.
+        """Count one more run of a tenant, or refuse it.
 
         Raises:
-            TooManyWaiting: the tenant has as many as it may.
-            Overloaded: all tenants together have.
+            TooManyWaiting: The tenant has as many waiting runs as it may.
+            Overloaded: All tenants together have as many as they may.
         """
         async with self._turn:
-            await self._look()
-            if self._all >= self.most:
-                wait_s = _until_free(self._all, self.most)
-                raise Overloaded(f"{self._all} runs wait for agents", retry_after_s=wait_s)
-            if self._all >= self.most_of_tenant and tenant not in self._of:
-                self._of[tenant] = await self._waiting_of(tenant)
-            mine = self._of.get(tenant, 0)
-            if mine >= self.most_of_tenant:
-                wait_s = _until_free(mine, self.most_of_tenant)
-                raise TooManyWaiting(f"{mine} runs wait; {self.most_of_tenant} may", retry_after_s=wait_s)
-            self._all += 1
-            if tenant in self._of:
-                self._of[tenant] += 1
+            await self._refresh()
+            if self._total >= self.limit:
+                wait_s = _retry_after(self._total, self.limit)
+                raise Overloaded(f"{self._total} runs wait for agents", retry_after_s=wait_s)
+            if self._total >= self.limit_per_tenant and tenant not in self._by_tenant:
+                self._by_tenant[tenant] = await self._count_of(tenant)
+            waiting = self._by_tenant.get(tenant, 0)
+            if waiting >= self.limit_per_tenant:
+                wait_s = _retry_after(waiting, self.limit_per_tenant)
+                raise TooManyWaiting(
+                    f"{waiting} runs wait; {self.limit_per_tenant} may", retry_after_s=wait_s
+                )
+            self._total += 1
+            if tenant in self._by_tenant:
+                self._by_tenant[tenant] += 1
 
     async def measure(self) -> None:
-        """Tell how many wait, as of the last half second.
+        """Set the metric to the number of waiting runs, at most half a second old.
 
         Raises:
-            Unavailable: the broker does not answer; what was told last stays.
+            Unavailable: The broker does not respond; the metric keeps its last value.
         """
         async with self._turn:
-            await self._look()
+            await self._refresh()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         now = time.monotonic()
-        if now < self._until:
+        if now < self._valid_until:
             return
         info = await jetstream.call(self.bus, api("CONSUMER.INFO", RUNS, AGENTS))
-        self._all = int(info["num_pending"]) + int(info["num_ack_pending"])
-        _WAITING.set(self._all)
-        self._of.clear()
-        self._until = time.monotonic() + LOOK_AGAIN_S
+        self._total = int(info["num_pending"]) + int(info["num_ack_pending"])
+        _WAITING.set(self._total)
+        self._by_tenant.clear()
+        self._valid_until = time.monotonic() + COUNT_VALID_S
 
-    async def _waiting_of(self, tenant: str) -> int:
+    async def _count_of(self, tenant: str) -> int:
         wanted = {"subjects_filter": subjects.run_work(tenant, ANY)}
         info = await jetstream.call(self.bus, api("STREAM.INFO", RUNS), wanted)
         found = cast(dict[str, int], info["state"].get("subjects") or {})
         return sum(found.values())
 
 
-def _until_free(waiting: int, most: int) -> float:
-    """Seconds until there should be room."""
-    return min(LONGEST_WAIT_S, 1.0 + (waiting - most) / RUNS_PER_S)
+def _retry_after(waiting: int, limit: int) -> float:
+    """Return the seconds until there should be room for another run."""
+    return min(MAX_RETRY_AFTER_S, 1.0 + (waiting - limit) / RUNS_PER_S)

@@ -1,20 +1,15 @@
-"""The one implementation behind all doors: a request in the websocket's words, and its answer."""
+"""Handle client requests, in the form of the websocket's frames, for every interface."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import assert_never
 
-from banksman.bus.connection import Bus
+from banksman.bus.run_queue import RunQueue
 from banksman.contracts.assistants import ConversationSettings
-from banksman.contracts.errors import (
-    BadInput,
-    Forbidden,
-    NotFound,
-    NotReady,
-)
+from banksman.contracts.errors import BadInput, Forbidden, NotFound, NotReady
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -27,72 +22,57 @@ from banksman.contracts.frames import (
 from banksman.contracts.ids import conversation_of, digest, new_id, run_id_for
 from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.work import (
-    CancelRun,
-    DeleteConversation,
-    RenameConversation,
-    StartRun,
-    SteerRun,
-)
-from banksman.gateway.service.assistant_desk import AssistantDesk
-from banksman.gateway.service.assistants import Assistants, Prompts
+from banksman.contracts.work import CancelRun, DeleteConversation, RenameConversation, StartRun, SteerRun
+from banksman.gateway.service.assistants import AssistantStore
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, new_record
-from banksman.gateway.service.door import Decided, Verdict, decide, once
+from banksman.gateway.service.decisions import ApprovalSlots, DecisionResult, SubmittedDecision, decide
+from banksman.gateway.service.idempotency import RequestStore, once
 from banksman.gateway.service.run_settings import model_name, resolve
-from banksman.gateway.service.stores import ApprovalStore, Intake, Requests
+from banksman.gateway.service.system_prompts import SystemPrompts
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows, start_of
 from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
 
-logger = logging.getLogger(__name__)
-
 NOT_READY_AFTER_S = 5.0
-"""Seconds that a decision waits for its question to be stored."""
-ASK_AGAIN_S = 0.1
+"""Seconds that a decision waits for its approval request to be stored."""
+RETRY_S = 0.1
 
 _NO_SETTINGS = ConversationSettings()
 
 Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
 
-class Service:
-    """What clients may ask for. Every request carries an id: repeated, it gets the answer it got before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequests:
+    """Handles requests that change a conversation.
 
-    def __init__(
-        self,
-        bus: Bus,
-        views: Views,
-        clock: Clock,
-        *,
-        signing_key: bytes,
-        default_model: str | None,
-        backlog: Backlog,
-    ) -> None:
-        self.views = views
-        self.conversations = Conversations(bus, views, clock)
-        self.assistants = Assistants(bus)
-        self.prompts = Prompts(bus)
-        self.tools = Tools(bus)
-        self.workflows = Workflows(bus)
-        self.approvals = ApprovalStore(bus)
-        self._backlog = backlog
-        self._requests = Requests(bus)
-        self.assistant_desk = AssistantDesk(self.assistants, self.prompts, self._requests)
-        self._intake = Intake(bus)
-        self._clock = clock
-        self._signing_key = signing_key
-        self._default_model = default_model
+    Every request has an id: a repeated request gets the ids and the effect of the first one.
+    """
 
-    async def answer(self, caller: Caller, request: Request) -> Ack:
-        """Do what is asked.
+    views: Views
+    conversations: Conversations
+    assistants: AssistantStore
+    prompts: SystemPrompts
+    tools: Tools
+    workflows: Workflows
+    approvals: ApprovalSlots
+    requests: RequestStore
+    queue: RunQueue
+    backlog: Backlog
+    clock: Clock
+    signing_key: bytes
+    default_model: str | None
+
+    async def handle(self, caller: Caller, request: Request) -> Ack:
+        """Handle a request and return its acknowledgement.
 
         Raises:
-            CallerMistake: the request is at fault.
-            Refused: it may succeed later.
+            CallerMistake: The request is at fault.
+            Refused: The request may succeed later.
         """
         caller.check("context")
         match request:
@@ -112,26 +92,26 @@ class Service:
                 assert_never(request)
 
     async def rename(self, caller: Caller, conversation_id: str, title: str) -> None:
-        """Give a conversation a title.
+        """Rename a conversation, in the index and in its log.
 
         Raises:
-            NotFound: this tenant has no such conversation.
+            NotFound: This tenant has no such conversation.
         """
         await self.conversations.rename(caller.tenant, conversation_id, title)
         signal = RenameConversation(
             tenant=caller.tenant, conversation_id=conversation_id, title=title, request_id=new_id("rename-")
         )
-        await self._intake.signal(signal, signal.request_id or "")
+        await self.queue.signal(signal, signal.request_id or "")
 
     async def delete(self, caller: Caller, conversation_id: str) -> None:
-        """End what is open in a conversation and remove it.
+        """Delete a conversation and end its open runs.
 
         Raises:
-            NotFound: this tenant has no such conversation.
+            NotFound: This tenant has no such conversation.
         """
         await self.conversations.get(caller.tenant, conversation_id)
         signal = DeleteConversation(tenant=caller.tenant, conversation_id=conversation_id, by=caller.user)
-        await self._intake.signal(signal, f"delete-{conversation_id}")
+        await self.queue.signal(signal, f"delete-{conversation_id}")
         await self.conversations.delete(caller.tenant, conversation_id)
 
     async def _create(self, caller: Caller, request: ConversationCreate) -> Ack:
@@ -149,9 +129,7 @@ class Service:
             model_name(settings.model)
         ids = await self._once(caller, request, {"conversation_id": new_id("c")})
         conversation_id = ids["conversation_id"]
-        record = new_record(
-            conversation_id, request.title, request.assistant, settings, now=self._clock.now()
-        )
+        record = new_record(conversation_id, request.title, request.assistant, settings, now=self.clock.now())
         await self.conversations.create(caller.tenant, record)
         return Ack(reply_to=request.id, conversation_id=conversation_id)
 
@@ -159,16 +137,16 @@ class Service:
         record = await self.conversations.get(caller.tenant, request.conversation_id)
         assistant = await self.assistants.get(caller.tenant, record.assistant)
         settings = resolve(
-            assistant, record.settings, request.overrides, request.variables, self._default_model
+            assistant, record.settings, request.overrides, request.variables, self.default_model
         )
         content = with_attachments(request.content, request.attachments)
-        await self.views.check_whole(caller.tenant, request.conversation_id)
+        await self.views.check_complete(caller.tenant, request.conversation_id)
         new_run = run_id_for(request.conversation_id)
         steered = await self._steered_run(caller, request)
         if steered is None:
-            await self._backlog.check(caller.tenant)
-        given = {"start": new_run, "run_id": steered or new_run, "message_id": new_id("m")}
-        ids = await self._once(caller, request, given)
+            await self.backlog.check(caller.tenant)
+        fresh = {"start": new_run, "run_id": steered or new_run, "message_id": new_id("m")}
+        ids = await self._once(caller, request, fresh)
         start = StartRun(
             tenant=caller.tenant,
             conversation_id=request.conversation_id,
@@ -179,9 +157,9 @@ class Service:
             user=caller.user,
         )
         if ids["run_id"] == ids["start"]:
-            await self._intake.start(start)
+            await self.queue.publish(start)
         else:
-            await self._intake.signal(_steer(start, caller), start.message_id)
+            await self.queue.signal(_steer(start, caller), start.message_id)
         await reach("gateway.before_answer")
         await self.conversations.touch(caller.tenant, record, text_of(content))
         return Ack(
@@ -192,7 +170,7 @@ class Service:
         )
 
     async def _steered_run(self, caller: Caller, request: ChatSend) -> str | None:
-        """The open run that a message is for; None when it starts one of its own."""
+        """Return the open run that a message steers; None if the message starts a run of its own."""
         if request.mode != "steer":
             return None
         view = await self.views.read(caller.tenant, request.conversation_id)
@@ -211,7 +189,7 @@ class Service:
                 reason=request.reason,
                 by=caller.user,
             )
-            await self._intake.signal(signal, _scoped(caller, request))
+            await self.queue.signal(signal, _scoped(caller, request))
         return Ack(reply_to=request.id, conversation_id=conversation_id, run_id=request.run_id)
 
     async def _decide(self, caller: Caller, request: ApprovalDecision) -> Ack:
@@ -220,60 +198,67 @@ class Service:
         if (request.all is None) == (not request.decisions):
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
         ids = await self._once(caller, request, {"answer": new_id("answer-")})
-        verdict = Verdict(caller.user, request.decisions, request.all, request.remember, ids["answer"])
+        submitted = SubmittedDecision(
+            caller.user, request.decisions, request.all, request.remember, ids["answer"]
+        )
         schemas = await self._schemas(caller, request)
-        decided = await self._settled(caller, request.approval_id, verdict, schemas)
-        reply = decided.reply
+        result = await self._store_decision(caller, request.approval_id, submitted, schemas)
+        reply = result.reply
         return Ack(
             reply_to=request.id,
             conversation_id=reply.conversation_id,
             run_id=reply.run_id,
             resolved_by=reply.by,
-            already_resolved=not decided.won,
+            already_resolved=not result.won,
             outcome=reply.outcome,
         )
 
-    async def _settled(
-        self, caller: Caller, approval_id: str, verdict: Verdict, schemas: Mapping[str, JsonObject]
-    ) -> Decided:
+    async def _store_decision(
+        self,
+        caller: Caller,
+        approval_id: str,
+        submitted: SubmittedDecision,
+        schemas: Mapping[str, JsonObject],
+    ) -> DecisionResult:
+        # A client may decide before the agent has stored the request that it saw in the log.
         deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
         while True:
             try:
                 return await decide(
                     self.approvals,
-                    self._clock,
-                    self._signing_key,
+                    self.clock,
+                    self.signing_key,
                     caller.tenant,
                     approval_id,
-                    verdict,
+                    submitted,
                     schemas,
                 )
             except NotReady:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     async def _schemas(self, caller: Caller, request: ApprovalDecision) -> Mapping[str, JsonObject]:
         if all(decision.arguments is None for decision in request.decisions):
             return {}
-        return {tool.name: tool.input_schema for tool in await self.tools.offered(caller.tenant)}
+        return {tool.name: tool.input_schema for tool in await self.tools.registered(caller.tenant)}
 
     async def _start_workflow(self, caller: Caller, request: WorkflowStart) -> Ack:
         if request.conversation_id is not None:
             await self.conversations.get(caller.tenant, request.conversation_id)
         checked = await self.workflows.check(request)
         conversation_id = new_id("c")
-        given = {
+        fresh = {
             "conversation_id": conversation_id,
             "run_id": run_id_for(conversation_id),
             "message_id": new_id("m"),
         }
-        ids = await self._once(caller, request, given)
+        ids = await self._once(caller, request, fresh)
         work = start_of(checked, request, caller, ids)
         title = checked.workflow.title or checked.workflow.name
-        record = new_record(work.conversation_id, title, "default", _NO_SETTINGS, now=self._clock.now())
+        record = new_record(work.conversation_id, title, "default", _NO_SETTINGS, now=self.clock.now())
         await self.conversations.create(caller.tenant, record)
-        await self._intake.start_workflow(work)
+        await self.queue.start_workflow(work)
         return Ack(
             reply_to=request.id,
             conversation_id=work.conversation_id,
@@ -285,25 +270,24 @@ class Service:
         body = request.model_dump_json(exclude={"id"}).encode()
         meaning = request.model_dump_json(exclude={"id"}, exclude_defaults=True).encode()
         key = _scoped(caller, request)
-        return await once(self._requests, caller.tenant, key, body, ids, meaning=meaning)
+        return await once(self.requests, caller.tenant, key, body, ids, meaning=meaning)
 
 
 def _scoped(caller: Caller, request: Request) -> str:
-    """A request's id among those of all users of its tenant.
+    """Return the idempotency key of a request within its tenant.
 
-    What is asked of a conversation, a run or an approval has ids of its own there, so that a client which
-    counts its frames in each conversation meets no conflict with itself.
+    The key includes the conversation, run or approval: a client may number its frames per conversation.
     """
     match request:
         case ChatSend():
-            of = request.conversation_id
+            scope = request.conversation_id
         case RunCancel():
-            of = request.run_id
+            scope = request.run_id
         case ApprovalDecision():
-            of = request.approval_id
+            scope = request.approval_id
         case _:
-            of = ""
-    return digest(f"{caller.user}\n{of}\n{request.id}".encode())
+            scope = ""
+    return digest(f"{caller.user}\n{scope}\n{request.id}".encode())
 
 
 def _steer(start: StartRun, caller: Caller) -> SteerRun:
@@ -318,7 +302,7 @@ def _steer(start: StartRun, caller: Caller) -> SteerRun:
 
 
 def with_attachments(content: Content, paths: tuple[str, ...]) -> Content:
-    """A message with the workspace files it is about."""
+    """Return a message with its attached workspace files."""
     if not paths:
         return content
     parts: tuple[Part, ...] = (TextPart(text=content),) if isinstance(content, str) else content

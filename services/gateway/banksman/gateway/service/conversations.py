@@ -1,7 +1,7 @@
 """The index of conversations: KV `conversations`, keys `{tenant}.{conversation}`.
 
-A bucket keeps the last value of each key, in the order of writing; so a page of the list is read from the
-end backwards, and the cursor is the place in the stream.
+The stream of a bucket holds the last value of each key in the order of writing. So the list, newest first, is
+read from the end of the stream backwards, and the cursor of a page is a stream sequence.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from banksman.runs.ports import Clock
 logger = logging.getLogger(__name__)
 
 FIRST_WINDOW = 1_000
-"""Places of the stream that the first read of a page looks at; each further one at four times as many."""
+"""Stream sequences that the first read of a page covers; each further read covers four times as many."""
 MAX_PAGE = 200
 FOLDS_AT_ONCE = 16
 FRESH = timedelta(seconds=60)
-"""A record this young is not written again just to move it up in the list."""
+"""Age below which a record is not written again only to move it up in the list."""
 TITLE_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of the list, the latest first."""
+    """One page of the list, newest first."""
 
     items: list[ConversationRecord]
     next: str | None
@@ -52,30 +52,32 @@ class Conversations:
         self._bucket = Bucket(bus, CONVERSATIONS, ConversationRecord)
 
     async def create(self, tenant: str, record: ConversationRecord) -> None:
-        """Store a conversation; one that exists already stays as it is."""
+        """Store a conversation, unless it exists."""
         await self._bucket.create(f"{tenant}.{record.conversation_id}", record)
 
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord:
-        """The stored record.
+        """Return the stored record.
 
         Raises:
-            NotFound: this tenant has no such conversation.
+            BadInput: The id is malformed.
+            NotFound: This tenant has no such conversation.
         """
         return (await self._entry(tenant, conversation_id)).value
 
-    async def shown(self, tenant: str, conversation_id: str) -> ConversationRecord:
-        """The record with the status and title that its log gives now.
+    async def current(self, tenant: str, conversation_id: str) -> ConversationRecord:
+        """Return the record with the status and the last update that its log shows now.
 
         Raises:
-            NotFound: this tenant has no such conversation.
+            BadInput: The id is malformed.
+            NotFound: This tenant has no such conversation.
         """
-        return await self._current(tenant, await self.get(tenant, conversation_id))
+        return await self._with_log(tenant, await self.get(tenant, conversation_id))
 
     async def rename(self, tenant: str, conversation_id: str, title: str) -> ConversationRecord:
-        """Give a title.
+        """Store a new title and return the record.
 
         Raises:
-            NotFound: this tenant has no such conversation.
+            NotFound: This tenant has no such conversation.
         """
         while True:
             entry = await self._entry(tenant, conversation_id)
@@ -84,9 +86,9 @@ class Conversations:
                 return renamed
 
     async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
-        """Note that a message came: a title when there is none, and a new place in the list.
+        """Move a conversation up in the list after a new message, and derive a title if it has none.
 
-        Best effort: when somebody else writes the record at the same time, theirs stays.
+        Best effort: a concurrent write of the record wins.
         """
         young = self._clock.now() - datetime.fromisoformat(record.updated_at) < FRESH
         if record.title and young:
@@ -103,23 +105,23 @@ class Conversations:
         self._views.forget(tenant, conversation_id)
 
     async def list(self, tenant: str, *, query: str = "", cursor: str | None = None, limit: int = 50) -> Page:
-        """A page of the list; with `query` of those whose title or id holds it.
+        """Return a page of the list; with `query`, those whose title contains it or whose id it is.
 
         Raises:
-            BadInput: the cursor is none of ours.
+            BadInput: The cursor is not one of this list.
         """
         wanted = query.casefold().strip()
 
         def matches(record: ConversationRecord) -> bool:
             return wanted in record.title.casefold() or wanted == record.conversation_id
 
-        found, next_cursor = await self._newest(tenant, _place(cursor), min(limit, MAX_PAGE), matches)
-        return Page(await self._all_current(tenant, [entry.value for entry in found]), next_cursor)
+        found, next_cursor = await self._newest(tenant, _position(cursor), min(limit, MAX_PAGE), matches)
+        return Page(await self._all_with_logs(tenant, [entry.value for entry in found]), next_cursor)
 
     async def _newest(
         self, tenant: str, before: int | None, limit: int, matches: Callable[[ConversationRecord], bool]
     ) -> tuple[list[Entry[ConversationRecord]], str | None]:
-        """The newest entries stored before a place, newest first, and the cursor behind them."""
+        """Return the newest entries stored before a position, newest first, and the next cursor."""
         subject = self._bucket.subject(tenant) + ".*"
         if before is None:
             last = await jetstream.last_message(self._bus, self._bucket.stream, subject)
@@ -156,25 +158,27 @@ class Conversations:
             raise NotFound("conversation", conversation_id)
         return entry
 
-    async def _all_current(self, tenant: str, records: list[ConversationRecord]) -> list[ConversationRecord]:
-        places = asyncio.Semaphore(FOLDS_AT_ONCE)
+    async def _all_with_logs(
+        self, tenant: str, records: list[ConversationRecord]
+    ) -> list[ConversationRecord]:
+        folds = asyncio.Semaphore(FOLDS_AT_ONCE)
 
-        async def current(record: ConversationRecord) -> ConversationRecord:
-            async with places:
+        async def with_log(record: ConversationRecord) -> ConversationRecord:
+            async with folds:
                 try:
-                    return await self._current(tenant, record)
+                    return await self._with_log(tenant, record)
                 except BanksmanError as error:
                     logger.warning("%s: its status could not be read: %s", record.conversation_id, error)
                     return record
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(current(record)) for record in records]
+            tasks = [group.create_task(with_log(record)) for record in records]
         return [task.result() for task in tasks]
 
     def _now(self) -> str:
         return self._clock.now().isoformat()
 
-    async def _current(self, tenant: str, record: ConversationRecord) -> ConversationRecord:
+    async def _with_log(self, tenant: str, record: ConversationRecord) -> ConversationRecord:
         view = await self._views.read(tenant, record.conversation_id)
         updated_at = record.updated_at
         if view.last_ts is not None and view.last_ts > datetime.fromisoformat(updated_at):
@@ -185,7 +189,7 @@ class Conversations:
 def new_record(
     conversation_id: str, title: str, assistant: str, settings: ConversationSettings, *, now: datetime
 ) -> ConversationRecord:
-    """The record of a conversation that begins."""
+    """Return the record of a new conversation."""
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
@@ -197,14 +201,14 @@ def new_record(
 
 
 def title_of(text: str) -> str:
-    """A title from the first message: its first line, cut at 60 characters."""
+    """Derive a title from the first message: its first non-empty line, cut at 60 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1].rstrip()}…"
 
 
-def _place(cursor: str | None) -> int | None:
+def _position(cursor: str | None) -> int | None:
     if cursor is None or cursor == "":
         return None
     if not cursor.isdecimal():
-        raise BadInput("cursor", cursor, "a cursor that this list gave")
+        raise BadInput("cursor", cursor, "a cursor that this list returned")
     return int(cursor)

@@ -1,4 +1,4 @@
-"""The enhanced prompt as a run would have it: of an assistant, and of a conversation as it stands."""
+"""Build enhanced prompts as a run would: for an assistant, and for a conversation in its present state."""
 
 from __future__ import annotations
 
@@ -8,83 +8,92 @@ from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.errors import NotFound
 from banksman.contracts.messages import Message, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolDefinition
+from banksman.gateway.service.assistants import AssistantStore
 from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.client_requests import Service
+from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.tools import Tools
+from banksman.gateway.service.views import Views
 from banksman.gateway.settings import OfferSettings
 from banksman.prompting.enhance import EnhancedPrompt, enhance
 from banksman.prompting.relevance import needs_of
+from banksman.runs.fold import apply_commit
 from banksman.runs.placement import Placements
-from banksman.runs.state import Conversation, apply_commit
+from banksman.runs.state import Conversation
 
 NEXT_MESSAGE = "next"
-"""Stands for the id that the next message of the user will have."""
+"""Stands for the id of the user's next message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
-    """What a prompt is enhanced for; nothing of it is every tool of the tenant."""
+class PromptContext:
+    """The run that a prompt is enhanced for. An empty context selects from every tool of the tenant."""
 
     assistant: str | None = None
     conversation_id: str | None = None
-    """Its assistant counts where none is given, and its history for what it needs."""
+    """Its assistant is used if none is given, and its history selects the tools."""
     user_message: str = ""
-    """What the user would write next."""
+    """The user's next message."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnhancedPrompts:
-    """Enhances prompts as agents do, from the same settings."""
+    """Enhances prompts from the same settings as agents."""
 
-    service: Service
+    conversations: Conversations
+    views: Views
+    assistants: AssistantStore
+    tools: Tools
     settings: OfferSettings
     placements: Placements
 
     async def enhanced(
-        self, caller: Caller, base: str, protocol: ToolProtocol, budget_tokens: int | None, occasion: Occasion
+        self,
+        caller: Caller,
+        base: str,
+        protocol: ToolProtocol,
+        budget_tokens: int | None,
+        context: PromptContext,
     ) -> EnhancedPrompt:
-        """A rendered prompt with the tools that matter, and what was left out.
+        """Return a rendered prompt with the relevant tools, and the names of the tools that were left out.
 
         Raises:
-            NotFound: the tenant has no such assistant or conversation.
+            NotFound: The tenant has no such assistant or conversation.
         """
-        tool_settings = await self._tool_settings(caller, occasion)
-        history = (*await self._history(caller, occasion), *_next(occasion))
+        tool_settings = await self._tool_settings(caller, context)
+        next_message = UserMessage(message_id=NEXT_MESSAGE, content=context.user_message)
+        history = (*await self._history(caller, context), next_message)
         return enhance(
             base,
-            await self._tools(caller, tool_settings),
+            await self._available_tools(caller, tool_settings),
             protocol,
             budget_tokens=self.settings.prompt_budget_tokens if budget_tokens is None else budget_tokens,
             max_tools=self.settings.max_offered_tools,
             needs=needs_of(history, NEXT_MESSAGE, tool_settings.always_offered),
         )
 
-    async def _tool_settings(self, caller: Caller, occasion: Occasion) -> ToolSettings:
-        assistant_id = occasion.assistant
-        if assistant_id is None and occasion.conversation_id is not None:
-            record = await self.service.conversations.get(caller.tenant, occasion.conversation_id)
+    async def _tool_settings(self, caller: Caller, context: PromptContext) -> ToolSettings:
+        assistant_id = context.assistant
+        if assistant_id is None and context.conversation_id is not None:
+            record = await self.conversations.get(caller.tenant, context.conversation_id)
             assistant_id = record.assistant
         if assistant_id is None:
             return ToolSettings(enabled=True)
-        return (await self.service.assistants.get(caller.tenant, assistant_id)).tools
+        return (await self.assistants.get(caller.tenant, assistant_id)).tools
 
-    async def _tools(self, caller: Caller, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
+    async def _available_tools(self, caller: Caller, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
         if not (self.settings.tools_enabled and settings.enabled):
             return ()
         allowed = settings.allowed_tools
-        found = await self.service.tools.callable_now(caller.tenant, self.placements)
+        found = await self.tools.available(caller.tenant, self.placements)
         return tuple(tool for tool in found if allowed is None or tool.name in allowed)
 
-    async def _history(self, caller: Caller, occasion: Occasion) -> tuple[Message, ...]:
-        if occasion.conversation_id is None:
+    async def _history(self, caller: Caller, context: PromptContext) -> tuple[Message, ...]:
+        if context.conversation_id is None:
             return ()
-        await self.service.conversations.get(caller.tenant, occasion.conversation_id)
-        state = Conversation(caller.tenant, occasion.conversation_id)
-        for stored in await self.service.views.log.read(caller.tenant, occasion.conversation_id):
+        await self.conversations.get(caller.tenant, context.conversation_id)
+        state = Conversation(caller.tenant, context.conversation_id)
+        for stored in await self.views.log.read(caller.tenant, context.conversation_id):
             state = apply_commit(state, stored.stream_seq, stored.commit)
         if state.deleted:
-            raise NotFound("conversation", occasion.conversation_id)
+            raise NotFound("conversation", context.conversation_id)
         return state.history
-
-
-def _next(occasion: Occasion) -> tuple[UserMessage, ...]:
-    return (UserMessage(message_id=NEXT_MESSAGE, content=occasion.user_message),)

@@ -1,4 +1,4 @@
-"""Stored events as clients are sent them."""
+"""Frames of stored events, as clients receive them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pydantic_core import to_json
 from banksman.contracts.events import ApprovalRequested, Event
 from banksman.contracts.frames import Subscribed, event_data, event_frame
 from banksman.contracts.wire import JsonValue
-from banksman.gateway.service.views import ConversationView
+from banksman.gateway.service.conversation_view import ConversationView
 
 EVENT_BYTES = 256 * 1024
-"""A longer event is sent with its long texts cut."""
+"""Size above which the long texts of an event are truncated."""
 CUT_TEXT_CHARS = 2_000
-"""Characters that are left of a text in an event that is too long."""
+"""Characters that remain of a truncated text."""
 
 
 def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
-    """The head of a conversation, as a subscriber is told."""
+    """Return the head of a conversation, with its open approval requests."""
     run = view.open_run
     pending = tuple(
-        {**question.asked.model_dump(mode="json", exclude={"type"}), "run_id": question.run_id}
-        for question in view.questions.values()
+        {**approval.requested.model_dump(mode="json", exclude={"type"}), "run_id": approval.run_id}
+        for approval in view.approvals.values()
     )
     return Subscribed(
         conversation_id=conversation_id,
@@ -33,7 +33,11 @@ def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
 
 
 def encoded_event(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> str:
-    """An event frame as text, at most 256 KiB but for questions, which are shown in full."""
+    """Encode an event frame as JSON text.
+
+    An event above 256 KiB has its long texts truncated, except an approval request: a person must see in full
+    what they approve.
+    """
     frame = event_frame(event, conversation_id, log_epoch, prev_seq)
     text = to_json(frame).decode()
     if len(text) > EVENT_BYTES and not isinstance(event.data, ApprovalRequested):

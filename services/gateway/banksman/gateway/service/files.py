@@ -1,4 +1,4 @@
-"""Files of a workspace and whole outputs of calls, as clients read and write them."""
+"""Files of a workspace, and complete outputs of tool calls."""
 
 from __future__ import annotations
 
@@ -27,40 +27,41 @@ MAX_LISTED = 10_000
 
 
 class Files:
-    """The workspaces, through the runners that own them."""
+    """Reads and writes workspaces through the runners that own them."""
 
     def __init__(self, placements: Placements, outputs: Bus) -> None:
         self._placements = placements
         self._outputs = Objects(outputs, OUTPUTS)
 
     async def list(self, tenant: str, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
-        """The files below a path."""
+        """Return the files below a path, at most 10,000."""
         request = FileList(path=path, limit=MAX_LISTED)
-        return (await self._ask(tenant, conversation_id, path, request)).items
+        return (await self._request(tenant, conversation_id, path, request)).items
 
     async def read(self, tenant: str, conversation_id: str, path: str) -> AsyncIterator[bytes]:
-        """A file's bytes; the first piece is asked for when this is awaited.
+        """Return a file's bytes in pieces; the first piece is fetched before this returns.
 
         Raises:
-            NotFound: there is no such file, or it may not be read.
+            NotFound: No such file.
+            BadInput: The file cannot be read.
         """
         first = await self._slice(tenant, conversation_id, path, 0)
 
         async def pieces() -> AsyncIterator[bytes]:
-            answer, offset = first, 0
+            reply, offset = first, 0
             while True:
-                data = base64.b64decode(answer.data_base64 or "")
+                data = base64.b64decode(reply.data_base64 or "")
                 if data:
                     yield data
                 offset += len(data)
-                if not answer.more or not data:
+                if not reply.more or not data:
                     return
-                answer = await self._slice(tenant, conversation_id, path, offset)
+                reply = await self._slice(tenant, conversation_id, path, offset)
 
         return pieces()
 
     async def write(self, tenant: str, conversation_id: str, path: str, source: AsyncIterable[bytes]) -> int:
-        """Store a file in the place of any of that name; returns its size."""
+        """Store a file, replacing any of the same path, and return its size in bytes."""
         upload, offset, buffer = new_id("u"), 0, bytearray()
         async for piece in source:
             buffer += piece
@@ -73,18 +74,18 @@ class Files:
         return offset + len(buffer)
 
     async def delete(self, tenant: str, conversation_id: str, path: str) -> None:
-        """Remove a file.
+        """Delete a file.
 
         Raises:
-            NotFound: there is no such file.
+            NotFound: No such file.
         """
-        await self._ask(tenant, conversation_id, path, FileDelete(path=path))
+        await self._request(tenant, conversation_id, path, FileDelete(path=path))
 
     async def output(self, result: ToolResult) -> bytes:
-        """The whole output of a call.
+        """Return the complete output of a call whose result was truncated.
 
         Raises:
-            NotFound: all of it is in its result.
+            NotFound: The result holds the complete output.
         """
         if result.output_ref is None:
             raise NotFound("longer output of tool call", result.tool_call_id)
@@ -92,7 +93,7 @@ class Files:
 
     async def _slice(self, tenant: str, conversation_id: str, path: str, offset: int) -> FileReply:
         request = FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES)
-        return await self._ask(tenant, conversation_id, path, request)
+        return await self._request(tenant, conversation_id, path, request)
 
     async def _put(
         self,
@@ -112,12 +113,12 @@ class Files:
             data_base64=base64.b64encode(data).decode(),
             last=last,
         )
-        await self._ask(tenant, conversation_id, path, request)
+        await self._request(tenant, conversation_id, path, request)
 
-    async def _ask(self, tenant: str, conversation_id: str, path: str, request: FileRequest) -> FileReply:
-        answer = await self._placements.files(tenant, conversation_id, request)
-        if answer.error is None:
-            return answer
-        if "not found" in answer.error.lower() or "no such" in answer.error.lower():
+    async def _request(self, tenant: str, conversation_id: str, path: str, request: FileRequest) -> FileReply:
+        reply = await self._placements.files(tenant, conversation_id, request)
+        if reply.error is None:
+            return reply
+        if "not found" in reply.error.lower() or "no such" in reply.error.lower():
             raise NotFound("file", path)
-        raise BadInput("path", path, answer.error)
+        raise BadInput("path", path, reply.error)

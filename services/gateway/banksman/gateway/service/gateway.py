@@ -1,29 +1,42 @@
-"""What all HTTP endpoints share."""
+"""The service that every interface works through."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.gateway.service.auth import Keys, Tickets
-from banksman.gateway.service.client_requests import Service
+from banksman.bus.approval_slots import ApprovalSlots
+from banksman.gateway.service.assistants import Assistants
+from banksman.gateway.service.auth import Keys
+from banksman.gateway.service.client_requests import ClientRequests
+from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
-from banksman.gateway.service.feeds import Fanout
+from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.system_prompts import SystemPrompts
+from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.usage import UsageReports
+from banksman.gateway.service.views import Views
+from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewaySettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """The parts of a gateway."""
+    """The parts of the service, by what clients do with them."""
 
     settings: GatewaySettings
     keys: Keys
     tickets: Tickets
-    service: Service
+    requests: ClientRequests
+    conversations: Conversations
+    views: Views
     runs: Runs
-    fanout: Fanout
+    feeds: Feeds
+    approvals: ApprovalSlots
+    assistants: Assistants
+    prompts: SystemPrompts
+    enhanced_prompts: EnhancedPrompts
+    workflows: Workflows
     files: Files
     usage: UsageReports
-    enhanced: EnhancedPrompts

@@ -1,4 +1,4 @@
-"""What is not stored of a conversation: deltas, and what running tools write. Lost when it is lost."""
+"""The part of a conversation that is not stored: deltas and the progress of tool calls. It may be lost."""
 
 from __future__ import annotations
 
@@ -19,29 +19,33 @@ PENDING_DELTAS = 4_096
 """Deltas of one conversation that may wait in this process."""
 
 
-class LossyFeed(Protocol):
-    """Who is shown it."""
+class LiveFeed(Protocol):
+    """A receiver of live output."""
 
     @property
     def shows_progress(self) -> bool:
-        """Whether it wants to know of running tools."""
+        """Whether it receives the progress of tool calls."""
         ...
 
-    def take(self, lossy: Delta | CallProgress) -> None:
-        """Show a piece of a message, or what a running tool does."""
+    def take(self, live: Delta | CallProgress) -> None:
+        """Receive a piece of a message, or the progress of a tool call."""
+        ...
+
+    def require_resync(self, reason: str) -> None:
+        """Make the client read the conversation again."""
         ...
 
 
 @dataclass(eq=False)
-class LossyChannel:
-    """The core subjects of one conversation: deltas, and running output when somebody wants it."""
+class LiveChannel:
+    """The core subscriptions of one conversation: deltas, and progress while a feed shows it."""
 
     bus: Bus
     tenant: str
     conversation_id: str
-    feeds: set[LossyFeed] = field(default_factory=set[LossyFeed])
+    feeds: set[LiveFeed] = field(default_factory=set[LiveFeed])
     _open: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
-    # Opening and closing wait for the server; two at once would subscribe twice.
+    # Subscribing waits for the server: two concurrent updates would subscribe twice.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -49,14 +53,14 @@ class LossyChannel:
         """Tenant and conversation."""
         return self.tenant, self.conversation_id
 
-    async def listen(self) -> None:
-        """Subscribe to what the feeds want now, and to nothing else."""
+    async def update(self) -> None:
+        """Subscribe to the subjects that the feeds need, and unsubscribe from the others."""
         async with self._turn:
-            await self._keep(bool(self.feeds), subjects.delta(*self.key), self._delta)
+            await self._subscribe(bool(self.feeds), subjects.delta(*self.key), self._delta)
             wanted = any(feed.shows_progress for feed in self.feeds)
-            await self._keep(wanted, subjects.tool_progress(*self.key), self._progress)
+            await self._subscribe(wanted, subjects.tool_progress(*self.key), self._progress)
 
-    async def _keep(self, wanted: bool, subject: str, received: Callable[[Message], Any]) -> None:
+    async def _subscribe(self, wanted: bool, subject: str, received: Callable[[Message], Any]) -> None:
         if wanted and subject not in self._open:
             self._open[subject] = await self.bus.subscribe(
                 subject, received, pending_messages=PENDING_DELTAS, pending_bytes=4 * 1024 * 1024
@@ -76,3 +80,32 @@ class LossyChannel:
             for feed in tuple(self.feeds):
                 if feed.shows_progress:
                     feed.take(progress)
+
+
+class LiveChannels:
+    """The channels of all open conversations: one for each, however many feeds it has."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._channels: dict[tuple[str, str], LiveChannel] = {}
+
+    async def join(self, tenant: str, conversation_id: str, feed: LiveFeed) -> LiveChannel:
+        """Add a feed to the channel of a conversation, and return the channel."""
+        channel = self._channels.setdefault(
+            (tenant, conversation_id), LiveChannel(self._bus, tenant, conversation_id)
+        )
+        channel.feeds.add(feed)
+        await channel.update()
+        return channel
+
+    def feeds(self, tenant: str, conversation_id: str) -> tuple[LiveFeed, ...]:
+        """Return the feeds of a conversation."""
+        channel = self._channels.get((tenant, conversation_id))
+        return () if channel is None else tuple(channel.feeds)
+
+    async def leave(self, channel: LiveChannel, feed: LiveFeed) -> None:
+        """Remove a feed from a channel. The last feed ends the channel's subscriptions."""
+        channel.feeds.discard(feed)
+        if not channel.feeds and self._channels.get(channel.key) is channel:
+            del self._channels[channel.key]
+        await channel.update()

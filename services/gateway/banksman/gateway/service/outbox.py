@@ -1,4 +1,4 @@
-"""What waits to be sent to one client: bounded, deltas merged while they wait."""
+"""The frames that wait to be sent to one client: bounded, with waiting deltas merged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_BYTES = 4 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class _Delta:
-    """A piece of text that further pieces may join while it waits."""
+    """A waiting piece of text, to which the pieces after it are appended."""
 
     key: tuple[str, ...]
     frame: dict[str, Any]
     size: int
 
-    def joins(self, key: tuple[str, ...], data: dict[str, Any]) -> bool:
-        """Whether a piece follows this one without a gap."""
+    def is_continued_by(self, key: tuple[str, ...], data: dict[str, Any]) -> bool:
+        """Return whether a piece follows this one without a gap."""
         mine = self.frame["data"]
         return self.key == key and (
             "offset" not in mine or mine["offset"] + len(mine["text"]) == data["offset"]
@@ -32,7 +32,8 @@ class _Delta:
 class Outbox:
     """A queue of frames, from many subscriptions to one writer.
 
-    At 512 frames or 4 MiB it overflows: from then on it takes nothing, and `overflowed` is set.
+    At 512 frames or 4 MiB it overflows: `overflowed` is set, and further frames are dropped. The client then
+    reconnects and resumes from the last event that it has.
     """
 
     def __init__(self, *, max_frames: int = MAX_FRAMES, max_bytes: int = MAX_BYTES) -> None:
@@ -49,15 +50,15 @@ class Outbox:
         self._add(frame, len(frame))
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
-        """Queue a piece of text, `frame["data"]["text"]`; it joins the last waiting one of its key.
+        """Queue a piece of text, `frame["data"]["text"]`; append it to the last waiting piece of its key.
 
-        A piece whose data has an `offset` joins only what it follows without a gap.
+        A piece whose data has an `offset` is appended only if it follows that piece without a gap.
         """
         data = frame["data"]
         size = len(data["text"])
         for waiting in reversed(self._waiting):
             if isinstance(waiting, _Delta) and waiting.key == key:
-                if waiting.joins(key, data):
+                if waiting.is_continued_by(key, data):
                     waiting.frame["data"]["text"] += data["text"]
                     waiting.size += size
                     self._grow(size)
@@ -72,7 +73,7 @@ class Outbox:
             await self._emptied.wait()
 
     async def next(self) -> str:
-        """Wait for the frame to send next."""
+        """Wait for the next frame, remove it and return it."""
         while not self._waiting:
             self._filled.clear()
             await self._filled.wait()
@@ -86,7 +87,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no frame waits."""
         return not self._waiting
 
     def _add(self, entry: str | _Delta, size: int) -> None:

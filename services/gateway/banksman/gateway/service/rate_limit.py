@@ -1,4 +1,4 @@
-"""Rates: token buckets."""
+"""Rate limits: token buckets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Bucket:
-    """`rate` a second, and `burst` at once after a pause."""
+class TokenBucket:
+    """Allows `rate` actions a second, and `burst` at once after a pause."""
 
     rate: float
     burst: float
@@ -19,7 +19,7 @@ class Bucket:
         self._level = self.burst
 
     def take(self) -> bool:
-        """Take one; False when there is none."""
+        """Take one token; return False if the bucket is empty."""
         now = time.monotonic()
         self._level = min(self.burst, self._level + (now - self._at) * self.rate)
         self._at = now
@@ -30,5 +30,5 @@ class Bucket:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until there is one."""
+        """Seconds until the bucket holds a token."""
         return max(0.0, (1 - self._level) / self.rate)

@@ -1,4 +1,4 @@
-"""What a run is started with: assistant, conversation and request, the later one winning. Pure."""
+"""Resolve the settings of a run from assistant, conversation and request; the later one wins. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def resolve(
     variables: JsonObject,
     default_model: str | None,
 ) -> RunSettings:
-    """The settings of one run.
+    """Return the settings of one run.
 
     Raises:
-        BadInput: no model is named anywhere, or its name has no provider.
+        BadInput: No model is set anywhere, or its name has no known provider.
     """
     layers = (overrides, conversation)
     iterations = next((layer.max_iterations for layer in layers if layer.max_iterations), None)
@@ -52,10 +52,10 @@ def resolve(
 
 
 def model_name(name: str | None) -> str:
-    """A model's full name, `provider:model`; `demo` alone stands for the demo model.
+    """Return the full name of a model, `provider:model`; `demo` alone stands for the demo model.
 
     Raises:
-        BadInput: there is no name, or it has no provider that we know.
+        BadInput: The name is missing, or has no known provider.
     """
     if name is None:
         raise BadInput(
@@ -70,5 +70,5 @@ def model_name(name: str | None) -> str:
 
 
 def protocol(wanted: str) -> ToolProtocol:
-    """How the model writes calls; every provider that we have can write them natively."""
+    """Return the format in which the model writes calls. Every provider supports `native`."""
     return "json_text" if wanted == "json_text" else "native"

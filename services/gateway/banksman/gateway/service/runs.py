@@ -1,11 +1,10 @@
-"""Runs as they are asked for by id: where they stand, and how they ended."""
+"""Read runs by their ids: status, outcome, results of calls."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,12 +15,13 @@ from banksman.bus.log import StoredCommit
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound
-from banksman.contracts.events import RunFinished, ToolCallCompleted
+from banksman.contracts.events import ApprovalRequested, RunFinished, ToolCallCompleted
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import RunWork, StartRun
+from banksman.gateway.service.conversation_view import RunView
 from banksman.gateway.service.conversations import Conversations
-from banksman.gateway.service.views import RunView, Views
+from banksman.gateway.service.views import Views
 
 WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(datetime)
@@ -29,32 +29,13 @@ TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run, and its outcome when it has one."""
+    """A run, and its outcome if it has ended."""
 
     conversation_id: str
     view: RunView
     outcome: RunFinished | None
-    questions: tuple[dict[str, Any], ...] = ()
-    """Its open approvals."""
-
-    def shown(self) -> dict[str, Any]:
-        """The run as HTTP clients see it."""
-        view = self.view
-        body: dict[str, Any] = {
-            "run_id": view.run_id,
-            "conversation_id": self.conversation_id,
-            "message_id": view.message_id,
-            "status": view.status,
-            "model": view.model,
-            "iterations": view.iteration,
-            "asked_at": view.asked_at,
-            "started_at": view.started_at,
-            "finished_at": view.finished_at,
-            "pending_approvals": self.questions,
-        }
-        if self.outcome is not None:
-            body |= self.outcome.model_dump(mode="json", exclude={"type"})
-        return body
+    approvals: tuple[ApprovalRequested, ...] = ()
+    """Its open approval requests."""
 
 
 class Runs:
@@ -67,35 +48,35 @@ class Runs:
         self._conversations = conversations
 
     async def get(self, tenant: str, run_id: str) -> FoundRun:
-        """A run and its outcome.
+        """Return a run with its outcome.
 
         Raises:
-            BadInput: the id has not the form of a run's.
-            NotFound: this tenant has no such run.
+            BadInput: The id is not a run id.
+            NotFound: This tenant has no such run.
         """
         conversation_id = await self._conversation(tenant, run_id)
         run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
-            run = await self._waiting(tenant, conversation_id, run_id)
+            run = await self._queued(tenant, conversation_id, run_id)
         if run is None:
-            # It may have left the queue for the log in between.
+            # An agent may have moved it from the queue to the log between the two reads.
             run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
             raise NotFound("run", run_id)
         return await self._found(tenant, conversation_id, run)
 
     async def of_conversation(self, tenant: str, conversation_id: str) -> list[FoundRun]:
-        """The runs of a conversation, in the order they were asked for, without their outcomes.
+        """Return the runs of a conversation in the order of their requests, without their outcomes.
 
         Raises:
-            NotFound: this tenant has no such conversation.
+            NotFound: This tenant has no such conversation.
         """
         await self._conversations.get(tenant, conversation_id)
         view = await self._views.read(tenant, conversation_id)
         return [FoundRun(conversation_id, replace(run), None) for run in view.runs.values()]
 
     async def wait(self, tenant: str, run_id: str, timeout_s: float) -> FoundRun:
-        """A run when it has ended, or as it stands after `timeout_s`."""
+        """Wait up to `timeout_s` for a run to end, and return it."""
         conversation_id = await self._conversation(tenant, run_id)
         view = await self._views.read(tenant, conversation_id)
         ended = asyncio.Event()
@@ -120,10 +101,10 @@ class Runs:
         return await self.get(tenant, run_id)
 
     async def result(self, tenant: str, run_id: str, tool_call_id: str) -> ToolResult:
-        """The result of a call.
+        """Return the result of a tool call.
 
         Raises:
-            NotFound: this run has no such call, or it has no result yet.
+            NotFound: This run has no such call, or the call has no result yet.
         """
         conversation_id = await self._conversation(tenant, run_id)
         view = await self._views.read(tenant, conversation_id)
@@ -146,8 +127,8 @@ class Runs:
             raise NotFound("run", run_id) from error
         return conversation_id
 
-    async def _waiting(self, tenant: str, conversation_id: str, run_id: str) -> RunView | None:
-        """A run whose start is stored and not taken up yet."""
+    async def _queued(self, tenant: str, conversation_id: str, run_id: str) -> RunView | None:
+        """Return a run whose start is stored and that no agent has claimed yet."""
         subject, after = subjects.run_work(tenant, conversation_id), 0
         while message := await jetstream.next_message(self._bus, RUNS, subject, after=after):
             after = message.stream_seq
@@ -161,20 +142,18 @@ class Runs:
                 return RunView(run_id, "queued", asked_at, message_id=work.message_id, model=model)
         return None
 
-    async def _found(self, tenant: str, conversation_id: str, waiting: RunView) -> FoundRun:
+    async def _found(self, tenant: str, conversation_id: str, queued: RunView) -> FoundRun:
         view = await self._views.read(tenant, conversation_id)
-        # A copy: the view goes on while the outcome is read, and must not say more than it.
-        run = replace(view.runs.get(waiting.run_id, waiting))
-        questions = tuple(
-            question.asked.model_dump(mode="json", exclude={"type"})
-            for question in view.questions.values()
-            if question.run_id == run.run_id
+        # A snapshot: other readers update the view while the outcome is read, and both must be of one moment.
+        run = replace(view.runs.get(queued.run_id, queued))
+        approvals = tuple(
+            approval.requested for approval in view.approvals.values() if approval.run_id == run.run_id
         )
         outcome: RunFinished | None = None
         if run.finished_in:
             stored = await self._views.commit(tenant, conversation_id, run.finished_in)
             outcome = _outcome(stored, run.run_id) if stored else None
-        return FoundRun(conversation_id, run, outcome, questions)
+        return FoundRun(conversation_id, run, outcome, approvals)
 
 
 def _outcome(stored: StoredCommit, run_id: str) -> RunFinished | None:

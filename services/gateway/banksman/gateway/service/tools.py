@@ -1,4 +1,4 @@
-"""The tools that a tenant's models may call, as prompts and approvals need to know them."""
+"""The tools that a tenant's models may call, for enhanced prompts and for checks of edited arguments."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from banksman.runs.placement import Placements
 
 
 class Tools:
-    """The runners' tools, and those that tool servers registered."""
+    """The built-in workspace tools, and the tools that tool servers registered."""
 
     def __init__(self, bus: Bus) -> None:
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
 
-    async def offered(self, tenant: str) -> tuple[ToolDefinition, ...]:
-        """All tools of a tenant; the runners' come first and keep their names."""
-        return self._with_workspace(await self._visible(tenant))
+    async def registered(self, tenant: str) -> tuple[ToolDefinition, ...]:
+        """Return all tools of a tenant. A workspace tool wins over a registered one of the same name."""
+        return _with_workspace_tools(await self._visible(tenant))
 
-    async def callable_now(self, tenant: str, placements: Placements) -> tuple[ToolDefinition, ...]:
-        """Those of them that a run would be offered: the registered ones only while their server is there."""
+    async def available(self, tenant: str, placements: Placements) -> tuple[ToolDefinition, ...]:
+        """Return the tools that a run would be offered now: registered ones only while a server is alive."""
         served = [one for one in await self._visible(tenant) if _is_served(one, placements)]
-        return self._with_workspace(served)
+        return _with_workspace_tools(served)
 
     async def _visible(self, tenant: str) -> tuple[ToolRegistration, ...]:
         return visible_to(tenant, [entry.value async for entry in self._bucket.entries()])
 
-    def _with_workspace(self, registered: Iterable[ToolRegistration]) -> tuple[ToolDefinition, ...]:
-        found = {tool.name: tool for tool in WORKSPACE_TOOLS}
-        for one in registered:
-            found.setdefault(one.definition.name, one.definition)
-        return tuple(found.values())
+
+def _with_workspace_tools(registered: Iterable[ToolRegistration]) -> tuple[ToolDefinition, ...]:
+    found = {tool.name: tool for tool in WORKSPACE_TOOLS}
+    for one in registered:
+        found.setdefault(one.definition.name, one.definition)
+    return tuple(found.values())
 
 
 def _is_served(one: ToolRegistration, placements: Placements) -> bool:

@@ -1,4 +1,4 @@
-"""Workflows, as the service that runs them tells of them."""
+"""A client of the workflows service: list workflows and check the parameters of a start."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Workflows:
-    """The registered workflows. Every method raises `Unavailable` when their service does not answer."""
+    """The registered workflows. Every method raises `Unavailable` if their service does not respond."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     async def list(self) -> tuple[WorkflowDefinition, ...]:
-        """All of them, by name."""
-        return (await self._ask("list", None, WorkflowList)).workflows
+        """Return all workflows, sorted by name."""
+        return (await self._request("list", None, WorkflowList)).workflows
 
     async def categories(self) -> tuple[WorkflowCategory, ...]:
-        """All of them, grouped for a selector."""
-        return (await self._ask("categories", None, WorkflowCategories)).categories
+        """Return all workflows, grouped by category."""
+        return (await self._request("categories", None, WorkflowCategories)).categories
 
     async def get(self, name: str) -> WorkflowDefinition:
-        """One of them.
+        """Return one workflow.
 
         Raises:
-            RemoteError: `not_found`: none has that name.
+            RemoteError: With code `not_found` if no workflow has that name.
         """
-        return await self._ask("get", WorkflowName(name=name), WorkflowDefinition)
+        return await self._request("get", WorkflowName(name=name), WorkflowDefinition)
 
     async def check(self, request: WorkflowStart) -> WorkflowChecked:
-        """Whether a start fits the workflow's form.
+        """Check the parameters of a start against the workflow's form, and return them with its defaults.
 
         Raises:
-            BadInput: naming the parameter that does not fit.
-            RemoteError: `not_found`: none has that name.
+            BadInput: A parameter does not fit; the error names it.
+            RemoteError: With code `not_found` if no workflow has that name.
         """
-        asked = CheckWorkflow(workflow=request.workflow, parameters=request.parameters)
+        check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters)
         try:
-            return await self._ask("start", asked, WorkflowChecked)
+            return await self._request("start", check, WorkflowChecked)
         except RemoteError as error:
             details = error.frame.details or {}
             if "field" in details:
@@ -68,19 +68,19 @@ class Workflows:
                 raise BadInput(field, None, str(details.get("expected"))) from error
             raise
 
-    async def _ask(self, action: str, request: BaseModel | None, reply: type[M]) -> M:
+    async def _request(self, action: str, request: BaseModel | None, reply: type[M]) -> M:
         payload = request.model_dump_json().encode() if request else b"{}"
         data = answer(await self._bus.request(subjects.workflow_api(action), payload, TIMEOUT_S))
         try:
             return reply.model_validate_json(data)
         except ValidationError as error:
-            raise Unavailable(f"the workflows service gave no readable answer to {action!r}") from error
+            raise Unavailable(f"the workflows service sent an unreadable reply to {action!r}") from error
 
 
 def start_of(
     checked: WorkflowChecked, request: WorkflowStart, caller: Caller, ids: Mapping[str, str]
 ) -> StartWorkflow:
-    """The message that starts a run under the ids of its request."""
+    """Build the work message that starts a workflow run under the ids of its request."""
     return StartWorkflow(
         tenant=caller.tenant,
         workflow=checked.workflow.name,

@@ -1,4 +1,4 @@
-"""All websockets of a process: who is let in, and how they all end."""
+"""All websockets of a process: authentication at the upgrade, and draining."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from starlette.websockets import WebSocket
 
 from banksman.contracts.errors import ErrorCode, Unauthorized
 from banksman.contracts.frames import SUBPROTOCOL, Draining
-from banksman.gateway.service.auth import Caller, Tickets, bearer
-from banksman.gateway.websocket.connection import RESTART, UNSUPPORTED_PROTOCOL, Connection, Terms
+from banksman.gateway.service.auth import Caller, bearer
+from banksman.gateway.websocket.connection import (
+    RESTART,
+    UNSUPPORTED_PROTOCOL,
+    Connection,
+    ConnectionContext,
+)
 
 DRAIN_S = 5.0
-"""Seconds that websockets may take to close; each gives its client two, and two more for its last frames."""
+"""Seconds that websockets may take to close: each gives its last frames two, and the close frame two more."""
 
 
 @dataclass
-class Sockets:
-    """The websockets that are open."""
+class Connections:
+    """The open websockets."""
 
-    terms: Terms
-    tickets: Tickets
+    context: ConnectionContext
     open: set[Connection] = field(default_factory=lambda: set[Connection]())
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -31,10 +35,10 @@ class Sockets:
         self._idle.set()
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve one connection until it ends."""
+        """Serve one websocket until it closes."""
         offered = websocket.scope.get("subprotocols", [])
         try:
-            caller = await self._at_upgrade(websocket)
+            caller = await self._upgrade_caller(websocket)
         except Unauthorized as error:
             await _deny(websocket, str(error))
             return
@@ -43,7 +47,7 @@ class Sockets:
         if offered and chosen is None:
             await websocket.close(UNSUPPORTED_PROTOCOL, f"this server speaks {SUBPROTOCOL}")
             return
-        connection = Connection(self.terms, websocket, caller)
+        connection = Connection(self.context, websocket, caller)
         self.open.add(connection)
         self._idle.clear()
         try:
@@ -53,18 +57,19 @@ class Sockets:
             if not self.open:
                 self._idle.set()
 
-    async def _at_upgrade(self, websocket: WebSocket) -> Caller | None:
-        """Who shows a key or a ticket with the request; None when nobody does."""
+    async def _upgrade_caller(self, websocket: WebSocket) -> Caller | None:
+        """Return the caller whose ticket or token came with the upgrade; None if it came with neither."""
+        gateway = self.context.gateway
         ticket = websocket.query_params.get("ticket")
         if ticket is not None:
-            return await self.tickets.redeem(ticket)
+            return await gateway.tickets.redeem(ticket)
         token = bearer(websocket.headers.get("authorization"))
-        return None if token is None else self.terms.keys.caller(token)
+        return None if token is None else gateway.keys.caller(token)
 
     async def drain(self, reconnect_after_s: float) -> None:
-        """Tell every client to reconnect elsewhere, and close; who does not end is left to the server."""
+        """Send `server.draining` to every client and close; leave what is open after 5 s to the server."""
         for number, connection in enumerate(tuple(self.open)):
-            # Spread over as long again, so that not all come at once.
+            # Spread the reconnects over another `reconnect_after_s`, so that they do not arrive at once.
             spread = reconnect_after_s * (1 + number / max(1, len(self.open)))
             connection.send(Draining(reconnect_after_s=round(spread, 2)))
             connection.end(RESTART, "the server is restarting")

@@ -1,4 +1,4 @@
-"""Reading what clients send over the websocket."""
+"""Parse the frames that clients send over the websocket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from banksman.contracts.frames import CLIENT_FRAME, ClientFrame, ErrorFrame, err
 from banksman.contracts.wire import JsonValue, parse_as, strict_json
 
 SHORT_CHARS = 16 * 1024
-"""Of a frame that is refused for coming too soon, and yet looked into."""
+"""Size up to which the id of a rate-limited frame is read."""
 
 KNOWN_TYPES = frozenset(
     kind
@@ -21,7 +21,7 @@ KNOWN_TYPES = frozenset(
 
 
 class FrameRefused(Exception):
-    """A frame that cannot be read, and what its sender is told."""
+    """A client's frame is invalid; `frame` is the error frame to send."""
 
     def __init__(self, frame: ErrorFrame) -> None:
         self.frame = frame
@@ -29,10 +29,10 @@ class FrameRefused(Exception):
 
 
 def parse_frame(text: str) -> ClientFrame:
-    """Read a client's frame.
+    """Parse a client's frame.
 
     Raises:
-        FrameRefused: it is no JSON object, of an unknown type, or has a bad field.
+        FrameRefused: It is not a JSON object, has an unknown type or has a bad field.
     """
     reply_to: str | None = None
     try:
@@ -48,11 +48,11 @@ def parse_frame(text: str) -> ClientFrame:
             raise FrameRefused(ErrorFrame(reply_to=reply_to, code=ErrorCode.UNKNOWN_TYPE, message=message))
         return parse_as(CLIENT_FRAME, text, what="frame")
     except BadInput as error:
-        raise FrameRefused(error_frame(_plain(error), reply_to)) from error
+        raise FrameRefused(error_frame(_without_type(error), reply_to)) from error
 
 
 def id_in(text: str) -> str | None:
-    """The id of a frame that is not worth reading, so that its sender knows which one was refused."""
+    """Return the id of a rate-limited frame, for its error frame; None if it has none or is too long."""
     if len(text) > SHORT_CHARS:
         return None
     try:
@@ -67,8 +67,8 @@ def _id_of(value: dict[str, JsonValue]) -> str | None:
     return found if isinstance(found, str) and len(found) <= 128 else None
 
 
-def _plain(error: BadInput) -> BadInput:
-    """The same without the frame's type, which pydantic puts before the field's name."""
+def _without_type(error: BadInput) -> BadInput:
+    """Remove the frame's type from the field's name, where pydantic puts it for a discriminated union."""
     for kind in KNOWN_TYPES:
         if error.field.startswith(f"{kind}."):
             return BadInput(error.field.removeprefix(f"{kind}."), error.value, error.expected)

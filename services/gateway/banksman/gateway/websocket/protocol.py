@@ -1,4 +1,4 @@
-"""uvicorn's websocket, with the two endings that it leaves to chance."""
+"""uvicorn's websocket protocol, with a close that cannot hang on a client that does not read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 ABORT_S = 15.0
-"""Seconds after a close frame until a peer that reads nothing is cut off."""
+"""Seconds after the close frame until the connection to a client that reads nothing is aborted."""
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
-    """Lets a close frame pass though the peer does not read, and cuts such a peer off in the end."""
+    """Sends a close frame although the client does not read, and aborts the connection after 15 seconds."""
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send; a close does not wait for room in the transport's buffer."""
+        """Send a message; a close does not wait for room in the transport's buffer."""
         if message["type"] == "websocket.close":
             self.writable.set()
             self.loop.call_later(ABORT_S, self.transport.abort)

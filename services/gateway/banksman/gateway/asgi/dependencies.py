@@ -1,0 +1,78 @@
+"""Dependencies of endpoints: the service, the authenticated caller, the idempotency key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Header, Request, Security
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+
+from banksman.contracts.ids import new_id
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.gateway import Gateway
+
+BEARER = HTTPBearer(
+    scheme_name="bearer", description="An API key. A gateway in keyless mode needs none.", auto_error=False
+)
+API_KEY = APIKeyHeader(
+    name="x-api-key",
+    scheme_name="x-api-key",
+    description="An API key, as Anthropic's clients send it.",
+    auto_error=False,
+)
+
+
+async def gateway_of(request: Request) -> Gateway:
+    """Return the service of the application."""
+    return request.app.state.gateway
+
+
+ServiceDep = Annotated[Gateway, Depends(gateway_of)]
+
+
+async def context_caller(
+    gateway: ServiceDep, bearer: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+) -> Caller:
+    """Return the caller of a context endpoint.
+
+    Raises:
+        Unauthorized: The key is missing, unknown or expired.
+        Forbidden: The key does not open the context endpoints.
+    """
+    caller = gateway.keys.caller(_token(bearer))
+    caller.check("context")
+    return caller
+
+
+async def passthrough_caller(
+    gateway: ServiceDep,
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
+    api_key: Annotated[str | None, Security(API_KEY)],
+) -> Caller:
+    """Return the caller of a passthrough endpoint.
+
+    Raises:
+        Unauthorized: The key is missing, unknown or expired.
+        Forbidden: The key does not open the passthrough endpoints.
+    """
+    caller = gateway.keys.caller(_token(bearer) or api_key)
+    caller.check("passthrough")
+    return caller
+
+
+def _token(bearer: HTTPAuthorizationCredentials | None) -> str | None:
+    return bearer.credentials.strip() or None if bearer else None
+
+
+async def request_id(
+    idempotency_key: Annotated[
+        str,
+        Header(description="Identifies the request for 24 hours: a repeat returns the first result."),
+    ] = "",
+) -> str:
+    """Return the first 128 characters of the `Idempotency-Key` header; a new id without it."""
+    return idempotency_key[:128] or new_id("http-")
+
+
+CallerDep = Annotated[Caller, Depends(context_caller)]
+RequestId = Annotated[str, Depends(request_id)]

@@ -1,0 +1,67 @@
+"""Open approval requests, and decisions on them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.frames import ApprovalDecision
+from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.http.models import (
+    ApprovalPage,
+    DecisionBody,
+    ErrorBody,
+    ErrorDetail,
+    LateDecision,
+    PendingApproval,
+    Resolution,
+)
+from banksman.gateway.http.routing import router
+from banksman.gateway.http.strict_json import StrictBody
+
+routes = router("approvals")
+
+
+@routes.get("/context/approvals")
+async def list_approvals(
+    gateway: ServiceDep,
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    after: Annotated[int, Query(ge=0, le=2**63 - 2)] = 0,
+) -> ApprovalPage:
+    """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
+    pending = await gateway.approvals.pending(caller.tenant, limit=limit, after=after)
+    items = tuple(PendingApproval.model_validate(request.model_dump()) for _, request in pending)
+    return ApprovalPage(items=items, next=pending[-1][0] if len(pending) == limit else None)
+
+
+@routes.post(
+    "/context/approvals/{approval_id}",
+    response_model=LateDecision | Resolution,
+    response_model_exclude_none=True,
+    responses={
+        200: {"model": Resolution, "description": "The submitted decision counts"},
+        409: {
+            "model": LateDecision | ErrorBody,
+            "description": "An earlier decision counts, or the request has expired",
+        },
+    },
+)
+async def decide_approval(
+    approval_id: str,
+    body: StrictBody[DecisionBody],
+    response: Response,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+) -> Resolution:
+    """Decide an approval request. The first decision counts; later ones get 409 with that decision."""
+    frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
+    ack = await gateway.requests.handle(caller, frame)
+    if not ack.already_resolved:
+        return Resolution.of(ack)
+    response.status_code = 409
+    message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
+    return LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))

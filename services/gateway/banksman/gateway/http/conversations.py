@@ -1,0 +1,110 @@
+"""Conversations and their events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from pydantic_core import to_json
+
+from banksman.contracts.assistants import ConversationRecord
+from banksman.contracts.frames import DETAILS, ConversationCreate, Detail, detail_of
+from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.http.models import Conversation, ConversationPage, EventPage, NewConversation, Rename
+from banksman.gateway.http.routing import router
+from banksman.gateway.http.strict_json import StrictBody
+from banksman.gateway.service.event_frames import encoded_event, subscribed
+
+MAX_EVENTS = 1_000
+
+routes = router("conversations")
+
+
+@routes.post("/context/conversations", status_code=201)
+async def create_conversation(
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+    body: StrictBody[NewConversation] = NewConversation(),  # noqa: B008  # frozen
+) -> ConversationRecord:
+    """Create a conversation."""
+    ack = await gateway.requests.handle(caller, creation(request_id, body))
+    return await gateway.conversations.get(caller.tenant, ack.conversation_id or "")
+
+
+@routes.get("/context/conversations")
+async def list_conversations(
+    gateway: ServiceDep,
+    caller: CallerDep,
+    q: str = "",
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> ConversationPage:
+    """List conversations, newest first; with `q`, those whose title contains it or whose id it is."""
+    page = await gateway.conversations.list(caller.tenant, query=q, cursor=cursor, limit=limit)
+    return ConversationPage(items=tuple(page.items), next=page.next)
+
+
+@routes.get("/context/conversations/{conversation_id}")
+async def read_conversation(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> Conversation:
+    """Read a conversation, its open run and its open approval requests."""
+    record = await gateway.conversations.current(caller.tenant, conversation_id)
+    view = await gateway.views.read(caller.tenant, conversation_id)
+    head = subscribed(conversation_id, view).model_dump(exclude={"type", "reply_to"})
+    return Conversation.model_validate({**head, **record.model_dump()})
+
+
+@routes.patch("/context/conversations/{conversation_id}")
+async def rename_conversation(
+    conversation_id: str, body: StrictBody[Rename], gateway: ServiceDep, caller: CallerDep
+) -> ConversationRecord:
+    """Rename a conversation."""
+    await gateway.requests.rename(caller, conversation_id, body.title)
+    return await gateway.conversations.current(caller.tenant, conversation_id)
+
+
+@routes.delete("/context/conversations/{conversation_id}", status_code=204, response_class=Response)
+async def delete_conversation(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
+    """Delete a conversation, and end its open runs."""
+    await gateway.requests.delete(caller, conversation_id)
+
+
+@routes.get("/context/conversations/{conversation_id}/events", response_model=EventPage)
+async def list_events(
+    conversation_id: str,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    after_seq: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
+    detail: Detail = "full",
+) -> Response:
+    """List the stored events after `after_seq`, as the frames that the websocket sends."""
+    await gateway.conversations.get(caller.tenant, conversation_id)
+    page = await gateway.views.events(caller.tenant, conversation_id, after_seq=after_seq)
+    frames: list[bytes] = []
+    last, more = after_seq, False
+    for event in page.events:
+        if DETAILS.index(detail_of(event)) > DETAILS.index(detail):
+            continue
+        if len(frames) == limit:
+            more = True
+            break
+        frames.append(encoded_event(event, conversation_id, page.log_epoch, last).encode())
+        last = event.seq
+    head = to_json(
+        {
+            "head_seq": page.head_seq,
+            "oldest_seq": page.oldest_seq,
+            "log_epoch": page.log_epoch,
+            "next": last if more else None,
+        }
+    )
+    # The frames are JSON already: validating up to 1,000 of them again would cost more than making them.
+    content = b'{"items":[' + b",".join(frames) + b"]," + head[1:]
+    return Response(content, media_type="application/json")
+
+
+def creation(request_id: str, body: NewConversation) -> ConversationCreate:
+    """Return the frame that creates a conversation."""
+    fields = {name: getattr(body, name) for name in NewConversation.model_fields}
+    return ConversationCreate(type="conversation.create", id=request_id, **fields)

@@ -1,0 +1,310 @@
+"""The bodies of requests and responses. OpenAPI is generated from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+
+from pydantic import Field
+
+from banksman.contracts.assistants import ConversationRecord, ConversationSettings, RunOverrides
+from banksman.contracts.events import (
+    ApprovalItem,
+    ApprovalOutcome,
+    ItemDecision,
+    Outcome,
+    Remember,
+    RunError,
+    RunStatus,
+    TrackedCall,
+)
+from banksman.contracts.frames import Ack
+from banksman.contracts.messages import Content, ToolProtocol, Usage
+from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
+from banksman.gateway.service.runs import FoundRun
+
+T = TypeVar("T")
+
+
+class NewConversation(Wire):
+    """A conversation to create."""
+
+    title: str = Field(default="", max_length=200)
+    assistant: Token = "default"
+    system_prompt_id: Token | None = None
+    model: str | None = Field(default=None, max_length=200)
+    settings: ConversationSettings = ConversationSettings()
+
+
+class Rename(Wire):
+    """The new title of a conversation."""
+
+    title: str = Field(max_length=200)
+
+
+class NewRun(Wire):
+    """A user message that starts a run."""
+
+    content: Content
+    mode: Literal["queue", "steer"] = "queue"
+    overrides: RunOverrides = RunOverrides()
+    variables: JsonObject = Field(default_factory=dict)
+    attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
+
+
+class NewChat(NewConversation):
+    """A user message that starts a run in a new conversation."""
+
+    content: Content
+    overrides: RunOverrides = RunOverrides()
+    variables: JsonObject = Field(default_factory=dict)
+
+
+class CancelBody(Wire):
+    """The reason for cancelling a run."""
+
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class DecisionBody(Wire):
+    """A decision on an approval request: one for every item, or `all`."""
+
+    decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
+    all: Literal["approve", "reject"] | None = None
+    remember: Remember | None = None
+
+
+class PromptBody(Wire):
+    """The content of a system prompt."""
+
+    name: str = Field(default="", max_length=200)
+    content: str = Field(max_length=256 * 1024)
+
+
+class NewPrompt(PromptBody):
+    """A system prompt to create."""
+
+    id: Token | None = None
+    """None for a generated id."""
+
+
+class NewWorkflowRun(Wire):
+    """The parameters of a workflow run."""
+
+    parameters: JsonObject = Field(default_factory=dict)
+    conversation_id: Token | None = None
+
+
+class ErrorDetail(Stored):
+    """Why a request failed."""
+
+    message: str
+    code: str
+    field: str | None = None
+    """The field of the request that is wrong; absent for other errors."""
+    type: str | None = None
+    """On paths under `/v1`: OpenAI's type of the error."""
+    param: str | None = None
+    """On paths under `/v1`: the same as `field`."""
+
+
+class ErrorBody(Stored):
+    """The body of an error response."""
+
+    error: ErrorDetail
+
+
+class Listing(Stored, Generic[T]):
+    """A list in one page."""
+
+    items: tuple[T, ...]
+    next: None = None
+
+
+class ConversationPage(Stored):
+    """A page of the list of conversations, newest first."""
+
+    items: tuple[ConversationRecord, ...]
+    next: str | None
+    """`cursor` of the next page; null at the end."""
+
+
+class RunApproval(Stored):
+    """An open approval request of a run."""
+
+    approval_id: Token
+    expires_at: Timestamp
+    items: tuple[ApprovalItem, ...]
+
+
+class ConversationApproval(RunApproval):
+    """An open approval request of a conversation."""
+
+    run_id: Token
+
+
+class PendingApproval(ConversationApproval):
+    """An open approval request of a tenant."""
+
+    conversation_id: Token
+
+
+class ApprovalPage(Stored):
+    """A page of the open approval requests, oldest first."""
+
+    items: tuple[PendingApproval, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+
+
+class ActiveRun(Stored):
+    """The open run of a conversation."""
+
+    run_id: Token
+    status: RunStatus
+
+
+class Conversation(ConversationRecord):
+    """A conversation with the head of its log."""
+
+    head_seq: int
+    """Number of the last event; 0 for none."""
+    oldest_seq: int
+    log_epoch: str
+    active_run: ActiveRun | None
+    pending_approvals: tuple[ConversationApproval, ...]
+
+
+class EventFrame(Stored):
+    """A stored event, as the websocket sends it. `/v1/schemas/ws.json` describes `data` for each type."""
+
+    type: str
+    seq: int
+    prev_seq: int
+    log_epoch: str
+    ts: Timestamp
+    conversation_id: str
+    run_id: str | None
+    iteration: int | None = None
+    data: JsonObject
+
+
+class EventPage(Stored):
+    """Stored events in order, and the head of the log."""
+
+    items: tuple[EventFrame, ...]
+    head_seq: int
+    oldest_seq: int
+    log_epoch: str
+    next: int | None
+    """`after_seq` of the next page; null at the end."""
+
+
+class AcceptedRequest(Stored):
+    """The ids of an accepted request."""
+
+    conversation_id: str
+    run_id: str
+
+    @classmethod
+    def of(cls, ack: Ack, **more: Any) -> Self:
+        """Return the body for an acknowledgement."""
+        return cls(**ack.model_dump(include=set(cls.model_fields), exclude_none=True), **more)
+
+
+class AcceptedRun(AcceptedRequest):
+    """The ids of a stored start."""
+
+    message_id: str
+    status: Literal["queued"] = "queued"
+
+
+class Resolution(AcceptedRequest):
+    """The decision that counts."""
+
+    resolved_by: str
+    already_resolved: bool
+    """Whether an earlier decision than the submitted one counts."""
+    outcome: ApprovalOutcome
+
+
+class LateDecision(Resolution):
+    """An earlier decision counts."""
+
+    error: ErrorDetail
+
+
+class Run(Stored):
+    """An open run."""
+
+    run_id: Token
+    conversation_id: Token
+    message_id: str | None
+    status: RunStatus | Outcome
+    model: str | None
+    iterations: int
+    asked_at: Timestamp
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+    pending_approvals: tuple[RunApproval, ...]
+
+
+class EndedRun(Run):
+    """A run with its outcome."""
+
+    content: str
+    service: str
+    tool_calls: tuple[TrackedCall, ...]
+    max_iterations_reached: bool
+    usage: Usage
+    error: RunError | None
+
+
+def run_body(found: FoundRun) -> Run:
+    """Return the body that shows a run: an `EndedRun` if its outcome is known."""
+    view, outcome = found.view, found.outcome
+    body: dict[str, Any] = {
+        "run_id": view.run_id,
+        "conversation_id": found.conversation_id,
+        "message_id": view.message_id,
+        "status": view.status,
+        "model": view.model,
+        "iterations": view.iteration,
+        "asked_at": view.asked_at,
+        "started_at": view.started_at,
+        "finished_at": view.finished_at,
+        "pending_approvals": [approval.model_dump() for approval in found.approvals],
+    }
+    return Run(**body) if outcome is None else EndedRun(**{**body, **dict(outcome)})
+
+
+class StoredFile(Stored):
+    """A file that was uploaded."""
+
+    path: str
+    size: int
+    """Bytes."""
+
+
+class IssuedTicket(Stored):
+    """A ticket that opens one websocket: `GET /ws?ticket=…`."""
+
+    ticket: str
+    expires_in_s: int
+
+
+class EnhancedPromptBody(Stored):
+    """A system prompt with tools and instructions."""
+
+    id: Token
+    name: str
+    content: str
+    base: str
+    """The rendered prompt alone."""
+    tools: tuple[str, ...]
+    dropped_tools: tuple[str, ...]
+    """Tools that did not fit, the first one dropped first."""
+    shortened: bool
+    """Whether descriptions were cut to fit."""
+    estimated_tokens: int
+    protocol: ToolProtocol
+    revision: int

@@ -1,0 +1,147 @@
+"""Runs: start, read, wait, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+
+from banksman.contracts.frames import ChatSend, Detail, RunCancel
+from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.asgi.streaming import Stream
+from banksman.gateway.http.conversations import creation
+from banksman.gateway.http.models import (
+    AcceptedRequest,
+    AcceptedRun,
+    CancelBody,
+    EndedRun,
+    Listing,
+    NewChat,
+    NewRun,
+    Run,
+    run_body,
+)
+from banksman.gateway.http.routing import router
+from banksman.gateway.http.run_stream import run_stream
+from banksman.gateway.http.strict_json import StrictBody
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.gateway import Gateway
+
+Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for the outcome.")]
+Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
+
+STARTED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": EndedRun,
+        "description": "The outcome, within `wait_s`; or with `Accept: text/event-stream` the run's events",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "headers": Location,
+    },
+    202: {"model": AcceptedRun | Run, "description": "The run is stored", "headers": Location},
+}
+"""The responses to a start."""
+
+routes = router("runs")
+
+
+@routes.post(
+    "/context/conversations/{conversation_id}/runs",
+    status_code=202,
+    response_model=AcceptedRun | EndedRun | Run,
+    responses=STARTED,
+)
+async def start_run(
+    conversation_id: str,
+    body: StrictBody[NewRun],
+    request: Request,
+    response: Response,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+    wait_s: Wait = 0,
+    detail: Detail = "final",
+) -> AcceptedRun | Run | Stream:
+    """Start a run. A client that disconnects from the event stream cancels the run that it started."""
+    frame = ChatSend(type="chat.send", id=request_id, conversation_id=conversation_id, **dict(body))
+    return await _start(gateway, caller, request, response, frame, wait_s, detail)
+
+
+@routes.post("/v1/chat", status_code=202, response_model=AcceptedRun | EndedRun | Run, responses=STARTED)
+async def chat(
+    body: StrictBody[NewChat],
+    request: Request,
+    response: Response,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+    wait_s: Wait = 0,
+    detail: Detail = "final",
+) -> AcceptedRun | Run | Stream:
+    """Start a run in a new conversation, as `POST /context/conversations/{conversation_id}/runs` does."""
+    created = await gateway.requests.handle(caller, creation(f"{request_id}:conversation"[-128:], body))
+    frame = ChatSend(
+        type="chat.send",
+        id=request_id,
+        conversation_id=created.conversation_id or "",
+        content=body.content,
+        overrides=body.overrides,
+        variables=body.variables,
+    )
+    return await _start(gateway, caller, request, response, frame, wait_s, detail)
+
+
+@routes.get("/context/conversations/{conversation_id}/runs")
+async def list_runs(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> Listing[Run]:
+    """List the runs of a conversation in the order of their requests, without their outcomes."""
+    found = await gateway.runs.of_conversation(caller.tenant, conversation_id)
+    return Listing[Run](items=tuple(run_body(run) for run in found))
+
+
+@routes.get("/context/runs/{run_id}", response_model=EndedRun | Run)
+async def read_run(run_id: str, gateway: ServiceDep, caller: CallerDep, wait_s: Wait = 0) -> Run:
+    """Read a run, once it has ended or after `wait_s`."""
+    if wait_s:
+        return run_body(await gateway.runs.wait(caller.tenant, run_id, wait_s))
+    return run_body(await gateway.runs.get(caller.tenant, run_id))
+
+
+@routes.post("/context/runs/{run_id}/cancel", status_code=202)
+async def cancel_run(
+    run_id: str,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+    body: StrictBody[CancelBody] = CancelBody(),  # noqa: B008  # frozen
+) -> AcceptedRequest:
+    """Cancel a run."""
+    await gateway.runs.get(caller.tenant, run_id)
+    frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
+    return AcceptedRequest.of(await gateway.requests.handle(caller, frame))
+
+
+async def _start(
+    gateway: Gateway,
+    caller: Caller,
+    request: Request,
+    response: Response,
+    frame: ChatSend,
+    wait_s: float,
+    detail: Detail,
+) -> AcceptedRun | Run | Stream:
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return await run_stream(gateway, caller, frame, detail)
+    accepted = AcceptedRun.of(await gateway.requests.handle(caller, frame))
+    return await outcome(gateway, caller, response, accepted, wait_s)
+
+
+async def outcome(
+    gateway: Gateway, caller: Caller, response: Response, accepted: AcceptedRun, wait_s: float
+) -> AcceptedRun | Run:
+    """Return the body for a started run: its ids, or after up to `wait_s` its outcome with status 200."""
+    response.headers["location"] = f"/context/runs/{accepted.run_id}"
+    if not wait_s:
+        return accepted
+    run = run_body(await gateway.runs.wait(caller.tenant, accepted.run_id, wait_s))
+    if isinstance(run, EndedRun):
+        response.status_code = 200
+    return run

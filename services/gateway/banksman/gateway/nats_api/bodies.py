@@ -1,0 +1,119 @@
+"""The bodies of requests over NATS: what body, subject and headers of a message say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from banksman.bus.control import Decode
+from banksman.bus.messages import Message
+from banksman.contracts import subjects
+from banksman.contracts.assistant_requests import AssistantUpdate, NewAssistant, parse_assistant
+from banksman.contracts.errors import BadInput
+from banksman.contracts.frames import (
+    ApprovalDecision,
+    ChatSend,
+    ConversationCreate,
+    RunCancel,
+    WorkflowStart,
+)
+from banksman.contracts.ids import conversation_of, new_id
+from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION, Replay
+from banksman.contracts.subjects import ANY
+from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
+from banksman.gateway.service.client_requests import Request
+
+OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One subject that takes a frame of the websocket."""
+
+    words: tuple[str, ...]
+    """The tokens of the subject after the tenant."""
+    frame: type[Request]
+    names: str | None = None
+    """The field that the subject's last token holds; None if the subject has no such token."""
+
+    @property
+    def subject(self) -> str:
+        """The subject that gateways subscribe to."""
+        return subjects.api(ANY, *self.words, *((ANY,) if self.names else ()))
+
+    @property
+    def title(self) -> str:
+        """The name of the subject in the AsyncAPI document."""
+        return " ".join(self.words)
+
+
+CREATE_CONVERSATION = Action(("conversation", "create"), ConversationCreate)
+SEND_MESSAGE = Action(("chat", "send"), ChatSend, "conversation_id")
+CANCEL_RUN = Action(("run", "cancel"), RunCancel, "conversation_id")
+DECIDE_APPROVAL = Action(("approval", "reply"), ApprovalDecision, "approval_id")
+START_WORKFLOW = Action(("workflow", "start"), WorkflowStart, "workflow")
+
+_ACTIONS: dict[Any, Action] = {
+    action.frame: action
+    for action in (CREATE_CONVERSATION, SEND_MESSAGE, CANCEL_RUN, DECIDE_APPROVAL, START_WORKFLOW)
+}
+
+
+def api_body(declared: Any) -> Decode:
+    """Return the decoder for the declared type of a handler's body.
+
+    A frame is not the body alone: the subject and the headers give some of its fields. An empty body is an
+    empty object.
+    """
+    if action := _ACTIONS.get(declared):
+        return lambda message: _frame(action, message)
+    if declared in (NewAssistant, AssistantUpdate):
+        return lambda message: _assistant(declared, message)
+    if declared is Replay:
+        return lambda message: parse(Replay, message.data or b"{}")
+    return _check_version
+
+
+def _frame(action: Action, message: Message) -> Request:
+    """Build the frame of a request from its body, subject and headers.
+
+    Raises:
+        BadInput: A field is wrong, or body and subject differ.
+    """
+    _check_version(message)
+    body = cast(dict[str, Any], parse_as(OBJECT, message.data or b"{}"))
+    kind = ".".join(action.words)
+    _agree(body, "type", kind)
+    body["id"] = message.headers.get(REQUEST_ID) or body.get("id") or new_id("nats-")
+    if action.names is not None:
+        token = message.subject.rpartition(".")[2]
+        _agree(body, action.names, token)
+    if action.frame is RunCancel:
+        in_subject = body.pop("conversation_id")
+        run_id = body.get("run_id")
+        if isinstance(run_id, str) and conversation_of(run_id) != in_subject:
+            raise BadInput("run_id", run_id, f"a run of conversation {in_subject}, which the subject names")
+    return parse(action.frame, body)
+
+
+def _assistant(declared: type[NewAssistant | AssistantUpdate], message: Message) -> Any:
+    _check_version(message)
+    return parse_assistant(declared, message.data or b"{}")
+
+
+def _agree(body: dict[str, Any], field: str, value: str) -> None:
+    if body.setdefault(field, value) != value:
+        raise BadInput(field, body[field], f"{value!r}, as in the subject, or nothing")
+
+
+def _check_version(message: Message) -> None:
+    """Check the version of the frames.
+
+    Raises:
+        BadInput: The version is not supported.
+    """
+    version = message.headers.get(SCHEMA_VERSION, str(WIRE_VERSION))
+    if version != str(WIRE_VERSION):
+        raise BadInput(SCHEMA_VERSION, version, f"version {WIRE_VERSION}")

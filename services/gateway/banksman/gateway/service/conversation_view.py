@@ -1,0 +1,166 @@
+"""The fold of one conversation's log, as far as clients need it: head, runs, open approval requests. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from banksman.bus.log import StoredCommit
+from banksman.contracts.events import (
+    ApprovalRequested,
+    ApprovalResolved,
+    CancelRequested,
+    ConversationUpdated,
+    Event,
+    InputRequested,
+    InputResolved,
+    IterationStarted,
+    Outcome,
+    RunFinished,
+    RunQueued,
+    RunStarted,
+    RunStatus,
+    ToolCallCompleted,
+    UnknownEvent,
+)
+
+
+@dataclass(slots=True)
+class RunView:
+    """The state of one run."""
+
+    run_id: str
+    status: RunStatus | Outcome
+    asked_at: datetime
+    asked_seq: int = 0
+    """Number of its first event; 0 while it has none."""
+    message_id: str | None = None
+    model: str | None = None
+    started_at: datetime | None = None
+    iteration: int = 0
+    finished_at: datetime | None = None
+    finished_in: int = 0
+    """Stream sequence of the commit with its `run.finished`; 0 while it is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApproval:
+    """An approval request without a decision."""
+
+    run_id: str
+    requested: ApprovalRequested
+
+
+@dataclass
+class ConversationView:
+    """The fold of one log."""
+
+    stream_seq: int = 0
+    log_epoch: str = ""
+    oldest_seq: int = 1
+    """Number of the oldest stored event."""
+    last_seq: int = 0
+    last_ts: datetime | None = None
+    title: str = ""
+    deleted: bool = False
+    runs: dict[str, RunView] = field(default_factory=dict[str, RunView])
+    approvals: dict[str, OpenApproval] = field(default_factory=dict[str, OpenApproval])
+    """Open approval requests by approval id."""
+    inputs: dict[str, str] = field(default_factory=dict[str, str])
+    """Open input requests, each with its run."""
+    outputs: dict[str, int] = field(default_factory=dict[str, int])
+    """Tool call to the stream sequence of the commit with its result."""
+    _last_seqs: list[int] = field(default_factory=list[int])
+    _stream_seqs: list[int] = field(default_factory=list[int])
+
+    @property
+    def open_run(self) -> RunView | None:
+        """The run that works or waits for a person; if there is none, the first queued run."""
+        open_runs = [run for run in self.runs.values() if not run.finished_in]
+        active = [run for run in open_runs if run.status != "queued" and run.started_at]
+        return next(iter(active or open_runs), None)
+
+    @property
+    def status(self) -> str:
+        """`idle`, or the status of the open run."""
+        run = self.open_run
+        return "idle" if run is None else run.status
+
+    def position(self, after_seq: int) -> int:
+        """Return the stream sequence of the last commit whose events all have numbers up to `after_seq`."""
+        index = bisect_right(self._last_seqs, after_seq)
+        return self._stream_seqs[index - 1] if index else 0
+
+    def apply(self, stored: StoredCommit) -> None:
+        """Fold the next commit."""
+        commit = stored.commit
+        if not self._stream_seqs:
+            self.oldest_seq = commit.first_seq
+        for event in commit.events:
+            self._apply(event, stored.stream_seq)
+        self.stream_seq, self.log_epoch = stored.stream_seq, commit.log_epoch
+        self.last_seq, self.last_ts = commit.last_seq, commit.ts
+        self._last_seqs.append(commit.last_seq)
+        self._stream_seqs.append(stored.stream_seq)
+
+    def _apply(self, event: Event, stream_seq: int) -> None:
+        match event.data:
+            case ConversationUpdated() as updated:
+                self.title = self.title if updated.title is None else updated.title
+                self.deleted = self.deleted or updated.status == "deleted"
+            case ToolCallCompleted(result=result):
+                self.outputs[result.tool_call_id] = stream_seq
+            case UnknownEvent():
+                pass
+            case _ if event.run_id is not None:
+                self._apply_to_run(self._run(event, event.run_id), event, stream_seq)
+            case _:
+                pass
+
+    def _run(self, event: Event, run_id: str) -> RunView:
+        if run_id not in self.runs:
+            self.runs[run_id] = RunView(run_id, "queued", event.ts, event.seq)
+        return self.runs[run_id]
+
+    def _apply_to_run(self, run: RunView, event: Event, stream_seq: int) -> None:
+        match event.data:
+            case RunQueued() as queued:
+                run.message_id, run.model = queued.message_id, queued.settings.model
+            case RunStarted() as started:
+                run.status = "cancelling" if run.status == "cancelling" else "running"
+                run.message_id, run.model = started.message_id, started.settings.model
+                run.started_at = event.ts
+            case IterationStarted(n=n):
+                run.iteration = n
+            case CancelRequested():
+                run.status = run.status if run.finished_in else "cancelling"
+            case RunFinished() as finished:
+                self._finish(run, finished, event, stream_seq)
+            case ApprovalRequested() as requested:
+                self.approvals[requested.approval_id] = OpenApproval(run.run_id, requested)
+            case ApprovalResolved(approval_id=approval_id):
+                self.approvals.pop(approval_id, None)
+            case InputRequested(request_id=request_id):
+                self.inputs[request_id] = run.run_id
+            case InputResolved(request_id=request_id):
+                self.inputs.pop(request_id, None)
+            case _:
+                return
+        self._update_status(run)
+
+    def _finish(self, run: RunView, finished: RunFinished, event: Event, stream_seq: int) -> None:
+        run.status, run.iteration, run.model = finished.status, finished.iterations, finished.model
+        run.finished_at, run.finished_in = event.ts, stream_seq
+        self.approvals = {key: open_ for key, open_ in self.approvals.items() if open_.run_id != run.run_id}
+        self.inputs = {key: of for key, of in self.inputs.items() if of != run.run_id}
+
+    def _update_status(self, run: RunView) -> None:
+        if run.finished_in or run.started_at is None or run.status == "cancelling":
+            return
+        if any(approval.run_id == run.run_id for approval in self.approvals.values()):
+            run.status = "awaiting_approval"
+        elif run.run_id in self.inputs.values():
+            run.status = "awaiting_input"
+        else:
+            run.status = "running"

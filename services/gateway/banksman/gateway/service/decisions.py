@@ -1,0 +1,183 @@
+"""Decide approval requests: check a decision, sign it and store it. The first stored decision wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from banksman.contracts.errors import BadInput, Conflict, NotReady, Poison
+from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
+from banksman.contracts.ids import new_id
+from banksman.contracts.tools import call_digest
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.runs.approvals import problem, sign
+from banksman.runs.ports import Clock
+from banksman.runs.schemas import argument_problem
+
+
+class ApprovalSlots(Protocol):
+    """The two slots of an approval: the request, and the one reply to it."""
+
+    async def read(
+        self, tenant: str, approval_id: str
+    ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+        """Return the stored request and reply, as the leader has them."""
+        ...
+
+    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
+        """Store a reply unless the slot holds one; return the stored reply."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedDecision:
+    """A user's decision on an approval request."""
+
+    by: str
+    decisions: tuple[ItemDecision, ...] = ()
+    """One for every item; empty when `all` is given."""
+    all: str | None = None
+    """`approve` or `reject`, for every item."""
+    remember: Remember | None = None
+    decision_id: str = field(default_factory=lambda: new_id("answer-"))
+    """The same for every repeat of a request, and for no other request."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionResult:
+    """The stored reply to an approval request."""
+
+    reply: ApprovalReply
+    won: bool
+    """Whether it is the submitted decision, stored now or by an earlier attempt of the same request."""
+
+
+async def decide(
+    slots: ApprovalSlots,
+    clock: Clock,
+    key: bytes,
+    tenant: str,
+    approval_id: str,
+    submitted: SubmittedDecision,
+    schemas: Mapping[str, JsonObject],
+) -> DecisionResult:
+    """Check, sign and store a decision. Every interface decides through this function.
+
+    Args:
+        slots: The slots of approvals.
+        clock: The broker's clock.
+        key: The gateways' signing key.
+        tenant: The tenant of the approval request.
+        approval_id: The approval request.
+        submitted: The decision.
+        schemas: Input schemas of the tools, by name, for edited arguments.
+
+    Raises:
+        NotReady: The request is not stored yet, or an invalid stored reply is about to be removed.
+        BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
+        Conflict: The request has expired.
+    """
+    request, stored = await _readable(slots, tenant, approval_id)
+    if stored is not None:
+        return _result(_valid(stored, request, key), submitted)
+    if request is None:
+        raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
+    now = clock.now()
+    if now > request.expires_at:
+        raise Conflict(f"approval {approval_id!r} expired at {request.expires_at.isoformat()}")
+    decisions = tuple(_item_decision(item, submitted, schemas) for item in request.items)
+    _check_items(request, submitted)
+    reply = ApprovalReply(
+        tenant=tenant,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        approval_id=approval_id,
+        outcome=_outcome(decisions),
+        by=submitted.by,
+        decisions=decisions,
+        remember=submitted.remember,
+        digests=tuple(item.digest for item in request.items),
+        decided_at=now,
+        answer_id=submitted.decision_id,
+    )
+    # Another user may have decided since the slots were read: the slot returns the reply that won.
+    try:
+        winner = await slots.store_reply(sign(reply, key))
+    except Poison as poison:
+        raise _open_again(approval_id) from poison
+    return _result(_valid(winner, request, key), submitted)
+
+
+async def _readable(
+    slots: ApprovalSlots, tenant: str, approval_id: str
+) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+    try:
+        return await slots.read(tenant, approval_id)
+    except Poison as poison:
+        raise _open_again(approval_id) from poison
+
+
+def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResult:
+    return DecisionResult(reply, won=reply.answer_id == submitted.decision_id)
+
+
+def _valid(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
+    if problem(stored, request, key) is not None:
+        raise _open_again(stored.approval_id)
+    return stored
+
+
+def _open_again(approval_id: str) -> NotReady:
+    """An agent dead-letters what is invalid or unreadable in the slot, which opens the request again."""
+    return NotReady(f"approval {approval_id!r} is open again in a moment", retry_after_s=0.5)
+
+
+def _item_decision(
+    item: ApprovalItem, submitted: SubmittedDecision, schemas: Mapping[str, JsonObject]
+) -> ItemDecision:
+    if submitted.all == "approve":
+        return ItemDecision(tool_call_id=item.tool_call_id, decision="approve")
+    if submitted.all == "reject":
+        return ItemDecision(tool_call_id=item.tool_call_id, decision="reject")
+    given = [decision for decision in submitted.decisions if decision.tool_call_id == item.tool_call_id]
+    if len(given) != 1:
+        raise BadInput("decisions", item.tool_call_id, "exactly one decision for every item of the approval")
+    decision = given[0]
+    if decision.arguments is not None and decision.decision == "approve":
+        if not item.editable:
+            raise BadInput("decisions.arguments", item.name, "no edited arguments for this call")
+        check_arguments(item.name, decision.arguments, schemas)
+        # Arguments that were not changed are no edit: the model is not notified of one.
+        if call_digest(item.name, decision.arguments, item.network) == item.digest:
+            return decision.model_copy(update={"arguments": None})
+    return decision
+
+
+def check_arguments(name: str, arguments: JsonObject, schemas: Mapping[str, JsonObject]) -> None:
+    """Check edited arguments against the tool's schema.
+
+    Raises:
+        BadInput: An argument does not fit, or the tool is no longer registered.
+    """
+    schema = schemas.get(name)
+    if schema is None:
+        raise BadInput("decisions.arguments", name, "a tool that is still registered")
+    problem = argument_problem(schema, arguments)
+    if problem is not None:
+        raise BadInput(f"decisions.arguments.{problem.parameter}", problem.value, problem.expected)
+
+
+def _check_items(request: ApprovalRequest, submitted: SubmittedDecision) -> None:
+    known = {item.tool_call_id for item in request.items}
+    for decision in submitted.decisions:
+        if decision.tool_call_id not in known:
+            raise BadInput("decisions.tool_call_id", decision.tool_call_id, "a call of this approval")
+
+
+def _outcome(decisions: tuple[ItemDecision, ...]) -> ApprovalOutcome:
+    kinds = {decision.decision for decision in decisions}
+    if kinds == {"approve"}:
+        return "approved"
+    return "rejected" if kinds == {"reject"} else "mixed"

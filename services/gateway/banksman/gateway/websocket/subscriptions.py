@@ -1,0 +1,121 @@
+"""The subscriptions of one websocket."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pydantic import BaseModel
+
+from banksman.contracts.errors import BadInput, BanksmanError
+from banksman.contracts.frames import Resume, ResyncRequired, Subscribe, error_frame
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.feed import Feed
+from banksman.gateway.service.feeds import PositionUnavailable
+from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+MAX_SUBSCRIPTIONS = 200
+
+
+class Subscriptions:
+    """The feeds of one websocket, one for each conversation."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        outbox: Outbox,
+        *,
+        send: Callable[[BaseModel], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """Begin without subscriptions.
+
+        Args:
+            gateway: The service.
+            outbox: The receiver of events.
+            send: Queues a control frame.
+            spawn: Runs a task for as long as the websocket is open.
+        """
+        self._gateway = gateway
+        self._outbox = outbox
+        self._send = send
+        self._spawn = spawn
+        self._feeds: dict[str, Feed] = {}
+
+    async def subscribe(self, caller: Caller, frame: Subscribe) -> None:
+        """Start a feed, or send `resync_required` if its position is unavailable."""
+        try:
+            feed = await self.open(caller, frame)
+        except PositionUnavailable as error:
+            resync = ResyncRequired(
+                reply_to=frame.id,
+                conversation_id=error.conversation_id,
+                oldest_seq=error.oldest_seq,
+                reason=error.reason,
+            )
+            self._send(resync)
+            return
+        await self.start(feed, frame.id)
+
+    async def open(self, caller: Caller, wanted: Subscribe | Resume) -> Feed:
+        """Return a feed that is not started yet.
+
+        Raises:
+            BadInput: The websocket has too many subscriptions.
+            NotFound: The tenant has no such conversation.
+            PositionUnavailable: The events after the position cannot be sent.
+        """
+        if wanted.conversation_id not in self._feeds and len(self._feeds) >= MAX_SUBSCRIPTIONS:
+            raise BadInput(
+                "conversation_id", wanted.conversation_id, f"at most {MAX_SUBSCRIPTIONS} subscriptions"
+            )
+        await self._gateway.conversations.get(caller.tenant, wanted.conversation_id)
+        return await self._gateway.feeds.open(
+            caller.tenant,
+            wanted.conversation_id,
+            after_seq=wanted.after_seq,
+            log_epoch=wanted.log_epoch,
+            detail=wanted.detail,
+            sink=self._outbox,
+        )
+
+    async def start(self, feed: Feed, reply_to: str | None, *, quiet: bool = False) -> None:
+        """Send the events of a feed, in place of an earlier feed of its conversation.
+
+        Args:
+            feed: The feed.
+            reply_to: The id of the request that it answers.
+            quiet: True sends neither `subscribed` nor `replay.done`.
+        """
+        await self.unsubscribe(feed.conversation_id)
+        self._feeds[feed.conversation_id] = feed
+        if not quiet:
+            self._send(feed.head.model_copy(update={"reply_to": reply_to}))
+        if damage := self._gateway.views.damage(feed.tenant, feed.conversation_id):
+            self._send(error_frame(damage))
+        self._spawn(self._follow(feed, quiet))
+
+    async def unsubscribe(self, conversation_id: str) -> None:
+        """Close the feed of a conversation, if there is one."""
+        if feed := self._feeds.pop(conversation_id, None):
+            await feed.close()
+
+    async def close(self) -> None:
+        """Close all feeds."""
+        for feed in self._feeds.values():
+            await feed.close()
+
+    async def _follow(self, feed: Feed, quiet: bool) -> None:
+        try:
+            await feed.follow(quiet=quiet)
+        except BanksmanError as error:
+            logger.warning("%s could not be followed: %s", feed.conversation_id, error)
+            self._send(error_frame(error))
+        finally:
+            # Another subscription may have replaced this feed while it was reading.
+            if self._feeds.get(feed.conversation_id) is not feed:
+                await feed.close()
