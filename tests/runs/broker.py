@@ -1,4 +1,4 @@
-"""The broker of the simulated world: logs, queues, write-once slots, timers, dead letters."""
+"""The broker of the simulation: logs, queues, write-once slots, timers, dead letters."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
-from banksman.gateway.service.door import RequestNote
+from banksman.gateway.service.idempotency import RequestRecord
+from banksman.runs.fold import apply_commit
 from banksman.runs.snapshots import snapshot_commit, snapshot_of, state_of
-from banksman.runs.state import Conversation, apply_commit
+from banksman.runs.state import Conversation
 from tests.runs.processes import Message
 
 TENANT = "acme"
 MAX_COMMIT_BYTES = MAX_MESSAGE_BYTES - 1024
-"""What the headers leave of a message."""
+"""The part of a message that its headers contain."""
 
 
 @dataclass
 class Queue:
-    """A work queue: every message until it is acked, in any order, more than once."""
+    """A work queue: it delivers each message until the ack, in any order, possibly repeatedly."""
 
     messages: list[Message] = field(default_factory=list)
     recent_ids: set[str] = field(default_factory=set)
@@ -36,7 +37,7 @@ class Queue:
 
 
 class Broker:
-    """All that is stored. Nothing in here ever crashes or forgets, except on purpose."""
+    """All stored data. It loses nothing, except by the faults that a test injects."""
 
     def __init__(self) -> None:
         self.seqs = itertools.count(1)
@@ -48,7 +49,7 @@ class Broker:
         self.requests: dict[str, ApprovalRequest] = {}
         self.answers: dict[str, ApprovalReply] = {}
         self.timers: dict[str, ApprovalRequest] = {}
-        self.notes: dict[str, RequestNote] = {}
+        self.notes: dict[str, RequestRecord] = {}
         self.dead: list[tuple[ApprovalReply, str]] = []
         self.on_commit: Callable[[Conversation, Commit, Conversation], None] = lambda *_: None
         self.on_slot: Callable[[str, str], None] = lambda *_: None
@@ -57,7 +58,7 @@ class Broker:
         return self.folds.get(conversation_id) or Conversation(TENANT, conversation_id)
 
     def append(self, expected: Conversation, commit: Commit) -> Conversation | None:
-        """Compare-and-set on the last sequence of the log, as EVENTS does it."""
+        """Append by compare-and-set on the last sequence of the log, as EVENTS does."""
         before = self.fold(expected.conversation_id)
         if before.stream_seq != expected.stream_seq:
             return None
@@ -72,7 +73,7 @@ class Broker:
         return after
 
     def snapshot(self, conversation_id: str, now: datetime) -> bool:
-        """What a process does behind an append of its own; from here on folds begin at the snapshot."""
+        """Store a snapshot as a process does after its own append; later folds begin there."""
         state = self.fold(conversation_id)
         if state.stream_seq == 0 or state.claims_in_row or state.deleted:
             return False
@@ -83,7 +84,7 @@ class Broker:
         return self.append(state, commit) is not None
 
     def purge(self, conversation_id: str, before: int) -> None:
-        """What the janitor does once `on_delete` says so: the tombstone stays, and what followed it."""
+        """Purge the log as the janitor does: the tombstone and later commits stay."""
         kept = self.logs[conversation_id] = [one for one in self.logs[conversation_id] if one[0] >= before]
         fold = Conversation(TENANT, conversation_id)
         for seq, commit in kept:
@@ -91,20 +92,20 @@ class Broker:
         self.folds[conversation_id] = fold
 
     def publish(self, queue: str, msg_id: str, body: Any) -> None:
-        """Store a message, unless its id was seen in the duplicate window."""
+        """Store a message, unless its id is in the duplicate window."""
         target = self.queues[queue]
         if msg_id not in target.recent_ids:
             target.recent_ids.add(msg_id)
             target.messages.append(Message(next(self.seqs), body))
 
     def duplicate(self, queue: str, index: int) -> None:
-        """The duplicate window passed, or the broker lost its memory of it: the same message twice."""
+        """Store the same message again, as if the duplicate window had passed or were lost."""
         messages = self.queues[queue].messages
         if messages:
             self.queues[queue].messages.append(Message(next(self.seqs), messages[index % len(messages)].body))
 
     def put_started(self, started: CallStarted) -> bool:
-        """True when the slot was free."""
+        """Store a start; return True if the slot was free."""
         free = started.attempt not in self.started
         if free:
             self.started[started.attempt] = started
@@ -121,12 +122,12 @@ class Broker:
             self.started.pop(attempt, None)
             self.finished.pop(attempt, None)
 
-    def ask(self, request: ApprovalRequest) -> None:
+    def put_approval_request(self, request: ApprovalRequest) -> None:
         self.requests.setdefault(request.approval_id, request)
         self.timers[request.approval_id] = request
 
-    def answer(self, reply: ApprovalReply) -> ApprovalReply:
-        """Store an answer in a free slot; its consumer gets it."""
+    def put_approval_reply(self, reply: ApprovalReply) -> ApprovalReply:
+        """Store a reply in a free slot; its consumer receives it."""
         if reply.approval_id not in self.answers:
             reply = ApprovalReply.model_validate_json(reply.model_dump_json())
             self.answers[reply.approval_id] = reply
@@ -139,7 +140,7 @@ class Broker:
             self.dead.append((reply, reason))
 
     def fire(self, now: datetime) -> None:
-        """Publish the timers that are due."""
+        """Publish the due timers."""
         for approval_id, request in list(self.timers.items()):
             if request.expires_at <= now:
                 del self.timers[approval_id]

@@ -1,12 +1,12 @@
-"""Mutation testing of the protocol: each mutant breaks one promise, and some test here has to fail.
+"""Mutation testing of the protocol: each mutant breaks one promise, so a test here must fail.
 
     python -m tests.runs.mutants              # all of them, two at a time
-    python -m tests.runs.mutants clean        # those whose name holds the word
+    python -m tests.runs.mutants clean        # those whose name contains the word
 
-Each mutant is a copy of the package, put before the real ones on the path. It is killed by the
-scenes and laws first, which take seconds, and else by the storms. Not part of the test suite: it takes some
-minutes, and is to be run after every change of `banksman.runs` or of these tests. Exit status 1 when a mutant
-survives, or when its text is no longer found in the sources.
+Each mutant is a copy of the package that precedes the real one on the path. The scenarios and properties run
+first, because they take seconds, and then the random schedules. This is not part of the test suite, because
+it takes minutes; run it after every change of `banksman.runs` or of these tests. The exit code is 1 if a
+mutant survives, or if its text is missing in the sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT_S = 400
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one line, and the promise that it breaks."""
+    """One change in the sources, and the promise that it breaks."""
 
     name: str
     file: str
@@ -124,18 +124,18 @@ MUTANTS = (
         "Two owners drive one run.",
     ),
     Mutant(
-        "nobody asks again",
+        "no request is repeated",
         "owner.py",
         "            case AskAgain():\n                await ask(ports, state)\n",
         "            case AskAgain():\n",
-        "A question that a crash left out is lost.",
+        "An approval request that a crash omitted is lost.",
     ),
     Mutant(
         "a takeover does not ask",
         "driving.py",
         "                await ask(owned.ports, owned.state)\n",
         "",
-        "A question that a crash left out is lost while other calls run.",
+        "An approval request that a crash omitted is lost while other calls run.",
     ),
     Mutant(
         "nobody holds on",
@@ -187,11 +187,11 @@ MUTANTS = (
         "A rejected call does not end its run.",
     ),
     Mutant(
-        "an open question stops the clock",
+        "an open approval request stops the clock",
         "steps.py",
         "if run.parked_at is None and now >= deadline_of(run)",
         "if run.parked_at is None and not run.waits and now >= deadline_of(run)",
-        "A call that hangs beside a question keeps its owner for days.",
+        "A call that hangs during an approval request occupies its owner for days.",
     ),
     Mutant(
         "a spent start claims the queue",
@@ -199,7 +199,7 @@ MUTANTS = (
         "    if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:\n"
         "        return Nothing()\n",
         "",
-        "A run is claimed under a message that somebody else acks.",
+        "A run is claimed under a message that another process acks.",
     ),
     Mutant(
         "any delivery takes over",
@@ -238,7 +238,7 @@ MUTANTS = (
         "A forged approval is executed.",
     ),
     Mutant(
-        "whatever the slot holds closes a question",
+        "any content of the slot closes an approval request",
         "approvals.py",
         "        reason = problem(stored, open_question(state), ports.signing_key)\n",
         "        reason = None\n",
@@ -263,14 +263,14 @@ MUTANTS = (
         "handlers.py",
         "        if _was_heard(state, signal.message_id):\n",
         "        if False and _was_heard(state, signal.message_id):\n",
-        "A message is heard twice, and the next question withdrawn.",
+        "A steer takes effect twice, and the next approval request is withdrawn.",
     ),
     Mutant(
         "a door tells any answer",
         "door.py",
         "    if problem(stored, request, key) is not None:\n",
         "    if False:\n",
-        "A client is told a decision that does not count.",
+        "A client receives a decision that does not count.",
     ),
     Mutant(
         "a new run for each request",
@@ -333,7 +333,7 @@ MUTANTS = (
         "settle.py",
         "        pursuit.fresh = False\n        result = unknown(pursuit.call_id, why)\n",
         "        result = unknown(pursuit.call_id, why)\n",
-        "A call starts after its outcome was told.",
+        "A call starts after its outcome was reported.",
     ),
     Mutant(
         "what was approved starts whenever it can",
@@ -389,7 +389,7 @@ MUTANTS = (
         "workspaces.py",
         "    if record.dirty:\n        loss =",
         "    if False:\n        loss =",
-        "Changes are lost and nobody is told.",
+        "Changes are lost without a report.",
     ),
     Mutant(
         "complete is complete",
@@ -430,7 +430,7 @@ MUTANTS = (
 
 
 def main() -> int:
-    """Run the mutants whose names hold the words given."""
+    """Run the mutants whose names contain the given words."""
     words = sys.argv[1:]
     chosen = [mutant for mutant in MUTANTS if all(word in mutant.name for word in words)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
@@ -439,21 +439,23 @@ def main() -> int:
 
 
 def killed(mutant: Mutant) -> bool:
-    """True when some test fails with the mutant in place."""
+    """Return True if a test fails with the mutant."""
     source = (ROOT / RUNS / mutant.file).read_text()
     if source.count(mutant.old) != 1:
-        return _say(mutant, f"its text is in {mutant.file} {source.count(mutant.old)} times", alive=True)
+        return _print_outcome(
+            mutant, f"its text is in {mutant.file} {source.count(mutant.old)} times", alive=True
+        )
     with tempfile.TemporaryDirectory() as directory:
         copied = Path(directory) / "banksman" / RUNS.name
         shutil.copytree(ROOT / RUNS, copied)
         (copied / mutant.file).write_text(source.replace(mutant.old, mutant.new))
-        quick = _failing(directory, "not storms")
-        test = quick or _failing(directory, "storms")
-    return _say(mutant, f"killed by {test}" if test else "SURVIVED", alive=not test)
+        quick = _failing(directory, "not random_schedules")
+        test = quick or _failing(directory, "random_schedules")
+    return _print_outcome(mutant, f"killed by {test}" if test else "SURVIVED", alive=not test)
 
 
 def _failing(directory: str, which: str) -> str:
-    """The first test that fails; empty when none does."""
+    """Return the first test that fails; empty if none does."""
     command = [
         sys.executable,
         "-m",
@@ -478,7 +480,7 @@ def _failing(directory: str, which: str) -> str:
     return failed[0].partition(" - ")[0].partition("::")[2] or failed[0] if failed else ""
 
 
-def _say(mutant: Mutant, outcome: str, *, alive: bool) -> bool:
+def _print_outcome(mutant: Mutant, outcome: str, *, alive: bool) -> bool:
     sys.stdout.write(f"{mutant.name}: {outcome}\n")
     sys.stdout.flush()
     return not alive

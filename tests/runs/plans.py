@@ -1,4 +1,4 @@
-"""What the model will say in a run, and what that becomes in the log."""
+"""The scripted replies of the model in a run, and the commits that they become."""
 
 from __future__ import annotations
 
@@ -24,54 +24,55 @@ from banksman.contracts.events import (
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject
+from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build
 from banksman.runs.ports import Clock
 from banksman.runs.state import Conversation, Run
-from banksman.runs.steps import MAX_MALFORMED, Ending, finished
+from banksman.runs.steps import MAX_MALFORMED
 
 
 @dataclass(frozen=True)
 class CallPlan:
-    """One call of a reply."""
+    """One scripted call of a reply."""
 
     name: str = "effect"
-    """`effect` must never run twice; `pure` is idempotent."""
-    asks: bool = False
-    """A person has to approve it."""
+    """The tool: `effect` must never run twice; `pure` is idempotent."""
+    needs_approval: bool = False
+    """Whether a user must approve it."""
     terminate: bool = False
     hangs: bool = False
-    """It does not end within its time-out."""
+    """Whether it exceeds its time-out."""
     lasts_s: float = 0.0
     unreadable: bool = False
-    """Its arguments cannot be read."""
+    """Whether its arguments are malformed."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply of the model: calls, or the final answer when there are none."""
+    """One reply of the model: calls, or the final reply without any."""
 
     calls: tuple[CallPlan, ...] = ()
     malformed: int = 0
-    """How often it is asked again before that, because nobody can read what it wrote."""
+    """The number of malformed replies before this one."""
     fails: bool = False
-    """The provider fails for good."""
+    """Whether the provider fails permanently."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the model says in one run, reply by reply, and then a final answer."""
+    """The replies of the model in one run, followed by a final reply."""
 
     replies: tuple[Reply, ...] = ()
     max_iterations: int = 4
     feedback: bool = False
-    """A refusal goes to the model instead of ending the run."""
+    """Whether a rejection is returned to the model instead of ending the run."""
     run_timeout_s: float = 300.0
     expires_s: float = 7 * 86_400.0
-    """Seconds that people have to answer."""
+    """Seconds until an approval request expires."""
     final_summary: bool = False
     max_tokens: int | None = None
     compacts: bool = False
-    """The older part of the history gives way to a summary, as soon as there is enough of it."""
+    """Whether a summary replaces the older part of the history, once it is long enough."""
 
     def settings(self) -> RunSettings:
         return RunSettings(
@@ -88,17 +89,17 @@ class Plan:
 
 
 def calls(*planned: CallPlan | str) -> Reply:
-    """A reply with these calls; a text is the name of a plain one."""
+    """Return a reply with these calls; a string is the name of a plain call."""
     return Reply(tuple(CallPlan(call) if isinstance(call, str) else call for call in planned))
 
 
-def asking(name: str = "effect") -> CallPlan:
-    """A call that a person has to approve."""
-    return CallPlan(name, asks=True)
+def needing_approval(name: str = "effect") -> CallPlan:
+    """Return a call that needs approval."""
+    return CallPlan(name, needs_approval=True)
 
 
-def say(clock: Clock, plan: Plan, run: Run) -> Build:
-    """What the outcome of the model request that `run` stands at becomes in the log."""
+def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
+    """Return the commit for the reply to the current model request of `run`."""
     reply = plan.replies[run.iteration - 1] if run.iteration <= len(plan.replies) else Reply()
     message_id = clock.new_id("m")
     if reply.fails:
@@ -121,23 +122,25 @@ def say(clock: Clock, plan: Plan, run: Run) -> Build:
 
     def build(state: Conversation) -> Iterable[EventBody]:
         asked = tuple(
-            _item(call) for call, planned in made if planned.asks and not is_remembered(state, call.name)
+            _item(call)
+            for call, planned in made
+            if planned.needs_approval and not is_remembered(state, call.name)
         )
-        said = MessageCompleted(
+        message = MessageCompleted(
             message_id=message_id, role="assistant", content=None if made else "done", usage=usage
         )
         requested = [
             ToolCallRequested(call=call, arguments_error="not JSON" if planned.unreadable else None)
             for call, planned in made
         ]
-        question = ApprovalRequested(approval_id=approval_id, expires_at=expires, items=asked)
-        return _unless_cancelled(state, (said, *requested, *([question] if asked else [])))
+        request = ApprovalRequested(approval_id=approval_id, expires_at=expires, items=asked)
+        return _unless_cancelled(state, (message, *requested, *([request] if asked else [])))
 
     return build
 
 
 def compact(clock: Clock, state: Conversation, run: Run) -> Build | None:
-    """A compaction of the history, where an agent would make one of messages of ten tokens each."""
+    """Return a compaction as an agent makes it, if each message had ten tokens."""
     size = Size(0, (10,) * len(state.history), 1.0)
     chosen = cut(state.history, size, limit=60, asked=run.message, iterations=2)
     if chosen is None or size.total < 60:
@@ -145,7 +148,7 @@ def compact(clock: Clock, state: Conversation, run: Run) -> Build | None:
     event = HistoryCompacted(
         message_id=clock.new_id("m"),
         how="summarised",
-        summary="What was said.",
+        summary="The summary.",
         kept_from=chosen.kept_from,
         tokens_before=size.total,
         tokens_after=0,
@@ -165,7 +168,7 @@ def _call(clock: Clock, planned: CallPlan) -> dict[str, Any]:
         "name": planned.name,
         "arguments": arguments,
         "idempotent": planned.name == "pure",
-        "requires_approval": planned.asks,
+        "requires_approval": planned.needs_approval,
         "terminate": planned.terminate,
     }
 
@@ -181,7 +184,7 @@ def _item(call: ToolCall) -> ApprovalItem:
 
 
 def is_remembered(state: Conversation, name: str) -> bool:
-    """True when somebody approved this tool for the run or the conversation."""
+    """Return True if a user approved this tool for the run or the conversation."""
     held = (*(state.run.remembered if state.run else ()), *state.remembered)
     return any(
         item.name == name and decision.decision == "approve" and item.tool_call_id == decision.tool_call_id
@@ -192,11 +195,11 @@ def is_remembered(state: Conversation, name: str) -> bool:
     )
 
 
-def unanswered(history: tuple[Message, ...]) -> list[str]:
-    """Calls at the end of a history that have no result yet.
+def calls_without_result(history: tuple[Message, ...]) -> list[str]:
+    """Return the calls at the end of a history without a result.
 
     Raises:
-        AssertionError: a provider would refuse the history: a result is missing, extra or out of order.
+        AssertionError: A provider would refuse the history: a result is missing, extra or out of order.
     """
     order: list[str] = []
     missing: list[str] = []

@@ -1,4 +1,4 @@
-"""Processes that stand still at every await, so that a test chooses what happens next, and to whom."""
+"""Processes that stop at every await, so that a test chooses the next step and the next fault."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from banksman.bus.slots import AttemptSlots
 from banksman.contracts.errors import BanksmanError, Fenced, Overloaded, Unavailable
-from banksman.runs.ports import Facts
-from banksman.runs.runner import CallDesk
+from banksman.runs.runner import RunnerCalls
 
 
 def _always() -> bool:
@@ -18,17 +18,17 @@ def _always() -> bool:
 
 @dataclass
 class Op:
-    """One thing a process asks of the world."""
+    """One port call of a process."""
 
     label: str
     do: Callable[[], Any]
     ready: Callable[[], bool] = _always
     wakes_at: datetime | None = None
-    """When it becomes ready without anybody's doing."""
+    """The time at which it becomes ready by itself."""
     may_fail: bool = True
-    """Whether the port may answer `Unavailable`, with the thing done or not."""
+    """Whether the port may raise `Unavailable`, with the operation done or not."""
     about: str = ""
-    """The attempt that is asked for."""
+    """The attempt that the call requests."""
 
     def __await__(self) -> Generator[Op, Any, Any]:
         return (yield self)
@@ -36,62 +36,62 @@ class Op:
 
 @dataclass(eq=False)
 class Message:
-    """A message of a queue."""
+    """One message of a queue."""
 
     seq: int
     body: Any
     acked: bool = False
     holder: Task | None = None
     not_before: datetime | None = None
-    """When it was given back to be delivered later."""
+    """The time until which a nak delays the redelivery."""
 
     @property
     def held(self) -> bool:
-        """True while somebody works on it."""
+        """True while a task handles the message."""
         return self.holder is not None and not self.holder.over
 
 
 @dataclass(eq=False)
 class Task:
-    """A coroutine of a process, and the op it stands at."""
+    """A coroutine of a process, and the op it waits at."""
 
     process: Process
     name: str
     coroutine: Coroutine[Op, Any, Any]
     op: Op | None = None
     attempt: str = ""
-    """The attempt that a runner's task performs."""
+    """The attempt that a runner's task executes."""
     commits: int = 0
-    """Commits it appended."""
+    """Commits that it appended."""
     over: bool = False
     failure: BaseException | None = None
 
     def start(self) -> None:
-        self._go_on(lambda: self.coroutine.send(None))
+        self._continue(lambda: self.coroutine.send(None))
 
     def step(self) -> None:
-        """Do what it asks for and run it to its next await."""
+        """Execute its op and run it to its next await."""
         assert self.op is not None
         try:
             value = self.op.do()
         except BanksmanError as error:
-            self._go_on(lambda error=error: self.coroutine.throw(error))
+            self._continue(lambda error=error: self.coroutine.throw(error))
             return
-        self._go_on(lambda: self.coroutine.send(value))
+        self._continue(lambda: self.coroutine.send(value))
 
     def fail(self, *, done: bool) -> None:
-        """Answer that the broker is away; what was asked for may have been done all the same."""
+        """Raise `Unavailable` in it, after executing the op if `done`."""
         assert self.op is not None
         if done:
             self.op.do()
-        self._go_on(lambda: self.coroutine.throw(Unavailable(f"{self.op and self.op.label}: no answer")))
+        self._continue(lambda: self.coroutine.throw(Unavailable(f"{self.op and self.op.label}: no answer")))
 
     def refuse(self) -> None:
-        """Answer that storage is full; nothing of what was asked for was done."""
+        """Raise the error of full storage in it, without executing the op."""
         full = Overloaded(f"{self.op and self.op.label}: storage is full")
-        self._go_on(lambda: self.coroutine.throw(full))
+        self._continue(lambda: self.coroutine.throw(full))
 
-    def _go_on(self, go: Callable[[], Op]) -> None:
+    def _continue(self, go: Callable[[], Op]) -> None:
         try:
             self.op = go()
         except StopIteration:
@@ -109,23 +109,23 @@ class Task:
 
 @dataclass(eq=False)
 class Process:
-    """Something that may crash: it loses its tasks and its memory, nothing else."""
+    """A process that may crash: it then loses its tasks and its memory, and nothing else."""
 
     name: str
     generation: int = 1
     up: bool = True
     paused: bool = False
-    """Stopped, and unaware of it: it will go on where it stood."""
+    """True while it is frozen; it will continue where it stopped."""
     tasks: list[Task] = field(default_factory=list)
-    seen: dict[str, Facts] = field(default_factory=dict)
-    """What an agent heard of slots."""
+    seen: dict[str, AttemptSlots] = field(default_factory=dict)
+    """Slots that an agent was notified of."""
     news: set[str] = field(default_factory=set)
-    """Conversations an agent has news of."""
-    desk: CallDesk | None = None
+    """Conversations that an agent was notified of."""
+    calls: RunnerCalls | None = None
     lease_lost: bool = False
-    """What a runner believes of its own lease."""
-    told_to_end: set[str] = field(default_factory=set)
-    """Attempts that a runner was told to end."""
+    """The lease that a runner believes it has."""
+    cancelled: set[str] = field(default_factory=set)
+    """Attempts that a runner was requested to cancel."""
 
     @property
     def id(self) -> str:
@@ -138,7 +138,7 @@ class Process:
         self.tasks.clear()
         self.seen.clear()
         self.news.clear()
-        self.told_to_end.clear()
-        self.desk = None
+        self.cancelled.clear()
+        self.calls = None
         self.up = False
         self.paused = False

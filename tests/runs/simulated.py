@@ -1,4 +1,4 @@
-"""The ports of `banksman.runs`, served by the simulated world: each call is one `Op`."""
+"""The ports of `banksman.runs`, implemented by the simulation: each call is one `Op`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from banksman.bus.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
-from banksman.gateway.service.door import RequestNote
-from banksman.runs.ports import Facts, Placement
+from banksman.gateway.service.idempotency import RequestRecord
+from banksman.runs.ports import Placement
 from banksman.runs.state import Conversation
 from tests.runs.processes import Op, Process
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SimulatedClock:
-    """One clock for everybody."""
+    """One clock for all processes."""
 
     world: World
 
@@ -32,14 +33,14 @@ class SimulatedClock:
 
 
 @dataclass
-class SimulatedAttention:
-    """What an agent hears; any of it may be lost."""
+class SimulatedNotifications:
+    """The notifications of an agent, each of which may be lost."""
 
     world: World
     agent: Process
 
-    def facts(self, tenant: str, attempt: str) -> Facts:
-        return self.agent.seen.get(attempt, Facts())
+    def slots(self, tenant: str, attempt: str) -> AttemptSlots:
+        return self.agent.seen.get(attempt, AttemptSlots())
 
     async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
         agent, world = self.agent, self.world
@@ -52,7 +53,7 @@ class SimulatedAttention:
 
 @dataclass
 class SimulatedLog:
-    """EVENTS, folded by the real fold."""
+    """EVENTS, folded by the production code."""
 
     world: World
 
@@ -63,7 +64,7 @@ class SimulatedLog:
         def append() -> Conversation | None:
             stored = self.world.broker.append(state, commit)
             if stored is None:
-                self.world.census["owner: append met another commit"] += 1
+                self.world.situations["owner: append met another commit"] += 1
             return stored
 
         return await Op("append", append)
@@ -78,7 +79,9 @@ class SimulatedSlots:
     async def put_started(self, tenant: str, started: CallStarted) -> CallStarted:
         def put() -> CallStarted:
             free = self.world.broker.put_started(started)
-            self.world.census["slots: void stored" if free else "slots: void refused, it had started"] += 1
+            self.world.situations[
+                "slots: void stored" if free else "slots: void refused, it had started"
+            ] += 1
             return self.world.broker.started[started.attempt]
 
         return await Op("void", put, about=started.attempt)
@@ -86,11 +89,11 @@ class SimulatedSlots:
     async def put_result(self, tenant: str, finished: CallFinished) -> CallFinished:
         return await Op("declare", lambda: self.world.broker.put_result(finished), about=finished.attempt)
 
-    async def read(self, tenant: str, attempt: str) -> Facts:
+    async def read(self, tenant: str, attempt: str) -> AttemptSlots:
         broker = self.world.broker
         return await Op(
             "read slots",
-            lambda: Facts(broker.started.get(attempt), broker.finished.get(attempt)),
+            lambda: AttemptSlots(broker.started.get(attempt), broker.finished.get(attempt)),
             about=attempt,
         )
 
@@ -123,16 +126,16 @@ class SimulatedApprovals:
 
     world: World
 
-    async def ask(self, request: ApprovalRequest) -> None:
-        await Op("ask", lambda: self.world.ask(request))
+    async def publish_request(self, request: ApprovalRequest) -> None:
+        await Op("ask", lambda: self.world.publish_approval_request(request))
 
-    async def settle(self, reply: ApprovalReply) -> ApprovalReply:
-        return await Op("settle approval", lambda: self.world.broker.answer(reply))
+    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
+        return await Op("settle approval", lambda: self.world.broker.put_approval_reply(reply))
 
-    async def discard(self, reply: ApprovalReply, reason: str) -> None:
+    async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
         def discard() -> None:
             self.world.broker.discard(reply, reason)
-            self.world.census["approval: forged answer put away"] += 1
+            self.world.situations["approval: forged answer put away"] += 1
 
         await Op("discard", discard)
 
@@ -151,8 +154,8 @@ class SimulatedMemory:
 
     world: World
 
-    async def remember(self, tenant: str, request_id: str, note: RequestNote) -> RequestNote:
-        return await Op("remember", lambda: self.world.broker.notes.setdefault(request_id, note))
+    async def remember(self, tenant: str, request_id: str, record: RequestRecord) -> RequestRecord:
+        return await Op("remember", lambda: self.world.broker.notes.setdefault(request_id, record))
 
 
 @dataclass
@@ -175,7 +178,7 @@ class SimulatedWork:
         msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
         await Op("publish work", lambda: self.world.broker.publish("work", msg_id, work))
 
-    async def nudge(self, tenant: str, conversation_id: str) -> None:
+    async def wake_owner(self, tenant: str, conversation_id: str) -> None:
         await Op("nudge", lambda: self.world.wake(conversation_id))
 
 

@@ -1,4 +1,4 @@
-"""The fold and what follows from it, over the logs of storms: total, and the same however it is cut."""
+"""The fold and the functions on it, over logs of random schedules: total, and independent of the split."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ResumeRun
-from banksman.runs.delivery import Claim, Enqueue, meaning
-from banksman.runs.state import Conversation, apply_commit
+from banksman.runs.claim import Claim, Enqueue, delivered_work
+from banksman.runs.fold import apply_commit
+from banksman.runs.state import Conversation
 from banksman.runs.steps import next_step
 from tests.runs.broker import TENANT
-from tests.runs.plans import Plan, unanswered
-from tests.runs.storm import Storm
+from tests.runs.plans import Plan, calls_without_result
+from tests.runs.random_schedule import RandomSchedule
 from tests.runs.world import EPOCH, start_of
 
 Log = list[tuple[int, Commit]]
@@ -24,13 +25,13 @@ Log = list[tuple[int, Commit]]
 
 @cache
 def logs() -> tuple[Log, ...]:
-    """Logs of every kind, as storms left them."""
+    """Return the logs of random schedules."""
     found: list[Log] = []
     for seed in range(25):
-        storm = Storm(seed, actions=150)
-        storm.run()
+        schedule = RandomSchedule(seed, actions=150)
+        schedule.run()
         found += [
-            log for log in storm.world.broker.logs.values() if log[0][1].first_seq == 1 and len(log) > 3
+            log for log in schedule.world.broker.logs.values() if log[0][1].first_seq == 1 and len(log) > 3
         ]
     return tuple(found)
 
@@ -46,7 +47,7 @@ which = st.integers(0, 10_000)
 law = settings(max_examples=150, deadline=None)
 
 
-def test_there_are_logs_enough_to_say_something() -> None:
+def test_the_sample_contains_enough_logs() -> None:
     assert len(logs()) >= 20
     assert sum(len(log) for log in logs()) >= 500
 
@@ -78,7 +79,11 @@ def test_the_history_of_every_prefix_lacks_the_results_of_open_calls_and_nothing
     """P11."""
     log = logs()[n % len(logs())]
     state = fold(log[: cut % (len(log) + 1)])
-    assert unanswered(state.history) == [c.call.id for c in state.run.open_calls] if state.run else True
+    assert (
+        calls_without_result(state.history) == [c.call.id for c in state.run.open_calls]
+        if state.run
+        else True
+    )
 
 
 @law
@@ -92,7 +97,7 @@ def test_a_commit_reads_back_as_it_was_written(number: int, which_commit: int) -
 @law
 @given(which, which, st.floats(-10, 10_000_000))
 def test_every_state_has_a_next_step_at_any_moment(number: int, cut: int, later_s: float) -> None:
-    """Clocks differ, and agents come back after days."""
+    """Clocks differ, and agents return after days."""
     log = logs()[number % len(logs())]
     prefix = log[: cut % (len(log) + 1)]
     now = (prefix[-1][1].ts if prefix else EPOCH) + timedelta(seconds=later_s)
@@ -101,20 +106,20 @@ def test_every_state_has_a_next_step_at_any_moment(number: int, cut: int, later_
 
 @law
 @given(which, which, st.booleans())
-def test_a_message_that_was_once_to_be_acked_never_claims_again(number: int, cut: int, resumes: bool) -> None:
-    """A slow process may still ack it: the claim would be left without a message."""
+def test_a_message_that_was_due_for_an_ack_never_claims_again(number: int, cut: int, resumes: bool) -> None:
+    """A slow process may still ack it, which would leave the claim without a message."""
     log = logs()[number % len(logs())]
     states = [fold(log[: length + 1]) for length in range(len(log))]
     orphaned = [at for at, state in enumerate(states) if is_orphaned(state)]
     assume(orphaned or not resumes)
     born = orphaned[cut % len(orphaned)] if resumes else 0
     message = resume_of(states[born]) if resumes else start_of("c0", first_run(log), "m", Plan())
-    claims = [isinstance(meaning(state, message, 10**9), Claim | Enqueue) for state in states[born:]]
+    claims = [isinstance(delivered_work(state, message, 10**9), Claim | Enqueue) for state in states[born:]]
     assert claims == sorted(claims, reverse=True)
 
 
 def is_orphaned(state: Conversation) -> bool:
-    """True when somebody has to publish a resume: there is something to do, and nobody owns it."""
+    """Return True if a process must publish a resume: the run can continue, and has no owner."""
     if state.run is None:
         return bool(state.queue)
     return state.owner is None and not state.run.waits

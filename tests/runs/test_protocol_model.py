@@ -1,7 +1,7 @@
 """The protocol under crashes, duplicates, reordering and delay at every await, shrunk by hypothesis.
 
-Each step of the machine is one port call of one process, or one fault. The invariants are those of the
-storms; where a storm names a seed, this prints the shortest way there that it finds.
+Each step of the machine is one port call of one process, or one fault. The invariants are those of the random
+schedules; instead of a seed, a failure prints the shortest sequence of steps that Hypothesis finds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from banksman.gateway.service.door import Verdict
+from banksman.gateway.service.decisions import SubmittedDecision
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.world import World
 
@@ -18,7 +18,7 @@ CONVERSATIONS = ("c1", "c2")
 QUEUES = ("work", "signals", "replies", "timers")
 index = st.integers(0, 63)
 planned = st.builds(
-    CallPlan, name=st.sampled_from(["effect", "pure"]), asks=st.booleans(), terminate=st.booleans()
+    CallPlan, name=st.sampled_from(["effect", "pure"]), needs_approval=st.booleans(), terminate=st.booleans()
 )
 replies = st.builds(Reply, calls=st.lists(planned, min_size=1, max_size=2).map(tuple))
 plans = st.builds(
@@ -42,7 +42,7 @@ class Protocol(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.ready)
     @rule(which=index, steps=st.integers(1, 12), losses=st.lists(st.booleans(), max_size=4))
-    def somebody_goes_on(self, which: int, steps: int, losses: list[bool]) -> None:
+    def a_task_continues(self, which: int, steps: int, losses: list[bool]) -> None:
         self.losses = losses
         for _ in range(steps):
             ready = self.world.ready
@@ -50,18 +50,18 @@ class Protocol(RuleBasedStateMachine):
                 self.world.step(ready[which % len(ready)])
 
     @rule(conversation=st.sampled_from(CONVERSATIONS))
-    def somebody_snapshots(self, conversation: str) -> None:
-        self.world.somebody_snapshots(conversation)
+    def store_snapshot(self, conversation: str) -> None:
+        self.world.store_snapshot(conversation)
 
     @precondition(lambda self: self.world.ready)
     @rule(which=index, done=st.booleans())
-    def somebody_crashes_at_an_await(self, which: int, done: bool) -> None:
+    def a_process_crashes_at_an_await(self, which: int, done: bool) -> None:
         ready = self.world.ready
         self.world.crash_at(ready[which % len(ready)], done=done)
 
     @precondition(lambda self: self.world.ready)
     @rule(which=index, done=st.booleans())
-    def the_broker_is_away_for_one_request(self, which: int, done: bool) -> None:
+    def the_broker_fails_one_request(self, which: int, done: bool) -> None:
         failing = [task for task in self.world.ready if task.op and task.op.may_fail]
         if failing:
             self.world.fail(failing[which % len(failing)], done=done)
@@ -93,25 +93,25 @@ class Protocol(RuleBasedStateMachine):
         self.world.pass_time_to_next_wake()
 
     @rule(which=index, verdict=st.sampled_from(["approve", "reject"]))
-    def a_person_decides(self, which: int, verdict: str) -> None:
+    def a_user_decides(self, which: int, verdict: str) -> None:
         asked = list(self.world.broker.requests)
         if asked:
-            self.world.client_decides(asked[which % len(asked)], Verdict(by="ann", all=verdict))
+            self.world.client_decides(asked[which % len(asked)], SubmittedDecision(by="ann", all=verdict))
 
     @rule(which=index)
-    def a_person_cancels(self, which: int) -> None:
+    def a_user_cancels(self, which: int) -> None:
         known = sorted(self.world.plans)
         if known:
             self.world.cancel(known[which % len(known)])
 
     @rule(conversation=st.sampled_from(CONVERSATIONS), number=st.integers(0, 2), plan=plans)
-    def a_person_steers(self, conversation: str, number: int, plan: Plan) -> None:
+    def a_user_steers(self, conversation: str, number: int, plan: Plan) -> None:
         self.world.steer(conversation, number, plan)
 
     def teardown(self) -> None:
         self.losses = []
         self.world.settle_down()
-        self.world.ledger.quiet()
+        self.world.invariants.check_at_rest()
 
 
 Protocol.TestCase.settings = settings(
@@ -123,4 +123,4 @@ Protocol.TestCase.settings = settings(
 
 
 class TestProtocol(Protocol.TestCase):
-    """No lost run, no double start, one terminal event, one result a call, whatever fails and when."""
+    """No lost run, no double start, one terminal event and one result per call, under any faults."""

@@ -1,12 +1,13 @@
-"""Results that are not what they should be, and calls that never come to one (P2, P4, P12)."""
+"""Invalid and oversized results, and calls that never get a result (P2, P4, P12)."""
 
 from __future__ import annotations
 
 from banksman.contracts.calls import CallFinished
 from banksman.contracts.tools import ToolResult
-from banksman.runs.settle import COMMIT_BYTES, MOST_LOST_RUNNERS, RESULT_BYTES, batches, fitting
-from tests.runs.plans import Plan, asking, calls
-from tests.runs.scene import Scene
+from banksman.runs.call_attempt import MAX_LOST_RUNNERS
+from banksman.runs.results import COMMIT_BYTES, RESULT_BYTES, batches, storable
+from tests.runs.plans import Plan, calls, needing_approval
+from tests.runs.scenario import Scenario
 
 PURE = Plan((calls("pure"),))
 
@@ -15,56 +16,56 @@ def result(number: int, chars: int) -> ToolResult:
     return ToolResult(tool_call_id=f"k{number}", content={"success": True, "text": "x" * chars})
 
 
-def test_a_call_that_may_be_repeated_is_given_up_when_as_many_runners_as_may_did_not_survive_it() -> None:
-    scene = Scene()
-    scene.start(PURE)
-    for _ in range(MOST_LOST_RUNNERS):
-        runner = scene.run_to("effect ends", seconds=10).process
-        scene.crash(runner)
-        # It is asked again meanwhile, and does not answer.
-        scene.run(seconds=2.5)
-        scene.restart(runner)
-    scene.run(seconds=100)
-    assert scene.kinds() == ["unavailable"]
-    assert scene.executed() == MOST_LOST_RUNNERS
-    assert scene.outcomes() == ["completed"]
-    scene.end()
+def test_a_repeatable_call_is_given_up_after_the_maximum_of_lost_runners() -> None:
+    scenario = Scenario()
+    scenario.start(PURE)
+    for _ in range(MAX_LOST_RUNNERS):
+        runner = scenario.run_to("effect ends", seconds=10).process
+        scenario.crash(runner)
+        # It gets the request again meanwhile, and does not respond.
+        scenario.run(seconds=2.5)
+        scenario.restart(runner)
+    scenario.run(seconds=100)
+    assert scenario.kinds() == ["unavailable"]
+    assert scenario.executed() == MAX_LOST_RUNNERS
+    assert scenario.outcomes() == ["completed"]
+    scenario.end()
 
 
-def test_the_result_of_another_call_in_a_slot_is_not_taken_for_this_ones() -> None:
-    """P2, P11. Nor are the slots freed while a runner may still begin."""
-    scene = Scene()
-    scene.start(Plan((calls("effect"),)))
-    scene.run_to("call")
-    call_id = next(iter(scene.ledger.calls))
+def test_a_result_of_another_call_in_the_slot_is_rejected() -> None:
+    """P2, P11. The slots are not freed while a runner may still start the call."""
+    scenario = Scenario()
+    scenario.start(Plan((calls("effect"),)))
+    scenario.run_to("call")
+    call_id = next(iter(scenario.invariants.calls))
     foreign = ToolResult(tool_call_id="of-another", content={"success": True})
-    scene.broker.put_result(CallFinished(conversation_id="c", attempt=f"{call_id}-1", result=foreign))
-    scene.run(seconds=100)
-    assert scene.kinds() == ["unknown_outcome"]
-    assert scene.outcomes() == ["completed"]
-    scene.end()
+    scenario.broker.put_result(CallFinished(conversation_id="c", attempt=f"{call_id}-1", result=foreign))
+    scenario.run(seconds=100)
+    assert scenario.kinds() == ["unknown_outcome"]
+    assert scenario.outcomes() == ["completed"]
+    scenario.end()
 
 
-def test_what_was_approved_in_time_and_could_not_begin_in_time_does_not_begin() -> None:
-    """P4. No runner is there until the approval has expired."""
-    scene = Scene()
-    scene.start(Plan((calls(asking()),), expires_s=10))
-    scene.run()
-    for runner in tuple(scene.runners.values()):
-        scene.crash(runner)
-    scene.pass_time(9)
-    scene.decide("approve")
-    scene.run(seconds=2)
-    for runner in tuple(scene.runners.values()):
-        scene.restart(runner)
-    scene.run(seconds=100)
-    assert scene.kinds() == ["not_executed"]
-    assert scene.executed() == 0
-    scene.end()
+def test_an_approved_call_that_could_not_start_before_the_expiry_does_not_start() -> None:
+    """P4. There is no runner until the approval has expired."""
+    scenario = Scenario()
+    scenario.start(Plan((calls(needing_approval()),), expires_s=10))
+    scenario.run()
+    for runner in tuple(scenario.runners.values()):
+        scenario.crash(runner)
+    scenario.pass_time(9)
+    scenario.decide("approve")
+    scenario.run(seconds=2)
+    for runner in tuple(scenario.runners.values()):
+        scenario.restart(runner)
+    scenario.run(seconds=100)
+    assert scenario.kinds() == ["not_executed"]
+    assert scenario.executed() == 0
+    scenario.end()
 
 
-def test_results_that_do_not_fit_one_commit_go_into_several_in_their_order() -> None:
-    """P1. However many come at once, and however long each is."""
+def test_results_that_do_not_fit_one_commit_go_into_several_in_order() -> None:
+    """P1. For any number and any length of results."""
     results = [result(number, RESULT_BYTES - 200) for number in range(7)]
 
     found = list(batches(results))
@@ -74,10 +75,10 @@ def test_results_that_do_not_fit_one_commit_go_into_several_in_their_order() -> 
     assert all(sum(len(one.model_dump_json()) for one in batch) <= COMMIT_BYTES for batch in found)
 
 
-def test_a_result_that_is_longer_than_may_be_kept_is_replaced_by_one_that_says_so() -> None:
-    """P12. What was executed stays so: the model is not told that it was not."""
+def test_an_oversized_result_is_replaced_by_an_explanation() -> None:
+    """P12. An executed call is never reported to the model as not executed."""
     short, long = result(1, 10), result(2, RESULT_BYTES)
 
-    assert fitting(short) is short
-    assert (fitting(long).error_kind, fitting(long).tool_call_id) == ("output_limit", "k2")
-    assert len(fitting(long).model_dump_json()) <= RESULT_BYTES
+    assert storable(short) is short
+    assert (storable(long).error_kind, storable(long).tool_call_id) == ("output_limit", "k2")
+    assert len(storable(long).model_dump_json()) <= RESULT_BYTES

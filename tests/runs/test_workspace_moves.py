@@ -1,4 +1,4 @@
-"""Where workspaces go, under crashes, lost and late reports: no change is lost without being told."""
+"""Moves of workspaces under crashes and lost or late reports: no change is lost without a report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runs.losses import losses
+from banksman.runs.results import losses
 from banksman.runs.state import Conversation
-from banksman.runs.workspaces import WorkspaceDesk, place_of, reported, wanted
+from banksman.runs.workspaces import LocalWorkspace, place_of, reported, wanted
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 WAIT_S = 60.0
@@ -32,37 +32,37 @@ WORLDS = 300
 
 @dataclass
 class Waiting:
-    """A report on its way, and what its sender does with the answer."""
+    """A report in flight, and the action of its sender on the response."""
 
     report: WorkspaceReport
     runner: str
     epoch: int
     change: int | None = None
-    """The change that begins when the answer allows it; None for a copy."""
+    """The change that begins if the response allows it; None for a snapshot."""
 
 
 @dataclass
 class Runner:
-    """A runner as the services build it round `WorkspaceDesk`; what it remembers outlives it."""
+    """A runner as the service builds it around `LocalWorkspace`; its stored state outlives it."""
 
     name: str
     epoch: int = 1
     up: bool = True
-    desk: WorkspaceDesk = field(default_factory=WorkspaceDesk)
+    local: LocalWorkspace = field(default_factory=LocalWorkspace)
     files: set[int] = field(default_factory=set[int])
     kept: tuple[int, int] = (0, 0)
     """Term and generation, on disk."""
     asked: Waiting | None = None
-    """The report that it waits for; meanwhile no request begins."""
+    """The report whose response it waits for; meanwhile no request begins."""
     copying: tuple[int, frozenset[int], datetime] | None = None
-    """Edits, files and moment of a copy that is being stored."""
+    """Edits, files and time of the snapshot that is being stored."""
 
     def keep(self) -> None:
-        self.kept = (self.desk.term, self.desk.generation)
+        self.kept = (self.local.term, self.local.generation)
 
     def restart(self) -> None:
         self.epoch, self.up, self.asked, self.copying = self.epoch + 1, True, None, None
-        self.desk = WorkspaceDesk(*self.kept)
+        self.local = LocalWorkspace(*self.kept)
 
 
 class World:
@@ -79,7 +79,7 @@ class World:
         self.reports: list[Waiting] = []
         self.changes = 0
         self.done: dict[int, int] = {}
-        """Changes that were made, and in which term."""
+        """The changes that were made, with their term."""
         self.moves = 0
 
     def step(self) -> None:
@@ -96,7 +96,7 @@ class World:
         return None if epoch is None else RunnerLease(runner=name, runner_epoch=epoch)
 
     def call(self) -> None:
-        """Somebody places a call that changes a file, and sends it."""
+        """Place a call that changes a file, and send it."""
         alive = [lease for name in self.leases if (lease := self.lease(name)) is not None]
         holder = None if self.record is None else self.lease(self.record.runner)
         chosen = self.chance.choice(alive) if alive else None
@@ -111,19 +111,19 @@ class World:
             self.mail.append((self.record.runner, self.record.runner_epoch, place, self.changes))
 
     def receive(self) -> None:
-        """A runner gets a call, perhaps late."""
+        """Deliver a call to a runner, possibly late."""
         if not self.mail:
             return
         name, epoch, place, change = self.mail.pop(self.chance.randrange(len(self.mail)))
         runner = next(one for one in self.runners if one.name == name)
-        if not runner.up or runner.epoch != epoch or runner.asked or not runner.desk.admits(place):
+        if not runner.up or runner.epoch != epoch or runner.asked or not runner.local.admits(place):
             return
-        if place.term > runner.desk.term:
+        if place.term > runner.local.term:
             runner.files = set(self.store[place.snapshot.id]) if place.snapshot else set()
-            runner.desk.takes(place)
+            runner.local.restored(place)
             runner.copying = None
             runner.keep()
-        report = runner.desk.begins(runner.epoch)
+        report = runner.local.report_of_change(runner.epoch)
         if report is None:
             self.change(runner, change)
         else:
@@ -131,19 +131,23 @@ class World:
             self.reports.append(runner.asked)
 
     def change(self, runner: Runner, change: int) -> None:
-        """A call does its work: it must see everything that was not told to be lost."""
+        """Execute a call; it must see every change that was not reported as lost."""
         assert self.record is not None
-        runner.desk.edits += 1
+        runner.local.edits += 1
         if self.leases.get(runner.name) == runner.epoch:
-            told = self.record.loss.term if self.record.loss else 0
-            if runner.desk.term == self.record.term:
-                missing = {old for old, term in self.done.items() if old not in runner.files and term >= told}
-                assert not missing, f"{runner.name} works without {missing}, and nobody was told"
+            reported_term = self.record.loss.term if self.record.loss else 0
+            if runner.local.term == self.record.term:
+                missing = {
+                    old
+                    for old, term in self.done.items()
+                    if old not in runner.files and term >= reported_term
+                }
+                assert not missing, f"{runner.name} works without {missing}, and no loss was reported"
         runner.files.add(change)
-        self.done[change] = runner.desk.term
+        self.done[change] = runner.local.term
 
     def report(self) -> None:
-        """A report is heard: perhaps late, perhaps twice, and its answer may get lost."""
+        """Handle a report: possibly late, possibly twice, and its response may be lost."""
         if not self.reports:
             return
         waiting = self.chance.choice(self.reports)
@@ -159,31 +163,31 @@ class World:
     def answered(self, runner: Runner, waiting: Waiting, verdict: WorkspaceReportReply) -> None:
         if not verdict.mine:
             return
-        runner.desk.hears(verdict)
+        runner.local.apply(verdict)
         runner.keep()
-        if waiting.change is not None and runner.desk.changed:
+        if waiting.change is not None and runner.local.changed:
             self.change(runner, waiting.change)
 
     def silence(self) -> None:
-        """A runner has waited long enough for an answer."""
+        """End the wait of a runner for a response."""
         runner = self.chance.choice(self.runners)
         if runner.asked is not None:
-            runner.desk.changed = runner.desk.changed and not runner.asked.report.complete
+            runner.local.changed = runner.local.changed and not runner.asked.report.complete
             runner.asked = None
 
     def ask(self) -> None:
-        """A runner asks what the record says, as it does after its start and after silence."""
+        """Let a runner request the record, as it does after its start and after a missing response."""
         runner = self.chance.choice(self.runners)
-        if runner.up and runner.asked is None and runner.desk.term:
-            desk = runner.desk
-            report = WorkspaceReport(runner_epoch=runner.epoch, term=desk.term, generation=desk.generation)
+        if runner.up and runner.asked is None and runner.local.term:
+            local = runner.local
+            report = WorkspaceReport(runner_epoch=runner.epoch, term=local.term, generation=local.generation)
             runner.asked = Waiting(report, runner.name, runner.epoch)
             self.reports.append(runner.asked)
 
     def copy(self) -> None:
         runner = self.chance.choice(self.runners)
-        if runner.up and runner.asked is None and runner.copying is None and runner.desk.changed:
-            runner.copying = (runner.desk.edits, frozenset(runner.files), self.now)
+        if runner.up and runner.asked is None and runner.copying is None and runner.local.changed:
+            runner.copying = (runner.local.edits, frozenset(runner.files), self.now)
 
     def stored(self) -> None:
         runner = self.chance.choice(self.runners)
@@ -195,10 +199,10 @@ class World:
         self.store[snapshot] = files
         report = WorkspaceReport(
             runner_epoch=runner.epoch,
-            term=runner.desk.term,
-            generation=runner.desk.generation,
+            term=runner.local.term,
+            generation=runner.local.generation,
             snapshot=SnapshotRef(id=snapshot, manifest_digest="0" * 64, created_at=moment),
-            complete=runner.desk.edits == edits,
+            complete=runner.local.edits == edits,
         )
         runner.asked = Waiting(report, runner.name, runner.epoch)
         self.reports.append(runner.asked)
@@ -213,7 +217,7 @@ class World:
             self.leases[runner.name] = runner.epoch
 
     def lease_ends(self) -> None:
-        """Of a runner that is down, or that ends itself because it could not renew."""
+        """End the lease of a stopped runner, or of one that ends because it could not renew."""
         runner = self.chance.choice(self.runners)
         if self.chance.random() < 0.5:
             runner.up = False
@@ -223,8 +227,8 @@ class World:
         self.now += timedelta(seconds=self.chance.choice([1, 5, 40]))
 
 
-def test_no_change_is_missing_without_being_told() -> None:
-    """P2, P9: whatever is late, lost or repeated, in some hundred storms that are always the same."""
+def test_no_change_is_lost_without_a_report() -> None:
+    """P2, P9. Messages are late, lost or repeated, in several hundred schedules with fixed seeds."""
     moved = losses_told = 0
     for seed in range(WORLDS):
         world = World(seed)
@@ -236,27 +240,29 @@ def test_no_change_is_missing_without_being_told() -> None:
     assert moved > WORLDS / 10 and losses_told
 
 
-def owner(**said: object) -> WorkspaceOwner:
-    return WorkspaceOwner(runner="r1", runner_epoch=1).model_copy(update=said)
+def owner(**fields: object) -> WorkspaceOwner:
+    return WorkspaceOwner(runner="r1", runner_epoch=1).model_copy(update=fields)
 
 
-def told(**said: object) -> WorkspaceReport:
-    return WorkspaceReport(runner_epoch=1, term=1, generation=1).model_copy(update=said)
+def report(**fields: object) -> WorkspaceReport:
+    return WorkspaceReport(runner_epoch=1, term=1, generation=1).model_copy(update=fields)
 
 
 def snapshot(moment: datetime = EPOCH) -> SnapshotRef:
     return SnapshotRef(id="s1", manifest_digest="0" * 64, created_at=moment)
 
 
-def test_a_late_word_that_all_is_copied_does_not_hide_a_newer_change() -> None:
-    complete = told(snapshot=snapshot(), complete=True)
+def test_a_late_snapshot_report_does_not_hide_a_newer_change() -> None:
+    complete = report(snapshot=snapshot(), complete=True)
     record, _ = reported(owner(dirty=True, generation=2), "r1", complete)
     assert record is not None and record.dirty and record.snapshot == snapshot()
 
 
-def test_a_late_copy_does_not_replace_a_newer_one() -> None:
+def test_a_late_snapshot_does_not_replace_a_newer_one() -> None:
     newer = snapshot(EPOCH + timedelta(seconds=1))
-    record, _ = reported(owner(snapshot=newer, generation=1), "r1", told(snapshot=snapshot(), complete=True))
+    record, _ = reported(
+        owner(snapshot=newer, generation=1), "r1", report(snapshot=snapshot(), complete=True)
+    )
     assert record is None
 
 
@@ -265,35 +271,35 @@ def test_a_late_copy_does_not_replace_a_newer_one() -> None:
     [owner(runner="r2"), owner(term=2), owner(deleted=True)],
     ids=["another runner's", "a later term", "deleted"],
 )
-def test_a_runner_learns_that_a_workspace_is_not_its_own(record: WorkspaceOwner) -> None:
-    changed, verdict = reported(record, "r1", told(begins=True))
+def test_a_runner_detects_that_it_no_longer_has_a_workspace(record: WorkspaceOwner) -> None:
+    changed, verdict = reported(record, "r1", report(begins=True))
     assert changed is None and not verdict.mine
 
 
-def test_nothing_is_removed_of_what_nobody_knows() -> None:
-    assert reported(None, "r1", told()) == (None, WorkspaceReportReply(mine=True, known=False))
+def test_a_workspace_without_a_record_is_not_removed() -> None:
+    assert reported(None, "r1", report()) == (None, WorkspaceReportReply(mine=True, known=False))
 
 
-def test_a_process_of_before_changes_nothing() -> None:
-    changed, verdict = reported(owner(runner_epoch=2), "r1", told(begins=True))
+def test_an_earlier_process_of_a_runner_changes_nothing() -> None:
+    changed, verdict = reported(owner(runner_epoch=2), "r1", report(begins=True))
     assert changed is None and verdict.mine and not verdict.dirty
 
 
 @pytest.mark.parametrize(
-    ("desk", "admitted"),
+    ("local", "admitted"),
     [
-        (WorkspaceDesk(), {1, 2, 3, 4}),
-        (WorkspaceDesk(term=3), {3, 4}),
-        (WorkspaceDesk(term=3, past=3), {4}),
-        (WorkspaceDesk(past=2), {3, 4}),
+        (LocalWorkspace(), {1, 2, 3, 4}),
+        (LocalWorkspace(term=3), {3, 4}),
+        (LocalWorkspace(term=3, past=3), {4}),
+        (LocalWorkspace(past=2), {3, 4}),
     ],
     ids=["without files", "with those of a term", "which were given away", "and removed"],
 )
-def test_no_request_from_before_a_move_is_let_in(desk: WorkspaceDesk, admitted: set[int]) -> None:
-    assert {term for term in (1, 2, 3, 4) if desk.admits(WorkspacePlacement(term=term))} == admitted
+def test_a_request_from_before_a_move_is_refused(local: LocalWorkspace, admitted: set[int]) -> None:
+    assert {term for term in (1, 2, 3, 4) if local.admits(WorkspacePlacement(term=term))} == admitted
 
 
-def test_a_changed_workspace_of_a_runner_that_ends_is_not_given_away() -> None:
+def test_a_changed_workspace_of_a_draining_runner_does_not_move() -> None:
     ending = RunnerLease(runner="r1", runner_epoch=1, serving=False)
     other = RunnerLease(runner="r2", runner_epoch=1)
     late = EPOCH + timedelta(days=1)
@@ -307,18 +313,18 @@ def test_a_changed_workspace_of_a_runner_that_ends_is_not_given_away() -> None:
 
 def conversation(*results: ToolResult, term: int = 0) -> Conversation:
     calls = tuple(ToolCall(id=result.tool_call_id, name="bash") for result in results)
-    said = AssistantMessage(message_id="m1", content=None, calls=calls)
-    heard = tuple(ToolMessage(name="bash", result=result) for result in results)
-    return Conversation("acme", "c1", history=(said, *heard), restored_term=term)
+    reply = AssistantMessage(message_id="m1", content=None, calls=calls)
+    messages = tuple(ToolMessage(name="bash", result=result) for result in results)
+    return Conversation("acme", "c1", history=(reply, *messages), restored_term=term)
 
 
-def result(call_id: str, at: int | None, **said: object) -> ToolResult:
+def result(call_id: str, at: int | None, **fields: object) -> ToolResult:
     moment = None if at is None else EPOCH + timedelta(seconds=at)
     made = ToolResult(tool_call_id=call_id, content={}, runner="r1" if at is not None else None)
-    return made.model_copy(update={"started_at": moment, **said})
+    return made.model_copy(update={"started_at": moment, **fields})
 
 
-def test_a_loss_names_the_calls_that_came_after_the_copy() -> None:
+def test_a_loss_names_the_calls_after_the_snapshot() -> None:
     unknown = result("k3", None, error_kind="unknown_outcome")
     state = conversation(result("k1", 1), result("k2", 9), unknown, result("k4", None))
     loss = WorkspaceLoss(term=2, snapshot_ts=EPOCH + timedelta(seconds=5))
@@ -327,12 +333,12 @@ def test_a_loss_names_the_calls_that_came_after_the_copy() -> None:
     ]
 
 
-def test_without_a_copy_every_call_is_named() -> None:
+def test_a_loss_without_a_snapshot_names_every_call() -> None:
     loss = WorkspaceLoss(term=2, snapshot_ts=None)
     (event,) = losses(conversation(result("k1", 1), result("k2", 9)), [loss])
     assert event.lost_calls == ("k1", "k2")
 
 
-def test_a_log_tells_a_loss_once() -> None:
+def test_a_loss_is_logged_once() -> None:
     loss = WorkspaceLoss(term=2, snapshot_ts=None)
     assert losses(conversation(result("k1", 1), term=2), [loss, loss]) == []

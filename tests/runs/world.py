@@ -1,19 +1,21 @@
-"""A simulated world for the protocol: a broker, agents, a gateway and runners, one await at a time.
+"""A simulation of the protocol: a broker, agents, a gateway and runners, one await at a time.
 
 The procedures of `banksman.runs` are coroutines over ports. Here every port call is an `Op` that the test
-does, delays, or fails around, so each interleaving is chosen by the test and none by an event loop.
+executes, delays or fails, so the test chooses each interleaving, and no event loop does.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from banksman.agent.loop import drive
+from banksman.bus.errors import MessageTooLarge
+from banksman.bus.slots import AttemptSlots
 from banksman.contracts.calls import CallReply, CallRequest, CallStarted
-from banksman.contracts.errors import CallerMistake, Conflict, Fenced, NotReady
+from banksman.contracts.errors import CallerMistake, Conflict, ErrorCode, Fenced, NotReady
 from banksman.contracts.events import Commit
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonObject
@@ -27,45 +29,49 @@ from banksman.contracts.work import (
     StartRun,
     SteerRun,
 )
-from banksman.gateway.service.door import Verdict, decide, once
+from banksman.gateway.service.decisions import SubmittedDecision, decide
+from banksman.gateway.service.idempotency import once
 from banksman.runs import handlers
-from banksman.runs.owner import Build, Ownership, accept
-from banksman.runs.ports import Facts, Placement, Ports
-from banksman.runs.runner import CallDesk
+from banksman.runs.claim import accept
+from banksman.runs.loop import drive
+from banksman.runs.outcome import Ending
+from banksman.runs.owner import Build, Ownership
+from banksman.runs.ports import Placement, Ports
+from banksman.runs.runner import RunnerCalls
 from banksman.runs.state import Conversation
 from tests.runs.broker import TENANT, Broker
-from tests.runs.census import Census
-from tests.runs.ledger import Ledger
-from tests.runs.plans import Plan, compact, say, unanswered
+from tests.runs.invariants import InvariantChecker
+from tests.runs.plans import Plan, calls_without_result, commit_of_reply, compact
 from tests.runs.processes import Message, Op, Process, Task
 from tests.runs.simulated import (
     SimulatedApprovals,
-    SimulatedAttention,
     SimulatedClock,
     SimulatedIntake,
     SimulatedLog,
     SimulatedMemory,
+    SimulatedNotifications,
     SimulatedRunners,
     SimulatedRunnerSlots,
     SimulatedSlots,
     SimulatedWork,
 )
+from tests.runs.situations import SituationCounter
 
 KEY = b"a signing key of the simulated gateways"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S = 3.0
 RUNNER_GONE_S = 60.0
-"""Seconds that a workspace waits for its runner before another one gets it."""
+"""Seconds that a workspace waits for its runner before it moves to another."""
 DELETE_AGAIN_S = 1.0
 CAPACITY = 3
 STORES = frozenset({"append", "ask", "void", "declare", "settle approval", "publish work", "publish start"})
-"""Awaits whose streams may be full."""
+"""Awaits that write to streams that may be full."""
 HANGS_S = 150.0
-"""Seconds after which a runner itself ends what hangs: long after its owner would have."""
+"""Seconds after which a runner itself ends a call that hangs: long after its owner does."""
 
 
 class World:
-    """The broker and everybody on it."""
+    """The broker and all processes that use it."""
 
     key = KEY
 
@@ -73,11 +79,11 @@ class World:
         self.now = EPOCH
         self.lossy = lossy
         self.ids = itertools.count(1)
-        self.census = Census()
+        self.situations = SituationCounter()
         self.broker = Broker()
         self.broker.on_commit = self._committed
         self.broker.on_slot = self._slot_stored
-        self.ledger = Ledger(self)
+        self.invariants = InvariantChecker(self)
         self.acting: Task | None = None
         self.plans: dict[str, Plan] = {}
         self.clock = SimulatedClock(self)
@@ -89,13 +95,13 @@ class World:
         self.lease_ends: dict[str, datetime] = {}
         self.homes: dict[str, str] = {}
         self.unfit: set[str] = set()
-        """Runners whose sandbox does not hold."""
+        """Runners whose sandbox fails its self-test."""
         self.full_until = EPOCH
-        """Until then nothing is stored of what owners and handlers write."""
+        """The time until which storage is full for owners and handlers."""
         self.output = ""
-        """What each call writes."""
+        """The output of each call."""
         self.asked: dict[str, set[str]] = {}
-        """Runners that were asked for a call."""
+        """Runners that received a call request."""
         for runner in self.runners.values():
             self._boot(runner)
 
@@ -109,7 +115,7 @@ class World:
         runner.up = True
         runner.lease_lost = False
         runner.generation = self.leases.get(runner.name, 0) + 1
-        runner.desk = CallDesk(
+        runner.calls = RunnerCalls(
             runner.name,
             runner.generation,
             SimulatedRunnerSlots(self, runner),
@@ -122,13 +128,13 @@ class World:
         self.lease_ends.pop(runner.name, None)
 
     def crash(self, process: Process) -> None:
-        self.census["fault: process crashed"] += 1
+        self.situations["fault: process crashed"] += 1
         process.crash()
         if self.runners.get(process.name) is process:
             self.lease_ends[process.name] = self.now + timedelta(seconds=LEASE_S)
 
     def restart(self, process: Process) -> None:
-        """Bring back what is down. A process that was cut off never gets its lease back."""
+        """Start a stopped process again. A disconnected one never regains its lease."""
         if process.up or process in self.zombies:
             return
         if process.name in self.runners:
@@ -138,8 +144,8 @@ class World:
             process.up = True
 
     def cut_off(self, runner: Process) -> None:
-        """Its lease ends and another process of it takes over, while it still acts on what it began."""
-        self.census["fault: runner cut off"] += 1
+        """End the lease of a runner and start its successor, while the old process continues its tasks."""
+        self.situations["fault: runner cut off"] += 1
         runner.lease_lost = True
         self.zombies.append(runner)
         successor = self.runners[runner.name] = Process(runner.name)
@@ -153,16 +159,16 @@ class World:
 
     def step(self, task: Task) -> None:
         full = self.now < self.full_until and task.op is not None and task.op.label in STORES
-        self.census["fault: storage full"] += full
+        self.situations["fault: storage full"] += full
         self._act(task, task.refuse if full else task.step)
 
     def fail(self, task: Task, *, done: bool) -> None:
-        """One answer of a port gets lost, or its request."""
-        self.census["fault: port unavailable"] += 1
+        """Lose the reply of a port call, or its request."""
+        self.situations["fault: port unavailable"] += 1
         self._act(task, lambda: task.fail(done=done))
 
     def crash_at(self, task: Task, *, done: bool) -> None:
-        """The process dies at an await, with what it asked for done or not."""
+        """Kill the process at an await, with its operation executed or not."""
         if done and task.op is not None:
             self._act(task, task.op.do)
         self.crash(task.process)
@@ -174,11 +180,11 @@ class World:
         finally:
             self.acting = before
         if isinstance(task.failure, Fenced):
-            self.census["owner: fenced"] += 1
+            self.situations["owner: fenced"] += 1
 
     @property
     def ready(self) -> list[Task]:
-        """Tasks that can go on."""
+        """Tasks that can continue."""
         return [
             task
             for process in self.processes
@@ -192,7 +198,7 @@ class World:
         self.broker.fire(self.now)
 
     def pass_time_to_next_wake(self) -> bool:
-        """Advance the clock to the next moment that somebody waits for; False when nobody does."""
+        """Advance the clock to the next time that a task waits for; return False if there is none."""
         wake = self.next_wake()
         if wake is None:
             return False
@@ -200,19 +206,19 @@ class World:
         return True
 
     def next_wake(self) -> datetime | None:
-        """The next moment that a task, a message or a timer waits for."""
+        """Return the next time that a task, a message or a timer waits for."""
         wakes = [t.op.wakes_at for p in self.processes for t in p.tasks if t.op and t.op.wakes_at]
         wakes += [m.not_before for q in self.broker.queues.values() for m in q.open if m.not_before]
         wakes += [request.expires_at for request in self.broker.timers.values()]
         return min((moment for moment in wakes if moment > self.now), default=None)
 
-    # -- what the broker tells -----------------------------------------------------------------------------
+    # -- notifications of the broker--------------------------------------------------------------------------
 
     def _committed(self, before: Conversation, commit: Commit, after: Conversation) -> None:
         if self.acting is not None:
             self.acting.commits += 1
-        self.census.commit(before, commit, after, self.acting)
-        self.ledger.commit(before, commit, after)
+        self.situations.commit(before, commit, after, self.acting)
+        self.invariants.commit(before, commit, after)
         self.wake(after.conversation_id)
 
     def _slot_stored(self, attempt: str, conversation_id: str) -> None:
@@ -227,7 +233,7 @@ class World:
                 agent.news.add(conversation_id)
 
     def deliver(self, queue: str, message: Message, agent: Process) -> None:
-        """Hand a message to an agent: for the first time, or again because its holder seems silent."""
+        """Deliver a message to an agent: the first time, or again because its holder seems silent."""
         if message.acked or not agent.up or agent.paused:
             return
         if message.not_before is not None and self.now < message.not_before:
@@ -235,13 +241,13 @@ class World:
         message.not_before = None
         message.holder = self.spawn(agent, queue, self._handle(queue, agent, message))
 
-    def ask(self, request: ApprovalRequest) -> None:
+    def publish_approval_request(self, request: ApprovalRequest) -> None:
         known = request.approval_id in self.broker.requests
         if self.acting is not None and self.acting.name == "work" and not self.acting.commits:
-            self.census[
+            self.situations[
                 "ask: again, though it was stored" if known else "ask: again, after a crash left it out"
             ] += 1
-        self.broker.ask(request)
+        self.broker.put_approval_request(request)
         self.broker.fire(self.now)
 
     # -- agents --------------------------------------------------------------------------------------------
@@ -255,7 +261,7 @@ class World:
             approvals=SimulatedApprovals(self),
             work=SimulatedWork(self),
             runners=SimulatedRunners(self),
-            attention=SimulatedAttention(self, agent),
+            notifications=SimulatedNotifications(self, agent),
             signing_key=KEY,
         )
 
@@ -265,7 +271,7 @@ class World:
             case "work", _:
                 owned = await accept(ports, body, message.seq)
                 if owned is not None:
-                    await drive(owned, self._think)
+                    await drive(owned, SimulatedModel(self))
                 if owned is None or (owned.state.run is None and owned.state.queue):
                     await handlers.wake_queue(ports, self.broker.fold(body.conversation_id))
             case "replies", ApprovalReply():
@@ -291,34 +297,25 @@ class World:
         if tombstone is not None:
             await Op("purge", lambda: self._purge(conversation_id, tombstone))
         else:
-            self.census["delete: waited for its run"] += 1
+            self.situations["delete: waited for its run"] += 1
             message.not_before = self.now + timedelta(seconds=DELETE_AGAIN_S)
 
     def _purge(self, conversation_id: str, tombstone: int) -> None:
         last = self.broker.fold(conversation_id).stream_seq
-        self.ledger.purged.add(conversation_id)
-        self.census["delete: purged"] += 1
-        self.census["delete: purged behind what came late"] += last > tombstone
+        self.invariants.purged.add(conversation_id)
+        self.situations["delete: purged"] += 1
+        self.situations["delete: purged behind what came late"] += last > tombstone
         self.broker.purge(conversation_id, tombstone)
         assert self.broker.fold(conversation_id).deleted, "the tombstone is gone"
 
     def _ack(self, queue: str, message: Message) -> None:
         if queue == "work":
-            self.ledger.ack(message)
+            self.invariants.ack(message)
         message.acked = True
 
-    async def _think(self, owned: Ownership) -> Build:
-        assert not unanswered(owned.state.history), "the model is asked with an invalid history"
-        run = owned.run
-        await Op("model", lambda: None, may_fail=False)
-        if self.plans[run.run_id].compacts and (compaction := compact(self.clock, owned.state, run)):
-            self.census["history: compacted"] += 1
-            return compaction
-        return say(self.clock, self.plans[run.run_id], run)
-
-    def somebody_snapshots(self, conversation_id: str) -> None:
+    def store_snapshot(self, conversation_id: str) -> None:
         if self.broker.snapshot(conversation_id, self.now):
-            self.census["snapshot: while a run is driven"] += (
+            self.situations["snapshot: while a run is driven"] += (
                 self.broker.fold(conversation_id).owner is not None
             )
 
@@ -333,20 +330,20 @@ class World:
         try:
             ids = await once(SimulatedMemory(self), TENANT, request_id, body.encode(), fresh)
         except Conflict:
-            self.census["client: other body under the same request"] += 1
+            self.situations["client: other body under the same request"] += 1
             return
         if ids["run_id"] != fresh["run_id"]:
-            self.census["client: request repeated"] += 1
+            self.situations["client: request repeated"] += 1
         plan = self.plans.setdefault(ids["run_id"], plan)
         start = start_of(conversation_id, ids["run_id"], ids["message_id"], plan, body)
         await SimulatedIntake(self).start(start)
-        await Op("ack client", lambda: self.ledger.answer_request(request_id, ids["run_id"]))
+        await Op("ack client", lambda: self.invariants.report_run(request_id, ids["run_id"]))
 
-    def client_decides(self, approval_id: str, verdict: Verdict) -> None:
+    def client_decides(self, approval_id: str, verdict: SubmittedDecision) -> None:
         if self.gateway.up:
             self.spawn(self.gateway, "decide", self._decide(approval_id, verdict))
 
-    async def _decide(self, approval_id: str, verdict: Verdict) -> None:
+    async def _decide(self, approval_id: str, verdict: SubmittedDecision) -> None:
         schemas: dict[str, JsonObject] = {"effect": {"type": "object"}, "pure": {"type": "object"}}
         try:
             decided = await decide(
@@ -356,9 +353,9 @@ class World:
             return
         except NotReady:
             if approval_id in self.broker.answers:
-                self.census["approval: forged answer met by a door"] += 1
+                self.situations["approval: forged answer met by a door"] += 1
             return
-        await Op("tell client", lambda: self.ledger.tell(approval_id, decided.reply.outcome))
+        await Op("tell client", lambda: self.invariants.report_decision(approval_id, decided.reply.outcome))
 
     def signal(self, request_id: str, signal: RunSignal) -> None:
         self.broker.publish("signals", f"signal:{request_id}", signal)
@@ -369,7 +366,7 @@ class World:
         self.signal(request_id or f"cancel-{run_id}", cancel)
 
     def steer(self, conversation_id: str, number: int, plan: Plan) -> str:
-        """Returns the id of the run that is started when none is open."""
+        """Steer; return the id of the run that is started if none is open."""
         run_id, message_id = f"{conversation_id}-steer{number}", f"m-{conversation_id}-steer{number}"
         plan = self.plans.setdefault(run_id, plan)
         start = start_of(conversation_id, run_id, message_id, plan, "and this")
@@ -391,7 +388,7 @@ class World:
     # -- the runners ---------------------------------------------------------------------------------------
 
     def place(self, conversation_id: str) -> Placement | None:
-        """Where the workspace is; elsewhere once its runner has been away for long."""
+        """Return the placement of the workspace, which moves after its runner has been away for long."""
         home = self.homes.get(conversation_id)
         if home is None or self._gone_for(home) >= RUNNER_GONE_S:
             alive = [name for name in self.runners if self._gone_for(name) < 0]
@@ -402,7 +399,7 @@ class World:
         return Placement(home, self.leases[home]) if self._gone_for(home) < 0 else None
 
     def _gone_for(self, name: str) -> float:
-        """Seconds since the lease of a runner ended; negative while it is held."""
+        """Return the seconds since the lease of a runner ended; negative while it is valid."""
         ends = self.lease_ends.get(name)
         return -1.0 if ends is None else (self.now - ends).total_seconds()
 
@@ -412,18 +409,18 @@ class World:
         )
 
     def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
-        """A core request: it may get lost, and so may its answer."""
+        """Send a core request; the request or its reply may be lost."""
         runner = self.runners[placement.runner]
-        if not runner.up or runner.desk is None or self.lossy():
+        if not runner.up or runner.calls is None or self.lossy():
             return None
         if runner.name in self.unfit:
             return CallReply(answer="refused", reason="The sandbox does not hold.")
         request = CallRequest.model_validate_json(request.model_dump_json())
-        answer, perform = runner.desk.admit(request)
+        answer, perform = runner.calls.admit(request)
         self._count_answer(answer, perform, request, runner)
         if perform:
             task = Task(
-                runner, "perform", self._perform(runner, runner.desk, request), attempt=request.attempt
+                runner, "perform", self._perform(runner, runner.calls, request), attempt=request.attempt
             )
             runner.tasks.append(task)
             self._act(task, task.start)
@@ -431,30 +428,30 @@ class World:
 
     def _count_answer(self, answer: CallReply, perform: bool, request: CallRequest, runner: Process) -> None:
         if answer.answer in ("busy", "done"):
-            self.census[f"runner: {answer.answer}"] += 1
+            self.situations[f"runner: {answer.answer}"] += 1
         if answer.answer == "wrong_epoch":
-            self.census["runner: wrong epoch"] += 1
+            self.situations["runner: wrong epoch"] += 1
         if answer.answer == "accepted" and not perform:
-            self.census["runner: asked twice while it works"] += 1
+            self.situations["runner: asked twice while it works"] += 1
         call_id, _, number = request.attempt.rpartition("-")
         asked = self.asked.setdefault(call_id, set())
         if perform and number != "1":
-            self.census["runner: next attempt"] += 1
+            self.situations["runner: next attempt"] += 1
             if runner.name not in asked:
-                self.census["runner: next attempt elsewhere"] += 1
+                self.situations["runner: next attempt elsewhere"] += 1
         asked.add(runner.name)
 
-    async def _perform(self, runner: Process, desk: CallDesk, request: CallRequest) -> None:
+    async def _perform(self, runner: Process, calls: RunnerCalls, request: CallRequest) -> None:
         await Op("queued", lambda: None, may_fail=False, about=request.attempt)
-        await desk.perform(request, lambda request: self._execute(runner, request))
+        await calls.perform(request, lambda request: self._execute(runner, request))
 
     async def _execute(self, runner: Process, request: CallRequest) -> ToolResult:
         call, attempt = request.call, request.attempt
 
         def effect() -> None:
-            self.ledger.effect(request)
-            if self.ledger.effects[call.id] > 1:
-                self.census["runner: idempotent call executed again"] += 1
+            self.invariants.effect(request)
+            if self.invariants.effects[call.id] > 1:
+                self.situations["runner: idempotent call executed again"] += 1
 
         await Op("effect", effect, may_fail=False, about=attempt)
         hangs = bool(call.arguments.get("hangs"))
@@ -462,10 +459,10 @@ class World:
         ends = self.now + timedelta(seconds=lasts_s)
 
         def over() -> bool:
-            return attempt in runner.told_to_end or self.now >= ends
+            return attempt in runner.cancelled or self.now >= ends
 
         await Op("effect ends", lambda: None, over, ends, may_fail=False, about=attempt)
-        if attempt in runner.told_to_end:
+        if attempt in runner.cancelled:
             return failed(call.id, "cancelled", "ended").model_copy(update={"runner": runner.name})
         if hangs:
             return failed(call.id, "tool_error", "hung").model_copy(update={"runner": runner.name})
@@ -473,25 +470,25 @@ class World:
         return ToolResult(tool_call_id=call.id, content=content, runner=runner.name)
 
     def start_attempt(self, runner: Process, started: CallStarted) -> bool:
-        """A runner stores the start of an attempt; True when it did, just now."""
+        """Store the start of an attempt; return True if this call stored it."""
         free = self.broker.put_started(started)
         if free:
-            self.ledger.start_stored(started.attempt, runner.id)
+            self.invariants.start_stored(started.attempt, runner.id)
         else:
             void = self.broker.started[started.attempt].void
-            self.census[f"runner: start refused, {'void' if void else 'started elsewhere'}"] += 1
+            self.situations[f"runner: start refused, {'void' if void else 'started elsewhere'}"] += 1
         if runner.lease_lost:
             how = "start stored by" if free else "start refused to"
-            self.census[f"runner: {how} one that was cut off"] += 1
+            self.situations[f"runner: {how} one that was cut off"] += 1
         return free
 
     def forget(self, attempts: tuple[str, ...]) -> None:
-        self.census["slots: forgotten"] += 1
-        self.ledger.forget(attempts, self.processes)
+        self.situations["slots: forgotten"] += 1
+        self.invariants.forget(attempts, self.processes)
         self.broker.forget(attempts)
 
     def cancel_call(self, placement: Placement, attempt: str) -> None:
-        """A core message to that process of a runner, if it is still there."""
+        """Send a core message to that process of a runner, if it is running."""
         if self.lossy():
             return
         for process in (*self.runners.values(), *self.zombies):
@@ -499,12 +496,13 @@ class World:
                 placement.runner,
                 placement.runner_epoch,
             ):
-                process.told_to_end.add(attempt)
+                process.cancelled.add(attempt)
 
-    # -- running until all is quiet ------------------------------------------------------------------------
+    # -- running to a state of rest ------------------------------------------------------------------------
 
-    def settle_down(self, *, people_answer: bool = True, most: int = 20_000) -> None:
-        """No more faults: everybody is up, silent holders lose their messages, people (or time) answer."""
+    def settle_down(self, *, users_decide: bool = True, most: int = 20_000) -> None:
+        """Run without faults: all processes are up, silent holders lose their messages, users decide or time
+        does."""
         self.lossy = lambda: False
         self.full_until = self.now
         for process in self.processes:
@@ -517,14 +515,14 @@ class World:
                 self.step(ready[number % len(ready)])
             elif not (
                 self.deliver_something(number)
-                or (people_answer and self._answer_something())
+                or (users_decide and self._decide_something())
                 or self.pass_time_to_next_wake()
             ):
                 return
         raise AssertionError(f"not quiet after {most} steps: {[(t.name, t.op) for t in self.ready]}")
 
     def deliver_something(self, number: int = 0) -> bool:
-        """Hand one message that nobody works on to an agent."""
+        """Deliver one message that no task handles to an agent."""
         for name, queue in self.broker.queues.items():
             for message in queue.open:
                 due = message.not_before is None or message.not_before <= self.now
@@ -533,27 +531,50 @@ class World:
                     return True
         return False
 
-    def _answer_something(self) -> bool:
-        for approval_id in self.open_questions:
-            self.client_decides(approval_id, Verdict(by="ann", all="approve"))
+    def _decide_something(self) -> bool:
+        for approval_id in self.open_approval_requests:
+            self.client_decides(approval_id, SubmittedDecision(by="ann", all="approve"))
             return True
         return False
 
     @property
-    def open_questions(self) -> list[str]:
-        """Approvals that somebody could answer now."""
+    def open_approval_requests(self) -> list[str]:
+        """Return the approval requests that a user could decide now."""
         return [
             approval_id
             for approval_id, request in self.broker.requests.items()
             if approval_id not in self.broker.answers
-            and approval_id not in self.ledger.resolved
+            and approval_id not in self.invariants.resolved
             and self.now <= request.expires_at
         ]
 
 
-def _newer(agent: Process, attempt: str, broker: Broker) -> Facts:
-    known = agent.seen.get(attempt, Facts())
-    return Facts(broker.started.get(attempt, known.started), broker.finished.get(attempt, known.finished))
+@dataclass
+class SimulatedModel:
+    """The model of every run."""
+
+    world: World
+
+    async def complete(self, owned: Ownership) -> Build:
+        assert not calls_without_result(owned.state.history), "the model is called with an invalid history"
+        world, run = self.world, owned.run
+        await Op("model", lambda: None, may_fail=False)
+        if world.plans[run.run_id].compacts and (compaction := compact(world.clock, owned.state, run)):
+            world.situations["history: compacted"] += 1
+            return compaction
+        return commit_of_reply(world.clock, world.plans[run.run_id], run)
+
+    def too_large(self, error: Exception) -> Ending | None:
+        if not isinstance(error, MessageTooLarge):
+            return None
+        return Ending("failed", ErrorCode.TOO_LARGE, "The model's reply is too large.", "not_executed")
+
+
+def _newer(agent: Process, attempt: str, broker: Broker) -> AttemptSlots:
+    known = agent.seen.get(attempt, AttemptSlots())
+    return AttemptSlots(
+        broker.started.get(attempt, known.started), broker.finished.get(attempt, known.finished)
+    )
 
 
 def start_of(conversation_id: str, run_id: str, message_id: str, plan: Plan, content: str = "go") -> StartRun:

@@ -1,1 +1,1 @@
-"""Logs and histories that have grown long."""
+"""Long logs and histories."""

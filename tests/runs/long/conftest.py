@@ -1,4 +1,5 @@
-"""An agent in this process: real NATS, the vendors' real SDKs, and the model server in the vendors' place."""
+"""An agent in this process, with real NATS, the vendors' SDKs, and the model server instead of the
+vendors."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ import pytest
 from banksman.agent.app import ports_of
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
+from banksman.agent.model_step import ModelStep
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenants import Tenants
-from banksman.agent.thinking import Thinker
 from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import Worker
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
@@ -33,9 +35,9 @@ from banksman.contracts.events import Event, EventBody, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import RunSignal, StartRun
 from banksman.model_server import ModelServer
-from banksman.runs.folded_log import FoldedLog
+from banksman.runs.conversation_log import ConversationLog
+from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
-from banksman.runs.stores import Watch
 from banksman.runtime.tenants import TenantSettings
 from tests.support.fixtures import provision_all
 from tests.support.nats import NatsServer
@@ -48,7 +50,7 @@ SUMMARY_MODEL = "openai:scripted/summary"
 
 @dataclass
 class Agent:
-    """One agent process, and a conversation to talk in."""
+    """One agent, and a conversation for its runs."""
 
     worker: Worker
     log: EventLog
@@ -57,7 +59,7 @@ class Agent:
     sent: dict[str, WorkMessage] = field(default_factory=dict[str, WorkMessage])
 
     def start(self, content: str, model: str, **limits: Any) -> WorkMessage:
-        """The work message of a new run."""
+        """Return the work message of a new run."""
         run_id = f"{self.conversation}-{new_id('r')}"
         start = StartRun(
             tenant=self.tenant,
@@ -91,15 +93,15 @@ class Agent:
         """Handle a signal."""
         subject = subjects.run_signal(self.tenant, self.conversation)
         message = WorkMessage(subject, signal.model_dump_json().encode(), {}, 1, 1)
-        assert await self.worker.on_signal(message) == Done()
+        assert await self.worker.on_signal(signal, message) == Done()
 
     async def history(self) -> list[Event]:
-        """Every event of the log."""
+        """Return every event of the log."""
         commits = await self.log.read(self.tenant, self.conversation, leader=True)
         return [event for stored in commits for event in stored.commit.events]
 
     async def events(self, kind: type[B]) -> list[B]:
-        """The bodies of one kind."""
+        """Return the event bodies of one type."""
         return [event.data for event in await self.history() if isinstance(event.data, kind)]
 
 
@@ -108,7 +110,7 @@ Agents = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def nats_server() -> Generator[NatsServer]:
-    """A server for the tests here alone: they say that there is a runner, and there is none."""
+    """A server for these tests only: they register a runner that does not exist."""
     with NatsServer() as server:
         provision_all(server)
         yield server
@@ -122,7 +124,7 @@ async def server() -> AsyncGenerator[ModelServer]:
 
 @pytest.fixture
 def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Agents:
-    """Starts agents that share a tenant and a conversation."""
+    """A function that starts agents that share a tenant and a conversation."""
     shared = bus
 
     @asynccontextmanager
@@ -132,7 +134,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
         where = ProviderSettings(
             anthropic_base_url=server.url, openai_base_url=server.openai_url, max_attempts=1
         )
-        # With a runner, tools are offered in the vendor's way. Scripts leave their arguments out, so each
+        # With a runner, tools are offered in the vendor's format. Scripts omit their arguments, so each
         # call has its result at once.
         await Bucket(bus, RUNNERS, RunnerLease).put("r1", RunnerLease(runner="r1", runner_epoch=1))
         async with AsyncExitStack() as stack:
@@ -140,17 +142,19 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             clock = await stack.enter_async_context(BrokerClock(bus))
             placements = await stack.enter_async_context(Placements(bus, clock))
             catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
-            log = FoldedLog(EventLog(bus))
-            watch = await stack.enter_async_context(Watch(bus, hub, log, clock))
+            log = ConversationLog(bus)
+            notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
             providers = Providers(where)
             stack.push_async_callback(providers.close)
             tenants = Tenants(TenantSettings(), await stack.enter_async_context(UsageLedger(bus)))
-            thinker = Thinker(
+            model_step = ModelStep(
                 bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants
             )
-            ports = ports_of(bus, clock, log, placements, watch, b"a key that signs what people decide")
+            ports = ports_of(
+                bus, clock, log, placements, notifications, b"a key that signs what people decide"
+            )
             yield Agent(
-                Worker(ports, EventLog(bus), watch, thinker),
+                Worker(ports, log, ApprovalSlots(bus), notifications, model_step),
                 EventLog(bus),
                 tenant,
                 conversation,

@@ -1,4 +1,4 @@
-"""Commits of long conversations, made as an owner makes them."""
+"""Builds commits of long conversations as an owner does."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import Usage
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.folded_log import FoldedLog
+from banksman.runs.conversation_log import ConversationLog
+from banksman.runs.fold import apply_commit
 from banksman.runs.record import Draft
-from banksman.runs.state import Conversation, apply_commit
+from banksman.runs.state import Conversation
 from tests.support.nats import NatsServer
 
 SETTINGS = RunSettings(assistant_id="default", model="demo:demo")
@@ -42,7 +43,7 @@ def commit_of(
     owner: Owner | None = None,
     claim: int | None = None,
 ) -> Commit:
-    """A commit behind `state`."""
+    """Return a commit after `state`."""
     draft = Draft(state, datetime.now(UTC))
     draft.add(run_id, bodies)
     return draft.commit(new_id("e"), state.log_epoch or "l1", owner, claim=claim)
@@ -52,7 +53,7 @@ def commit_of(
 class Story:
     """Appends one run after another to a log, in eight commits each."""
 
-    log: FoldedLog
+    log: ConversationLog
     state: Conversation
     runs: int = 0
 
@@ -66,21 +67,21 @@ class Story:
         self.state = stored
 
     async def run(self, *, output: str = "done") -> None:
-        """One run: two iterations with a call each, and an answer."""
+        """Append one run: two iterations with a call each, and a final reply."""
         self.runs += 1
         n = self.runs
         asked = RunStarted(message_id=f"m{n}", message=f"question {n}", settings=SETTINGS)
         await self.commit(asked, IterationStarted(n=1, max=10), claim=True)
         for iteration in (1, 2):
             call = ToolCall(id=f"k{n}-{iteration}", name="bash", arguments={"command": f"echo {n}"})
-            await self.commit(said(f"m{n}-{iteration}", None), ToolCallRequested(call=call))
+            await self.commit(reply_message(f"m{n}-{iteration}", None), ToolCallRequested(call=call))
             result = ToolResult(tool_call_id=call.id, content={"success": True, "stdout": output})
             await self.commit(ToolCallCompleted(result=result))
             await self.commit(IterationStarted(n=iteration + 1, max=10))
         answer = RunFinished(
             status="completed", content="ok", service="s", model="demo:demo", iterations=3, usage=self.usage
         )
-        await self.commit(said(f"m{n}-3", f"answer {n}"), answer)
+        await self.commit(reply_message(f"m{n}-3", f"answer {n}"), answer)
 
     async def compact(self) -> None:
         """Replace all but the last four messages."""
@@ -101,21 +102,21 @@ class Story:
         finished = RunFinished(
             status="completed", content="ok", service="s", model="demo:demo", iterations=1, usage=self.usage
         )
-        await self.commit(said(f"m{self.runs}-1", "fine"), finished)
+        await self.commit(reply_message(f"m{self.runs}-1", "fine"), finished)
 
     @property
     def usage(self) -> Usage:
         return self.state.run.usage if self.state.run else Usage()
 
 
-def said(message_id: str, text: str | None) -> MessageCompleted:
-    """A reply of the model."""
+def reply_message(message_id: str, text: str | None) -> MessageCompleted:
+    """Return a reply of the model."""
     usage = Usage(input_tokens=100, output_tokens=10)
     return MessageCompleted(message_id=message_id, role="assistant", content=text, usage=usage)
 
 
 async def whole_fold(log: EventLog, tenant: str, conversation: str) -> Conversation:
-    """The fold of every commit, without any snapshot's help."""
+    """Return the fold of every commit, without a snapshot."""
     state = Conversation(tenant, conversation)
     for stored in await log.read(tenant, conversation, leader=True):
         state = apply_commit(state, stored.stream_seq, stored.commit)
@@ -123,7 +124,7 @@ async def whole_fold(log: EventLog, tenant: str, conversation: str) -> Conversat
 
 
 def received(server: NatsServer, name: str) -> tuple[int, int]:
-    """Messages and bytes that the server has sent to the connection of that name."""
+    """Return the messages and bytes that the server has sent to the connection of that name."""
     with urlopen(f"{server.monitoring_url}/connz?limit=1024", timeout=5) as answer:
         connections = json.loads(answer.read())["connections"]
     (found,) = [one for one in connections if one.get("name") == name]

@@ -1,4 +1,4 @@
-"""What an owner hears of its calls."""
+"""The notifications that an owner gets of its calls."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
-from banksman.bus.slots import CallSlots, StoredFact, watch_results
+from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_results
 from banksman.contracts.calls import CallFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
-from banksman.runs.folded_log import FoldedLog
-from banksman.runs.ports import Facts
-from banksman.runs.stores import Watch
+from banksman.runs.conversation_log import ConversationLog
+from banksman.runs.notifications import OwnerNotifications
 
 
-async def test_what_another_tenant_stores_for_a_call_is_no_result_of_it(
-    bus: Bus, tenant: str, conversation: str
-) -> None:
-    """P8: a tenant's tool server may store results under its tenant's name, for any id that it knows."""
+async def test_a_result_stored_by_another_tenant_is_ignored(bus: Bus, tenant: str, conversation: str) -> None:
+    """P8: a tenant's tool server may store results under its own tenant, for any id that it knows."""
     call_id = new_id("k")
     attempt = f"{call_id}-1"
     forged = CallFinished(
@@ -30,7 +27,7 @@ async def test_what_another_tenant_stores_for_a_call_is_no_result_of_it(
     )
     heard = asyncio.Event()
 
-    async def stored(fact: StoredFact) -> None:
+    async def stored(fact: StoredSlot) -> None:
         if fact.attempt == attempt:
             heard.set()
 
@@ -38,18 +35,18 @@ async def test_what_another_tenant_stores_for_a_call_is_no_result_of_it(
     async with (
         LiveHub(log) as hub,
         BrokerClock(bus) as clock,
-        Watch(bus, hub, FoldedLog(log), clock) as watch,
+        OwnerNotifications(bus, hub, ConversationLog(log.bus), clock) as watch,
     ):
-        assert watch.facts(tenant, attempt) == Facts()
+        assert watch.slots(tenant, attempt) == AttemptSlots()
         subscriptions = await watch_results(bus, stored)
         await CallSlots(bus).put_result(new_id("t"), forged)
         async with asyncio.timeout(30):
             await heard.wait()
         await bus.ready()
-        assert watch.facts(tenant, attempt) == Facts()
+        assert watch.slots(tenant, attempt) == AttemptSlots()
         await CallSlots(bus).put_result(tenant, forged)
         async with asyncio.timeout(30):
-            while watch.facts(tenant, attempt) == Facts():
+            while watch.slots(tenant, attempt) == AttemptSlots():
                 await bus.ready()
     for subscription in subscriptions:
         await subscription.unsubscribe()

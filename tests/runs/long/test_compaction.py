@@ -1,4 +1,4 @@
-"""Compaction: a conversation outgrows what its model can read, and goes on."""
+"""Compaction: a conversation exceeds the context of its model, and continues."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
 from banksman.model_server import Gate, HttpError, ModelServer, Reply, ToolCall
 from tests.runs.long.conftest import CONTEXT_TOKENS, Agent, Agents
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 TASK = "The task: compare the harbours of Genoa, Trieste and Rijeka."
 SUMMARY = "Genoa was looked up; it has 14 basins."
 
 
 def looking(number: int, *, chars: int = 3_000) -> Reply:
-    """A long reply with a call."""
+    """Return a long reply with a call."""
     return Reply(text=f"Step {number}. " + "word " * (chars // 5), tool_calls=(ToolCall(name="read_file"),))
 
 
@@ -27,22 +27,22 @@ def play(server: ModelServer, vendor: str, *replies: Reply, name: str = "work") 
     return f"{vendor}:{server.play(name, replies, by='count')}"
 
 
-def told(server: ModelServer, name: str = "work") -> list[str]:
-    """What the model was sent, request by request."""
+def sent_requests(server: ModelServer, name: str = "work") -> list[str]:
+    """Return the messages of each request to the model."""
     return [json.dumps(request.body, ensure_ascii=False) for request in server.requests(name)]
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
-async def test_a_run_that_outgrows_its_model_goes_on_from_a_summary(
+async def test_a_run_that_exceeds_its_models_context_continues_from_a_summary(
     agent: Agent, server: ModelServer, vendor: str
 ) -> None:
-    """R79: what the model is given is valid for its vendor before and after."""
+    """R79: the model's messages are valid for its vendor before and after."""
     server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
     model = play(server, vendor, *(looking(n) for n in range(14)), Reply(text="Genoa is largest."))
 
     outcome = await agent.run(TASK, model)
 
-    requests = told(server)
+    requests = sent_requests(server)
     compactions = await agent.events(HistoryCompacted)
     assert (outcome.status, outcome.content) == ("completed", "Genoa is largest.")
     assert outcome.iterations == 15
@@ -57,7 +57,9 @@ async def test_a_run_that_outgrows_its_model_goes_on_from_a_summary(
     assert server.violations == []
 
 
-async def test_the_log_keeps_what_the_model_no_longer_sees(agent: Agent, server: ModelServer) -> None:
+async def test_the_log_contains_messages_that_the_model_no_longer_receives(
+    agent: Agent, server: ModelServer
+) -> None:
     server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
     await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(8)), Reply(text="done")))
 
@@ -68,7 +70,7 @@ async def test_the_log_keeps_what_the_model_no_longer_sees(agent: Agent, server:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-async def test_a_summary_is_written_from_all_that_gives_way_and_is_paid_for(
+async def test_a_summary_covers_all_replaced_messages_and_its_usage_counts(
     agent: Agent, server: ModelServer
 ) -> None:
     server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
@@ -93,7 +95,7 @@ async def test_the_next_run_begins_with_the_summary(agent: Agent, server: ModelS
 
     await agent.run("And Ancona?", play(server, "openai", Reply(text="smaller"), name="next"))
 
-    (asked,) = told(server, "next")
+    (asked,) = sent_requests(server, "next")
     assert SUMMARY in asked and "And Ancona?" in asked
     assert len(await agent.events(HistoryCompacted)) == 1
 
@@ -107,7 +109,7 @@ async def test_the_next_run_begins_with_the_summary(agent: Agent, server: ModelS
     ],
     ids=["refused", "unavailable", "withheld"],
 )
-async def test_without_a_summary_the_oldest_messages_are_left_out_and_the_run_goes_on(
+async def test_without_a_summary_the_oldest_messages_are_dropped_and_the_run_continues(
     agent: Agent, server: ModelServer, reply: Reply
 ) -> None:
     server.play("summary", (reply,), by="count", at_end="repeat")
@@ -116,7 +118,7 @@ async def test_without_a_summary_the_oldest_messages_are_left_out_and_the_run_go
     outcome = await agent.run(TASK, model)
 
     compactions = await agent.events(HistoryCompacted)
-    requests = told(server)
+    requests = sent_requests(server)
     assert outcome.status == "completed"
     assert {one.how for one in compactions} == {"dropped"}
     assert "no longer fit" in requests[-1] and TASK in requests[-1]
@@ -124,7 +126,7 @@ async def test_without_a_summary_the_oldest_messages_are_left_out_and_the_run_go
     assert server.violations == []
 
 
-async def test_what_an_earlier_summary_told_is_not_lost_with_the_oldest_messages(
+async def test_an_earlier_summary_stays_when_the_oldest_messages_are_dropped(
     agent: Agent, server: ModelServer
 ) -> None:
     replies = (Reply(text=SUMMARY), Reply(fault=HttpError(status=400, message="no")))
@@ -134,7 +136,7 @@ async def test_what_an_earlier_summary_told_is_not_lost_with_the_oldest_messages
     await agent.run(TASK, model)
 
     assert [one.how for one in await agent.events(HistoryCompacted)][:2] == ["summarised", "dropped"]
-    assert SUMMARY in told(server)[-1]
+    assert SUMMARY in sent_requests(server)[-1]
 
 
 @pytest.mark.parametrize(
@@ -144,24 +146,24 @@ async def test_what_an_earlier_summary_told_is_not_lost_with_the_oldest_messages
         ("anthropic", "prompt is too long: 210000 tokens > 200000 maximum"),
     ],
 )
-async def test_a_provider_that_finds_a_request_too_long_gets_a_shorter_one(
+async def test_a_request_that_the_provider_finds_too_long_is_shortened(
     agent: Agent, server: ModelServer, vendor: str, message: str
 ) -> None:
-    """The deployment's table was wrong about the model; the run need not fail for it."""
+    """A wrong context size in the deployment's table does not fail the run."""
     server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
     refused = Reply(fault=HttpError(status=400, message=message, times=1))
     model = play(server, vendor, *(looking(n) for n in range(3)), refused, Reply(text="done"))
 
     outcome = await agent.run(TASK, model)
 
-    requests = told(server)
+    requests = sent_requests(server)
     assert (outcome.status, outcome.content) == ("completed", "done")
     assert len(await agent.events(HistoryCompacted)) == 1
     assert len(requests[-1]) < 0.7 * len(requests[-2])
     assert SUMMARY in requests[-1]
 
 
-async def test_a_request_that_cannot_become_shorter_ends_the_run_with_the_providers_words(
+async def test_a_request_that_cannot_be_shortened_ends_the_run_with_the_providers_error(
     agent: Agent, server: ModelServer
 ) -> None:
     message = "This model's maximum context length is 100 tokens."
@@ -184,17 +186,17 @@ async def test_a_run_is_cancelled_while_its_summary_is_written(agent: Agent, ser
     await server.wait_for_requests("summary")
     cancel = CancelRun(tenant=agent.tenant, conversation_id=agent.conversation, run_id=run_id, by="ann")
     await agent.signal(cancel)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         outcome = await driving
 
     assert outcome.status == "cancelled"
     assert await agent.events(HistoryCompacted) == []
 
 
-async def test_an_agent_that_dies_over_a_summary_leaves_the_run_to_the_next(
+async def test_a_run_continues_after_its_agent_died_during_a_summary(
     agent: Agent, agents: Agents, server: ModelServer
 ) -> None:
-    """What is not in the log did not happen: the next owner compacts as if for the first time."""
+    """The summary is not in the log, so the next owner compacts as if for the first time."""
     replies = (Reply(text="lost", gate=Gate(name="never")), Reply(text=SUMMARY))
     server.play("summary", replies, by="count", at_end="repeat")
     model = play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done"))
@@ -212,7 +214,7 @@ async def test_an_agent_that_dies_over_a_summary_leaves_the_run_to_the_next(
     assert len(await agent.events(RunFinished)) == 1
 
 
-async def test_a_steering_message_that_a_summary_replaced_is_not_heard_again(
+async def test_a_steer_that_a_summary_replaced_does_not_take_effect_again(
     agent: Agent, server: ModelServer
 ) -> None:
     server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
@@ -236,9 +238,9 @@ async def test_a_steering_message_that_a_summary_replaced_is_not_heard_again(
     heard = [one for one in await agent.events(MessageCompleted) if one.role == "user"]
     await agent.signal(steer)
     server.open_gate("again")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await driving
 
-    assert "Mind the tides." not in told(server)[-1]
+    assert "Mind the tides." not in sent_requests(server)[-1]
     assert [one for one in await agent.events(MessageCompleted) if one.role == "user"] == heard
     assert len(heard) == 1

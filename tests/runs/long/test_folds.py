@@ -1,4 +1,4 @@
-"""A fold that a process keeps is only a head start: what the log no longer holds is not held on to."""
+"""A cached fold is only an optimisation: a process drops what the log no longer contains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from banksman.contracts.errors import NotFound
 from banksman.contracts.events import ConversationUpdated
 from banksman.contracts.work import DeleteConversation
 from banksman.model_server import ModelServer, Reply
-from banksman.runs.folded_log import FoldedLog
+from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.snapshots import object_name
 from banksman.runs.state import Conversation
 from tests.runs.long.conftest import Agent
@@ -24,15 +24,15 @@ from tests.runs.long.making import Story, commit_of
 
 @pytest.fixture
 def story(bus: Bus, tenant: str, conversation: str) -> Story:
-    return Story(FoldedLog(EventLog(bus)), Conversation(tenant, conversation))
+    return Story(ConversationLog(bus), Conversation(tenant, conversation))
 
 
-async def test_a_process_that_kept_the_fold_of_a_purged_log_finds_it_deleted(
+async def test_a_cached_fold_of_a_purged_log_is_found_deleted(
     bus: Bus, story: Story, tenant: str, conversation: str
 ) -> None:
-    """P1: a start that this process is given late still gets its end."""
+    """P1: a start that arrives late at this process still gets its terminal event."""
     await story.run()
-    other = FoldedLog(EventLog(bus))
+    other = ConversationLog(bus)
     assert not (await other.read(tenant, conversation)).deleted
 
     await story.run()
@@ -43,14 +43,12 @@ async def test_a_process_that_kept_the_fold_of_a_purged_log_finds_it_deleted(
     assert (found.deleted, found.stream_seq) == (True, story.state.stream_seq)
 
 
-async def test_nothing_of_a_deleted_conversation_stays_in_its_snapshot(
-    agent: Agent, server: ModelServer
-) -> None:
-    """A long history is kept beside its log, all of it."""
+async def test_the_snapshot_of_a_deleted_conversation_is_deleted(agent: Agent, server: ModelServer) -> None:
+    """A long history is stored beside its log as an object."""
     server.play("once", [Reply(text="Here I am.")])
     await agent.run("go", "openai:scripted/once")
     snapshots = Objects(agent.log.bus, SNAPSHOTS)
-    name = object_name(Conversation(agent.tenant, agent.conversation))
+    name = object_name(agent.tenant, agent.conversation)
     await snapshots.put(name, b"what was said")
 
     await agent.signal(DeleteConversation(tenant=agent.tenant, conversation_id=agent.conversation, by="ann"))
@@ -60,10 +58,11 @@ async def test_nothing_of_a_deleted_conversation_stays_in_its_snapshot(
         await snapshots.get(name)
 
 
-async def test_a_log_that_lost_its_last_commits_is_folded_anew(
+async def test_a_log_that_lost_its_last_commits_is_folded_again(
     bus: Bus, story: Story, tenant: str, conversation: str
 ) -> None:
-    """A disk may lose what was acknowledged: whoever kept it must not try for ever to append behind it."""
+    """A disk may lose acknowledged commits; a process that cached them must not retry its append without
+    end."""
     await story.run()
     lost = story.state
     await delete_message(bus, EVENTS, lost.stream_seq)

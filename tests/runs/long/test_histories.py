@@ -1,4 +1,4 @@
-"""Whatever was said: vendors accept a compacted history, and a snapshot is exact."""
+"""Property tests: vendors accept every compacted history, and a snapshot is exact."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from banksman.contracts.messages import (
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.openai_request import parse_chat_completion
-from banksman.runs.recent_ids import KEPT_FOR, KEPT_IDS, with_ids
+from banksman.runs.fold import apply_commit
 from banksman.runs.record import Draft
 from banksman.runs.snapshots import UnreadableSnapshot, snapshot_of, state_of
-from banksman.runs.state import Conversation, Measured, apply_commit
+from banksman.runs.state import REMEMBERED_FOR, REMEMBERED_IDS, Conversation, Measured, with_ids
 
 BASH = ToolDefinition(name="bash", description="Runs a command.")
 SETTINGS = RunSettings(assistant_id="default", model="demo:demo")
@@ -56,7 +56,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300) | st.jus
 
 @dataclass
 class Log:
-    """A log in the making, each commit folded as a reader folds it."""
+    """A log under construction; each commit is folded as a reader folds it."""
 
     state: Conversation = field(default_factory=lambda: Conversation("t", "c"))
     numbers: int = 0
@@ -81,7 +81,7 @@ class Log:
             self.commit(asked, run_id=self.id("c-r"))
 
     def ask(self) -> bool:
-        """Begin an iteration; False when no run is open."""
+        """Begin an iteration; return False if no run is open."""
         run = self.state.run
         if run is not None and not run.asking:
             self.commit(IterationStarted(n=run.iteration + 1, max=1000))
@@ -95,7 +95,7 @@ class Log:
             message_id=self.id("m"), role="assistant", content=text, usage=Usage(input_tokens=tokens)
         )
         self.commit(said, *(ToolCallRequested(call=call) for call in calls))
-        # Results come in any order; the fold sorts them.
+        # Results arrive in any order; the fold sorts them.
         for call, text in reversed(list(zip(calls, results, strict=True))):
             result = ToolResult(tool_call_id=call.id, content={"success": True, "stdout": text})
             self.commit(ToolCallCompleted(result=result))
@@ -125,7 +125,7 @@ class Log:
         self.commit(queued, run_id=self.id("c-q"))
 
     def compact(self, limit: int, iterations: int | None) -> None:
-        """As an agent does it, right before it asks."""
+        """Compact as an agent does, right before a model request."""
         if not self.ask() or self.state.run is None:
             return
         state, asked = self.state, self.state.run.message
@@ -168,7 +168,7 @@ actions: st.SearchStrategy[Callable[[Log], None]] = st.one_of(
 
 
 def check_history(log: Log) -> None:
-    """What each vendor demands, and that nothing that a run stands on is gone."""
+    """Check the vendors' rules, and that nothing that a run depends on is missing."""
     history = log.state.history
     missing: list[str] = []
     for message in history:
@@ -204,7 +204,7 @@ def test_any_compaction_leaves_a_history_that_both_vendors_accept(story: list[Ca
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(actions, min_size=1, max_size=25))
-def test_a_snapshot_holds_exactly_the_state(story: list[Callable[[Log], None]]) -> None:
+def test_a_snapshot_restores_exactly_the_state(story: list[Callable[[Log], None]]) -> None:
     log = Log()
     for act in story:
         act(log)
@@ -227,7 +227,7 @@ def long_log(iterations: int, *, words: int = 400) -> Log:
 
 
 def cut_of(log: Log, *, limit: int, iterations: int | None) -> tuple[tuple[Message, ...], Size]:
-    """What is kept of a history, and its size."""
+    """Return the retained part of a history, and its size."""
     state = log.state
     assert state.run is not None
     size = size_of(request(state.history), state.history, None)
@@ -237,7 +237,7 @@ def cut_of(log: Log, *, limit: int, iterations: int | None) -> tuple[tuple[Messa
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 4])
-def test_the_last_iterations_are_kept_word_for_word(iterations: int) -> None:
+def test_compaction_keeps_the_last_iterations_verbatim(iterations: int) -> None:
     log = long_log(12)
 
     kept, _ = cut_of(log, limit=6_000, iterations=iterations)
@@ -246,19 +246,19 @@ def test_the_last_iterations_are_kept_word_for_word(iterations: int) -> None:
     assert sum(isinstance(message, AssistantMessage) for message in kept) == iterations
 
 
-def test_fewer_are_kept_when_they_do_not_fit() -> None:
+def test_compaction_keeps_fewer_iterations_if_they_do_not_fit() -> None:
     log = long_log(12)
     kept, size = cut_of(log, limit=3_000, iterations=8)
     assert 0 < sum(size.messages[-len(kept) :]) <= KEPT_SHARE * 3_000
 
 
-def test_none_are_kept_when_the_last_one_alone_is_too_long() -> None:
+def test_compaction_keeps_no_iteration_if_the_last_one_is_too_long() -> None:
     log = long_log(3, words=4_000)
     kept, _ = cut_of(log, limit=4_000, iterations=4)
     assert kept == ()
 
 
-def test_without_a_summary_as_much_is_kept_as_fits() -> None:
+def test_without_a_summary_compaction_keeps_what_fits() -> None:
     log = long_log(12)
     few, _ = cut_of(log, limit=6_000, iterations=1)
     many, size = cut_of(log, limit=6_000, iterations=None)
@@ -266,8 +266,8 @@ def test_without_a_summary_as_much_is_kept_as_fits() -> None:
     assert sum(size.messages[-len(many) :]) <= KEPT_SHARE * 6_000
 
 
-def test_nothing_is_cut_when_nothing_would_be_won() -> None:
-    """A request that is long for another reason goes out as it is, and the provider says what it thinks."""
+def test_compaction_that_would_save_nothing_is_skipped() -> None:
+    """A request that is long for another reason is sent unchanged, and the provider decides."""
     log = Log()
     log.start("word " * 4_000)
     log.ask()
@@ -277,7 +277,7 @@ def test_nothing_is_cut_when_nothing_would_be_won() -> None:
     assert cut(state.history, size, limit=1_000, asked=state.run.message, iterations=4) is None
 
 
-def test_a_compaction_is_not_followed_by_another_at_once() -> None:
+def test_a_compaction_is_not_followed_directly_by_another() -> None:
     log = long_log(20)
     log.compact(6_000, 4)
     log.compact(6_000, 4)
@@ -287,7 +287,7 @@ def test_a_compaction_is_not_followed_by_another_at_once() -> None:
     assert size.total <= (KEPT_SHARE + SUMMARY_SHARE) * 6_000 + 200
 
 
-def test_the_users_task_is_kept_word_for_word_and_other_ids_are_remembered() -> None:
+def test_the_users_task_stays_verbatim_and_other_ids_are_remembered() -> None:
     log = Log()
     log.start("an earlier question")
     log.reply("an earlier answer " * 200, [], 0)
@@ -308,7 +308,7 @@ def test_the_users_task_is_kept_word_for_word_and_other_ids_are_remembered() -> 
     assert state.run is not None and state.run.usage.input_tokens == 7
 
 
-def test_a_summary_gives_way_to_the_next_one() -> None:
+def test_a_summary_is_replaced_by_the_next_one() -> None:
     log = long_log(12)
     log.compact(4_000, 2)
     for _ in range(8):
@@ -332,13 +332,13 @@ def test_a_summary_gives_way_to_the_next_one() -> None:
         ("anthropic:claude-opus-4-5", {"anthropic:": 100_000}, 50_000, 50_000),
     ],
 )
-def test_the_longest_name_in_the_nearest_table_counts(
+def test_the_longest_matching_model_name_of_the_nearest_table_applies(
     model: str, overrides: dict[str, int], own: int | None, tokens: int
 ) -> None:
     assert context_tokens(model, overrides, own) == tokens
 
 
-def test_what_the_vendor_counted_corrects_the_estimate() -> None:
+def test_the_vendors_token_count_corrects_the_estimate() -> None:
     log = long_log(4)
     history = log.state.history
     plain = size_of(request(history), history, None)
@@ -351,7 +351,7 @@ def test_what_the_vendor_counted_corrects_the_estimate() -> None:
     assert absurd.total == pytest.approx(plain.total / 2, rel=0.02)
 
 
-def test_an_image_counts_alike_however_long_its_url() -> None:
+def test_an_image_counts_the_same_for_every_url_length() -> None:
     short, long = (
         (UserMessage(message_id="m", content=(ImagePart(url=f"data:image/png;base64,{'a' * length}"),)),)
         for length in (10, 200_000)
@@ -359,13 +359,13 @@ def test_an_image_counts_alike_however_long_its_url() -> None:
     assert size_of(request(short), short, None).total == size_of(request(long), long, None).total
 
 
-def test_ids_are_forgotten_only_when_they_are_old_and_many_followed() -> None:
+def test_ids_are_forgotten_only_if_old_and_followed_by_many() -> None:
     ids: dict[str, datetime] = {}
-    for number in range(KEPT_IDS + 500):
+    for number in range(REMEMBERED_IDS + 500):
         ids = dict(with_ids(ids, f"r{number}", at=NOW))
-    assert len(ids) == KEPT_IDS + 500, "young ones are never forgotten"
-    ids = dict(with_ids(ids, "late", at=NOW + KEPT_FOR + timedelta(seconds=1)))
-    assert len(ids) == KEPT_IDS
-    assert "late" in ids and f"r{KEPT_IDS + 499}" in ids and "r0" not in ids
+    assert len(ids) == REMEMBERED_IDS + 500, "young ones are never forgotten"
+    ids = dict(with_ids(ids, "late", at=NOW + REMEMBERED_FOR + timedelta(seconds=1)))
+    assert len(ids) == REMEMBERED_IDS
+    assert "late" in ids and f"r{REMEMBERED_IDS + 499}" in ids and "r0" not in ids
     few = with_ids({"old": NOW}, "new", at=NOW + timedelta(days=900))
     assert set(few) == {"old", "new"}, "after years of silence the last ones are still known"

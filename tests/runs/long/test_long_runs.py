@@ -1,4 +1,4 @@
-"""A run of very many calls still has an end that can be stored."""
+"""The terminal event of a run with very many calls still fits one message."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 
 from banksman.contracts.events import RunFinished, TrackedCall
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
-from banksman.runs.steps import finished
-from banksman.runs.tracked import MAX_TRACKED_BYTES, fitting
+from banksman.runs.outcome import MAX_TRACKED_BYTES, finished, outcome_calls
 from tests.runs.long.test_histories import Log
 
 
@@ -27,22 +26,22 @@ def size(tracked: tuple[TrackedCall, ...]) -> int:
     return sum(len(call.model_dump_json()) for call in tracked)
 
 
-def test_a_usual_run_tells_its_calls_in_full() -> None:
+def test_a_usual_run_reports_its_calls_in_full() -> None:
     tracked = calls(9, 10_000)
-    assert fitting(tracked) == tracked
+    assert outcome_calls(tracked) == tracked
 
 
 @pytest.mark.parametrize(("count", "chars"), [(40, 10_000), (300, 10_000), (700, 10_000)])
-def test_of_many_calls_the_texts_are_cut_and_none_is_missing(count: int, chars: int) -> None:
-    told = fitting(calls(count, chars))
+def test_the_texts_of_many_calls_are_cut_and_no_call_is_missing(count: int, chars: int) -> None:
+    told = outcome_calls(calls(count, chars))
     assert [call.iteration for call in told] == list(range(1, count + 1))
     assert size(told) <= MAX_TRACKED_BYTES
     assert "characters left out" in str(told[0].result["stdout"])
     assert told[0].params == {"command": "echo 0"}
 
 
-def test_of_thousands_the_newest_are_told() -> None:
-    told = fitting(calls(20_000, 50))
+def test_of_thousands_of_calls_the_newest_are_reported() -> None:
+    told = outcome_calls(calls(20_000, 50))
     assert MAX_TRACKED_BYTES * 0.9 < size(told) <= MAX_TRACKED_BYTES
     assert told[-1].iteration == 20_000
 

@@ -1,4 +1,4 @@
-"""Snapshots: a head start that costs little, is never wrong, and disturbs nobody."""
+"""Snapshots: cheap, never wrong, and invisible to readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from banksman.bus.objects import Objects
 from banksman.contracts.events import Commit, ConversationUpdated, RunStarted, Snapshot
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, GATEWAY, WORKFLOWS
-from banksman.runs.folded_log import FoldedLog
+from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.snapshots import SNAPSHOT_EVERY, object_name, snapshot_commit, snapshot_of
 from banksman.runs.state import Conversation
 from tests.runs.long.making import SETTINGS, Story, commit_of, received, whole_fold
@@ -31,7 +31,7 @@ def log(bus: Bus) -> EventLog:
 
 @pytest.fixture
 async def story(log: EventLog, tenant: str, conversation: str) -> Story:
-    return Story(FoldedLog(log), Conversation(tenant, conversation))
+    return Story(ConversationLog(log.bus), Conversation(tenant, conversation))
 
 
 async def snapshots_in(log: EventLog, story: Story) -> list[Commit]:
@@ -40,7 +40,7 @@ async def snapshots_in(log: EventLog, story: Story) -> list[Commit]:
 
 
 async def runs(story: Story, commits: int) -> None:
-    """Runs until the log has that many commits, compacted now and then as an agent does it."""
+    """Append runs until the log has that many commits, with compactions as an agent makes them."""
     written = 0
     while written < commits:
         await story.run()
@@ -51,17 +51,17 @@ async def runs(story: Story, commits: int) -> None:
 
 
 async def cold_read(server: NatsServer, story: Story) -> tuple[Conversation, int, int]:
-    """A fold by a process that has nothing at hand; with the messages and bytes that it was sent."""
+    """Fold in a process without a cache; return the state, and the messages and bytes that it received."""
     name = new_id("reader")
     async with await connect(server, name=name) as bus:
         await bus.ready()
         before = received(server, name)
-        state = await FoldedLog(EventLog(bus)).read(story.state.tenant, story.state.conversation_id)
+        state = await ConversationLog(bus).read(story.state.tenant, story.state.conversation_id)
         after = received(server, name)
     return state, after[0] - before[0], after[1] - before[1]
 
 
-async def test_a_cold_read_of_a_log_costs_the_same_whatever_its_length(
+async def test_the_cost_of_a_cold_read_does_not_depend_on_the_length_of_the_log(
     nats_server: NatsServer, story: Story, log: EventLog
 ) -> None:
     messages: list[int] = []
@@ -75,7 +75,7 @@ async def test_a_cold_read_of_a_log_costs_the_same_whatever_its_length(
 
     assert state == await whole_fold(log, state.tenant, state.conversation_id)
     assert max(messages) <= SNAPSHOT_EVERY + 20
-    # The ids of ended runs are in it, which are remembered by the thousand.
+    # It contains the ids of ended runs, of which it remembers a thousand.
     assert sizes[1] < 150_000
     stored = await log.read(state.tenant, state.conversation_id)
     assert len(stored) > 5_000
@@ -105,9 +105,7 @@ async def test_a_snapshot_follows_every_fifty_commits_and_changes_nothing(
     assert story.state == await whole_fold(log, story.state.tenant, story.state.conversation_id)
 
 
-async def test_whoever_replays_a_log_sees_every_event_once_and_no_snapshot(
-    log: EventLog, story: Story
-) -> None:
+async def test_a_replay_contains_every_event_once_and_no_snapshot(log: EventLog, story: Story) -> None:
     for _ in range(15):
         await story.run()
 
@@ -117,7 +115,7 @@ async def test_whoever_replays_a_log_sees_every_event_once_and_no_snapshot(
     assert numbers == list(range(1, story.state.last_seq + 1))
 
 
-async def test_an_owner_that_meets_a_snapshot_goes_on_under_its_claim(log: EventLog, story: Story) -> None:
+async def test_an_owner_continues_under_its_claim_after_a_snapshot(log: EventLog, story: Story) -> None:
     for _ in range(6):
         await story.run()
     asked = RunStarted(message_id="m", message="go", settings=SETTINGS)
@@ -127,7 +125,7 @@ async def test_an_owner_that_meets_a_snapshot_goes_on_under_its_claim(log: Event
     written = snapshot_commit(owner, snapshot_of(owner), new_id("e"), datetime.now(UTC))
     assert await log.append(owner.tenant, owner.conversation_id, written, after=owner.stream_seq)
 
-    other = FoldedLog(log)
+    other = ConversationLog(log.bus)
     mine = commit_of(owner, "c-r6", (ConversationUpdated(title="mine"),), owner=owner.owner)
     assert await other.append(owner, mine) is None
     met = await other.read(owner.tenant, owner.conversation_id)
@@ -146,7 +144,7 @@ async def test_claims_in_a_row_are_counted_across_a_snapshot(log: EventLog, stor
     written = snapshot_commit(story.state, snapshot_of(story.state), new_id("e"), datetime.now(UTC))
     await log.append(story.state.tenant, story.state.conversation_id, written, after=story.state.stream_seq)
 
-    state = await FoldedLog(log).read(story.state.tenant, story.state.conversation_id)
+    state = await ConversationLog(log.bus).read(story.state.tenant, story.state.conversation_id)
 
     assert counted == 2
     assert state.claims_in_row == counted
@@ -171,9 +169,9 @@ async def test_no_snapshot_is_written_between_claims_or_after_the_tombstone(
 
 
 async def test_a_snapshot_that_lost_its_race_is_written_a_little_later(log: EventLog, story: Story) -> None:
-    """Eight processes append as fast as they can; the log stays whole and gets its snapshots."""
+    """Eight processes append as fast as they can; the log stays complete and gets its snapshots."""
 
-    async def write(process: FoldedLog, count: int) -> None:
+    async def write(process: ConversationLog, count: int) -> None:
         state = await process.read(story.state.tenant, story.state.conversation_id)
         while count:
             title = (ConversationUpdated(title=f"{count}"),)
@@ -184,16 +182,16 @@ async def test_a_snapshot_that_lost_its_race_is_written_a_little_later(log: Even
     await story.commit(ConversationUpdated(title="first"))
     async with asyncio.TaskGroup() as group:
         for _ in range(8):
-            group.create_task(write(FoldedLog(log), 40))
+            group.create_task(write(ConversationLog(log.bus), 40))
 
-    state = await FoldedLog(log).read(story.state.tenant, story.state.conversation_id)
+    state = await ConversationLog(log.bus).read(story.state.tenant, story.state.conversation_id)
     assert state == await whole_fold(log, state.tenant, state.conversation_id)
     assert state.last_seq == 321
     assert len(await snapshots_in(log, story)) >= 3
 
 
 async def append_by_hand(log: EventLog, state: Conversation, snapshot: Snapshot) -> None:
-    """A snapshot as another version might write it, and one commit behind that names it."""
+    """Append a snapshot as another version might write it, and one commit after it that names it."""
     written = snapshot_commit(state, snapshot, new_id("e"), datetime.now(UTC))
     at = await log.append(state.tenant, state.conversation_id, written, after=state.stream_seq)
     assert isinstance(at, int)
@@ -203,7 +201,7 @@ async def append_by_hand(log: EventLog, state: Conversation, snapshot: Snapshot)
 
 @pytest.fixture(params=["newer form", "damaged", "object gone", "of another log", "neither"])
 def useless(request: pytest.FixtureRequest, story: Story) -> Snapshot:
-    """Snapshots that nobody can use; made of a state that would show if it were used."""
+    """Unusable snapshots, made of a state that would be visible if a reader used them."""
     wrong = snapshot_of(replace(story.state, title="wrong", log_epoch="another"))
     match request.param:
         case "newer form":
@@ -226,57 +224,61 @@ async def test_a_snapshot_that_cannot_be_used_is_folded_without(
     await story.commit(RunStarted(message_id="m", message="go", settings=SETTINGS), claim=True)
     await append_by_hand(log, story.state, useless)
 
-    state = await FoldedLog(log).read(story.state.tenant, story.state.conversation_id)
+    state = await ConversationLog(log.bus).read(story.state.tenant, story.state.conversation_id)
 
     assert state == await whole_fold(log, state.tenant, state.conversation_id)
     assert (state.title, state.run is not None) == ("after it", True)
 
 
-async def test_a_long_snapshot_is_kept_as_one_object_that_each_replaces(log: EventLog, story: Story) -> None:
+async def test_long_snapshots_are_stored_as_one_object_that_each_replaces(
+    log: EventLog, story: Story
+) -> None:
     objects = Objects(log.bus, SNAPSHOTS)
     for number in range(8):
-        # Text that does not shrink when it is packed.
+        # Text that does not compress.
         await story.run(output=secrets.token_urlsafe(30_000))
         assert number or story.state.snapshot_seq == 0
-    first = await objects.get(object_name(story.state))
+    first = await objects.get(object_name(story.state.tenant, story.state.conversation_id))
     for _ in range(8):
         await story.run()
 
     written = await snapshots_in(log, story)
-    assert [one.snapshot.ref for one in written if one.snapshot] == [object_name(story.state)] * len(written)
+    assert [one.snapshot.ref for one in written if one.snapshot] == [
+        object_name(story.state.tenant, story.state.conversation_id)
+    ] * len(written)
     assert len(written) >= 2
     assert all(len(one.model_dump_json()) < 1_000 for one in written)
-    assert await objects.get(object_name(story.state)) != first
+    assert await objects.get(object_name(story.state.tenant, story.state.conversation_id)) != first
     assert len([info async for info in objects.list(story.state.tenant)]) == 1
-    assert await FoldedLog(log).read(story.state.tenant, story.state.conversation_id) == story.state
+    assert await ConversationLog(log.bus).read(story.state.tenant, story.state.conversation_id) == story.state
 
 
-async def test_an_object_that_is_newer_than_its_commit_serves_as_well(log: EventLog, story: Story) -> None:
-    """Between the object and its commit another one may have come first, or its writer have died."""
+async def test_a_snapshot_object_newer_than_its_commit_is_usable(log: EventLog, story: Story) -> None:
+    """Another commit may precede that of the object, or the writer of the object may have died."""
     objects = Objects(log.bus, SNAPSHOTS)
     for _ in range(2):
         await story.run()
     early = story.state
-    name = object_name(early)
+    name = object_name(early.tenant, early.conversation_id)
     referring = snapshot_of(early).model_copy(update={"state": None, "ref": name})
     await append_by_hand(log, early, referring)
-    story.state = await FoldedLog(log).read(early.tenant, early.conversation_id)
+    story.state = await ConversationLog(log.bus).read(early.tenant, early.conversation_id)
     await story.run()
     await objects.put(name, snapshot_of(story.state).model_dump_json().encode())
     await story.run()
 
-    state = await FoldedLog(log).read(early.tenant, early.conversation_id)
+    state = await ConversationLog(log.bus).read(early.tenant, early.conversation_id)
 
     assert replace(state, snapshot_seq=0) == replace(story.state, snapshot_seq=0)
 
 
-async def test_a_process_that_fell_far_behind_goes_on_from_the_snapshot(
+async def test_a_process_far_behind_continues_from_the_snapshot(
     nats_server: NatsServer, story: Story
 ) -> None:
     await story.run()
     name = new_id("behind")
     async with await connect(nats_server, name=name) as bus:
-        behind = FoldedLog(EventLog(bus))
+        behind = ConversationLog(bus)
         await behind.read(story.state.tenant, story.state.conversation_id)
         await runs(story, 400)
         before = received(nats_server, name)
@@ -288,17 +290,19 @@ async def test_a_process_that_fell_far_behind_goes_on_from_the_snapshot(
 
 
 @pytest.mark.parametrize("user", [AGENT, WORKFLOWS, GATEWAY])
-async def test_the_rights_of_each_service_suffice(
+async def test_the_permissions_of_each_service_suffice(
     secured_nats: SecuredNats, tenant: str, conversation: str, user: str
 ) -> None:
-    """Agents and workflows write long snapshots; a gateway, which may not read them, folds without."""
+    """Agents and workflows write long snapshots; a gateway, which may not read them, folds without them."""
     writer = AGENT if user == GATEWAY else user
     async with await secured_nats.connect(writer) as bus, await secured_nats.connect(user) as other:
-        story = Story(FoldedLog(EventLog(bus)), Conversation(tenant, conversation))
+        story = Story(ConversationLog(bus), Conversation(tenant, conversation))
         for _ in range(8):
             await story.run(output=secrets.token_urlsafe(30_000))
         written = await snapshots_in(EventLog(bus), story)
-        state = await FoldedLog(EventLog(other)).read(tenant, conversation)
+        state = await ConversationLog(other).read(tenant, conversation)
 
-    assert [one.snapshot.ref for one in written if one.snapshot] == [object_name(story.state)]
+    assert [one.snapshot.ref for one in written if one.snapshot] == [
+        object_name(story.state.tenant, story.state.conversation_id)
+    ]
     assert state == story.state

@@ -1,4 +1,4 @@
-"""A run keeps its end whatever goes wrong round it: unexpected errors, a full or absent broker."""
+"""A run gets its terminal event despite unexpected errors and a full or unavailable broker."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from banksman.runs.ports import Log
 from banksman.runs.state import Conversation
 from tests.runs.long.conftest import Agent, Agents
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 DELIVERIES = 12
-"""More than after which a message that cannot be handled is buried."""
+"""More deliveries than the number after which a message is dead-lettered."""
 
 
 class Bug(Exception):
-    """Something that nobody thought of."""
+    """An unexpected error."""
 
 
 @dataclass
 class FaultyLog:
-    """A log that fails where `fails` says so."""
+    """A log that fails where `fails` returns True."""
 
     log: Log
     fails: Callable[[Commit], bool]
@@ -47,7 +47,7 @@ class FaultyLog:
 
 @dataclass
 class SilentLog:
-    """A log that cannot be read while it is silent."""
+    """A log whose reads time out while it is silent."""
 
     log: Log
     silent: bool = False
@@ -68,10 +68,10 @@ def with_faults(agent: Agent, fails: Callable[[Commit], bool]) -> Worker:
     return replace(agent.worker, ports=replace(ports, log=FaultyLog(ports.log, fails)))
 
 
-async def test_a_run_whose_driver_fails_again_and_again_is_not_buried_while_it_is_open(
+async def test_an_open_run_is_not_dead_lettered_when_its_driver_fails_repeatedly(
     agent: Agent, server: ModelServer
 ) -> None:
-    """P1: renamings between the claims keep them from counting as a crash loop; an end comes all the same."""
+    """P1: renames between the claims prevent a crash loop; the run ends nevertheless."""
     server.play("once", [Reply(text="Here I am.")], at_end="repeat")
     message = agent.start("go", "openai:scripted/once")
     bus = agent.log.bus
@@ -88,19 +88,17 @@ async def test_a_run_whose_driver_fails_again_and_again_is_not_buried_while_it_i
     assert outcome.content == "Here I am."
 
 
-async def test_a_broker_that_does_not_answer_while_a_model_writes_ends_no_run(
-    agent: Agent, server: ModelServer
-) -> None:
-    """P1: the reply is kept, though the log could not be read when there was news of the run."""
+async def test_a_silent_broker_during_a_model_request_ends_no_run(agent: Agent, server: ModelServer) -> None:
+    """P1: the reply is retained, although the log could not be read when it changed."""
     server.play("slow", [Reply(text="Here I am.", gate=Gate(name="slow"))])
     message = agent.start("go", "openai:scripted/slow")
     ports = agent.worker.ports
     log = SilentLog(ports.log)
     driving = asyncio.create_task(replace(agent.worker, ports=replace(ports, log=log)).on_work(message))
-    await server.wait_for_requests("slow", outcome="open", timeout_s=PATIENCE_S)
+    await server.wait_for_requests("slow", outcome="open", timeout_s=WAIT_TIMEOUT_S)
     log.silent = True
-    await ports.work.nudge(agent.tenant, agent.conversation)
-    async with asyncio.timeout(PATIENCE_S):
+    await ports.work.wake_owner(agent.tenant, agent.conversation)
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await log.asked.wait()
     log.silent = False
     server.open_gate("slow")
@@ -111,20 +109,20 @@ async def test_a_broker_that_does_not_answer_while_a_model_writes_ends_no_run(
     assert len(server.requests("slow")) == 1
 
 
-async def test_what_is_written_while_the_broker_is_away_is_told_later_and_whole(
+async def test_a_reply_written_during_a_broker_outage_is_published_later_in_full(
     own_nats: NatsServer, own_bus: Bus, agents: Agents, server: ModelServer
 ) -> None:
-    """P1: more pieces of text than a connection keeps for a server that is away; none of them matters."""
+    """P1: more deltas than a connection buffers for an unavailable server; losing them is harmless."""
     text = "word " * 20_000
     server.play("long", [Reply(text=text, gate=Gate(name="long", after_events=3))])
     async with agents(own_bus) as agent:
         driving = asyncio.create_task(agent.worker.on_work(agent.start("go", "openai:scripted/long")))
-        await server.wait_for_requests("long", outcome="open", timeout_s=PATIENCE_S)
+        await server.wait_for_requests("long", outcome="open", timeout_s=WAIT_TIMEOUT_S)
         own_nats.kill()
         server.open_gate("long")
-        await server.wait_for_requests("long", outcome="completed", timeout_s=PATIENCE_S)
+        await server.wait_for_requests("long", outcome="completed", timeout_s=WAIT_TIMEOUT_S)
         own_nats.start()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             assert await driving == Done()
         (outcome,) = await agent.events(RunFinished)
         assert (outcome.status, outcome.content) == ("completed", text)

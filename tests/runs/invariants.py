@@ -1,4 +1,4 @@
-"""What must hold: judged at every commit, effect, ack and forgotten slot, and once all is quiet."""
+"""The invariants of the protocol, checked at every commit, effect, ack and deleted slot, and at rest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from banksman.contracts.events import (
     ToolCallRequested,
 )
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.approvals import ANSWERS, problem
+from banksman.runs.approvals import DECIDED, problem
 from banksman.runs.state import Conversation
 from banksman.runs.steps import Idle, Park, next_step
-from tests.runs.plans import unanswered
+from tests.runs.plans import calls_without_result
 from tests.runs.processes import Message, Process
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ NEVER_STARTED = frozenset({"invalid_arguments", "rejected", "not_executed", "una
 MAY_HAVE_STARTED = frozenset({"unknown_outcome", "cancelled", "timeout"})
 
 
-class Ledger:
-    """Keeps its own account of what happened, apart from the fold it judges."""
+class InvariantChecker:
+    """Records events independently of the fold that it checks."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -44,18 +44,18 @@ class Ledger:
         self.asked_calls: set[str] = set()
         self.resolved: dict[str, ApprovalResolved] = {}
         self.approved: dict[str, str] = {}
-        """Digest of what may be executed, of calls that a person approved."""
+        """The approved digest of each call that a user approved."""
         self.results: dict[str, ToolResult] = {}
         self.effects: dict[str, int] = {}
         self.starts: dict[str, str] = {}
-        """Who stored the start of an attempt."""
+        """The runner that stored the start of each attempt."""
         self.ended: dict[str, RunFinished] = {}
-        self.told: dict[str, str] = {}
+        self.reported: dict[str, str] = {}
         self.runs_of_request: dict[str, str] = {}
         self.acked_work: set[int] = set()
         self.cancelled: set[str] = set()
         self.claims: dict[str, int] = {}
-        """Claims of a conversation without another commit between them."""
+        """Consecutive claims of each conversation without another commit in between."""
         self.given_up: set[str] = set()
         self.purged: set[str] = set()
 
@@ -130,7 +130,7 @@ class Ledger:
         reason = problem(stored, request, self.world.key)
         assert reason is None, f"{resolved.approval_id}: {reason}"
         self.resolved[resolved.approval_id] = resolved
-        if resolved.outcome in ANSWERS:
+        if resolved.outcome in DECIDED:
             for decision in resolved.decisions:
                 if decision.decision == "approve":
                     call = self.calls[decision.tool_call_id]
@@ -138,12 +138,12 @@ class Ledger:
                     self.approved[call.id] = edited.digest
 
     def _history(self, state: Conversation) -> None:
-        missing = unanswered(state.history)
+        missing = calls_without_result(state.history)
         still_open = [call.call.id for call in state.run.open_calls] if state.run else []
         assert missing == still_open, f"the history lacks {missing}, open are {still_open}"
 
     def _rests(self, state: Conversation) -> None:
-        """A run that nobody owns waits for a person, or was just answered; it can always be driven on."""
+        """Check that a run without an owner waits for a user, or has a decision, and can continue."""
         step = next_step(state, self.world.now)
         if state.owner is not None:
             assert not isinstance(step, Idle | Park), f"owned, and there is nothing to do but {step}"
@@ -158,7 +158,7 @@ class Ledger:
         self.starts[attempt] = runner
 
     def effect(self, request: CallRequest) -> None:
-        """A call is being executed, now."""
+        """Record that a call is being executed."""
         call = request.call
         self.effects[call.id] = self.effects.get(call.id, 0) + 1
         assert call.idempotent or self.effects[call.id] == 1, f"{call.id} is executed again"
@@ -173,7 +173,8 @@ class Ledger:
         )
 
     def forget(self, attempts: tuple[str, ...], processes: Iterable[Process]) -> None:
-        """Slots are deleted: whoever still holds a request for one of them could start it again."""
+        """Check that no process still holds a request whose slots are deleted: it could start the call
+        again."""
         for process in processes:
             for task in process.tasks:
                 stands_before_start = task.op is not None and task.op.label in ("start", "queued")
@@ -182,37 +183,37 @@ class Ledger:
                 )
 
     def ack(self, message: Message) -> None:
-        """A work message is gone: no open run may depend on it."""
+        """Check that no open run depends on an acked work message."""
         self.acked_work.add(message.seq)
         state = self.world.broker.fold(message.body.conversation_id)
         owner = state.owner
         assert owner is None or owner.work_seq != message.seq, f"acked under the claim of {owner}"
 
-    def tell(self, approval_id: str, outcome: str) -> None:
-        """A client is told how an approval was decided."""
-        assert self.told.setdefault(approval_id, outcome) == outcome, f"{approval_id}: two winners"
+    def report_decision(self, approval_id: str, outcome: str) -> None:
+        """Record the outcome of an approval that a client received."""
+        assert self.reported.setdefault(approval_id, outcome) == outcome, f"{approval_id}: two winners"
 
-    def answer_request(self, request_id: str, run_id: str) -> None:
-        """A client is told the run of its request."""
+    def report_run(self, request_id: str, run_id: str) -> None:
+        """Record the run of a request that a client received."""
         assert self.runs_of_request.setdefault(request_id, run_id) == run_id, f"{request_id}: two runs"
         self.accepted.add(run_id)
 
-    # -- once all is quiet ---------------------------------------------------------------------------------
+    # -- at rest -------------------------------------------------------------------------------------------
 
-    def quiet(self) -> None:
+    def check_at_rest(self) -> None:
         broker = self.world.broker
         assert self.accepted <= set(self.ended), f"accepted without an end: {self.accepted - set(self.ended)}"
         for name, queue in broker.queues.items():
             assert not queue.open, f"{name}: {[m.body for m in queue.open]} are never done with"
         for state in broker.folds.values():
             assert state.run is None and not state.queue and state.owner is None
-            assert not unanswered(state.history)
+            assert not calls_without_result(state.history)
         assert set(self.calls) == set(self.results), "calls without a result"
         for result in self.results.values():
             self._result(result)
-        assert set(self.asked) == set(self.resolved), "questions left open"
-        for approval_id, outcome in self.told.items():
-            assert self.resolved[approval_id].outcome == outcome, f"{approval_id}: told {outcome}"
+        assert set(self.asked) == set(self.resolved), "approval requests left open"
+        for approval_id, outcome in self.reported.items():
+            assert self.resolved[approval_id].outcome == outcome, f"{approval_id}: reported {outcome}"
 
     def _result(self, result: ToolResult) -> None:
         call = self.calls[result.tool_call_id]

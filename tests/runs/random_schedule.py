@@ -1,10 +1,10 @@
-"""Storms: seeded random worlds, each with weather of its own.
+"""Random schedules: seeded simulations, each with its own mix of faults and user actions.
 
-A seed draws which faults and which people there are at all, how often each comes, and what the model says;
-so some worlds see one fault a thousand times and others many at once (swarm testing, Groce et al. 2012,
-https://doi.org/10.1145/2338965.2336763). The same seed gives the same storm.
+A seed determines the kinds of faults and users, their rates, and the replies of the model. So some schedules
+contain one fault a thousand times and others many kinds at once (swarm testing, Groce et al. 2012,
+https://doi.org/10.1145/2338965.2336763). Equal seeds produce equal schedules.
 
-    python -m tests.runs.storm 1000 2000      # seeds 1000 to 1999, and what they reached
+    python -m tests.runs.random_schedule 1000 2000      # seeds 1000 to 1999, and the situations they reach
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from datetime import timedelta
 
 from banksman.contracts.events import ApprovalItem, ItemDecision
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.gateway.service.door import Verdict
+from banksman.gateway.service.decisions import SubmittedDecision
 from banksman.runs.approvals import sign
-from tests.runs.census import EXPECTED, Census
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.processes import Process, Task
+from tests.runs.situations import EXPECTED, SituationCounter
 from tests.runs.world import KEY, World
 
 ACTIONS = 260
-"""Things that happen in one storm before it is over; going on is several steps."""
+"""Actions of one schedule; a `go on` is several steps."""
 
 MOST_QUEUED = 2
-"""Runs behind another above which no more are started: the interesting things happen to those that run."""
+"""The maximum of queued runs; only active runs meet interesting faults."""
 
 FAULTS = {
     "crash": 0.04,
@@ -58,48 +58,67 @@ TARGETS = (
     "ack", "append", "ask", "call", "declare", "discard", "effect", "effect ends", "finish", "forget",
     "model", "publish work", "queued", "read log", "settle approval", "start", "void",
 )  # fmt: skip
-"""Awaits that a storm may aim at: whenever somebody stands there, it may be struck."""
+"""Awaits that a schedule may target: a task at such an await may meet a fault."""
 
 
 @dataclass(frozen=True)
-class Mood:
-    """What a storm makes likelier, on top of what its seed draws."""
+class Emphasis:
+    """The actions that a schedule makes likelier, in addition to the choice of its seed."""
 
     rates: dict[str, float] = field(default_factory=dict)
     targets: tuple[str, ...] = TARGETS
-    asks: float = 0.3
+    needs_approval: float = 0.3
     hangs: float = 0.06
     feedback: float = 0.5
     calm: bool = False
-    """Only the faults that are named here."""
+    """True for only the faults in `rates`."""
 
 
-MOODS = (
-    Mood(),
-    Mood(),
-    Mood(
+EMPHASES = (
+    Emphasis(),
+    Emphasis(),
+    Emphasis(
         {"cut off": 0.1, "loss": 0.2, "crash": 0.03, "redelivery": 0.05},
         ("start", "queued", "call"),
-        asks=0.1,
+        needs_approval=0.1,
     ),
-    Mood({"cut off": 0.05, "crash": 0.05, "long time": 0.06}, ("queued", "start", "effect"), asks=0.1),
-    Mood({"crash": 0.05}, ("model", "read slots", "alive"), asks=0.2),
-    Mood({"decide": 0.2, "crash": 0.03}, ("ask", "publish work", "settle approval", "append"), asks=0.7),
-    Mood({"decide": 0.2, "steer": 0.05, "cancel": 0.05}, ("publish work", "model"), asks=0.5, feedback=0.9),
-    Mood({"decide": 0.25, "deliver": 0.3}, ("", "publish work"), asks=0.8, calm=True),
-    Mood({"decide": 0.25, "steer": 0.1, "cancel": 0.1}, ("publish work",), asks=0.8, calm=True),
-    Mood({"crash": 0.02, "loss": 0.1}, ("start",), asks=0.0, calm=True),
-    Mood({"cut off": 0.06, "crash": 0.06}, ("call", "effect ends"), asks=0.0, calm=True),
-    Mood({"crash": 0.1, "recover": 0.01, "long time": 0.1, "start": 0.1}, ("place",), asks=0.1, calm=True),
-    Mood(
-        {"cancel": 0.1, "short time": 0.15}, ("void", "declare", "cancel call", "start"), asks=0.1, hangs=0.4
+    Emphasis(
+        {"cut off": 0.05, "crash": 0.05, "long time": 0.06}, ("queued", "start", "effect"), needs_approval=0.1
+    ),
+    Emphasis({"crash": 0.05}, ("model", "read slots", "alive"), needs_approval=0.2),
+    Emphasis(
+        {"decide": 0.2, "crash": 0.03},
+        ("ask", "publish work", "settle approval", "append"),
+        needs_approval=0.7,
+    ),
+    Emphasis(
+        {"decide": 0.2, "steer": 0.05, "cancel": 0.05},
+        ("publish work", "model"),
+        needs_approval=0.5,
+        feedback=0.9,
+    ),
+    Emphasis({"decide": 0.25, "deliver": 0.3}, ("", "publish work"), needs_approval=0.8, calm=True),
+    Emphasis({"decide": 0.25, "steer": 0.1, "cancel": 0.1}, ("publish work",), needs_approval=0.8, calm=True),
+    Emphasis({"crash": 0.02, "loss": 0.1}, ("start",), needs_approval=0.0, calm=True),
+    Emphasis({"cut off": 0.06, "crash": 0.06}, ("call", "effect ends"), needs_approval=0.0, calm=True),
+    Emphasis(
+        {"crash": 0.1, "recover": 0.01, "long time": 0.1, "start": 0.1},
+        ("place",),
+        needs_approval=0.1,
+        calm=True,
+    ),
+    Emphasis(
+        {"cancel": 0.1, "short time": 0.15},
+        ("void", "declare", "cancel call", "start"),
+        needs_approval=0.1,
+        hangs=0.4,
     ),
 )
 
 
 @dataclass
-class Storm:
-    """One seed's world, and what may happen in it."""
+class RandomSchedule:
+    """The simulation of one seed, and its possible actions."""
 
     seed: int
     actions: int = ACTIONS
@@ -111,8 +130,8 @@ class Storm:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.mood = self.chance.choice(MOODS)
-        often = 0.0 if self.mood.calm else 0.45
+        self.emphasis = self.chance.choice(EMPHASES)
+        often = 0.0 if self.emphasis.calm else 0.45
         faults = {name: rate for name, rate in FAULTS.items() if self.chance.random() < often}
         people = {name: rate for name, rate in PEOPLE.items() if self.chance.random() < 0.6}
         if self.chance.random() < 0.7:
@@ -121,19 +140,19 @@ class Storm:
             **ALWAYS,
             **{name: rate * self.chance.choice((1, 1, 3)) for name, rate in faults.items()},
         }
-        self.rates |= {"start": PEOPLE["start"], **people, **self.mood.rates}
-        self.target = self.chance.choice((*self.mood.targets, ""))
-        self.strikes = self.chance.choice((0.05, 0.3, 0.8))
+        self.rates |= {"start": PEOPLE["start"], **people, **self.emphasis.rates}
+        self.target = self.chance.choice((*self.emphasis.targets, ""))
+        self.fault_rate = self.chance.choice((0.05, 0.3, 0.8))
         self.slow = self.chance.choice((self.target, self.chance.choice(TARGETS), ""))
         loss = self.rates.pop("loss", 0.0)
         self.conversations = self.chance.randint(1, 3)
-        # Chances of their own: what else a seed brings does not depend on them.
+        # A separate generator, so these draws do not change the other choices of a seed.
         self.housekeeping = random.Random(f"housekeeping {self.seed}")
         self.snapshots = self.housekeeping.choice((0.0, 0.02, 0.1))
         self.floods = self.housekeeping.choice((0.0, 0.0, 0.02))
         self.world = World(lossy=lambda: loss > 0 and self.chance.random() < loss)
         self.happens: dict[str, Callable[[], None]] = {
-            "go on": self._go_on,
+            "go on": self._continue,
             "deliver": self._deliver,
             "redelivery": self._redeliver,
             "short time": lambda: self.world.pass_time(self.chance.choice((0.3, 1, 2, 3, 10))),
@@ -155,23 +174,27 @@ class Storm:
             "delete": self._delete,
         }
 
-    def run(self) -> Census:
-        """Let it rage, then let it end. Raises what an invariant raises, with the seed."""
+    def run(self) -> SituationCounter:
+        """Run all actions, then let the system come to rest.
+
+        Raises:
+            AssertionError: An invariant is violated; the message contains the seed.
+        """
         try:
             names, weights = list(self.rates), list(self.rates.values())
             self._start()
             for name in self.chance.choices(names, weights, k=self.actions):
                 self.happens[name]()
                 self._snapshot()
-            self.world.settle_down(people_answer=self.chance.random() < 0.8)
-            self.world.ledger.quiet()
+            self.world.settle_down(users_decide=self.chance.random() < 0.8)
+            self.world.invariants.check_at_rest()
         except Exception as error:
-            raise AssertionError(f"storm of seed {self.seed}: {type(error).__name__}: {error}") from error
-        return self.world.census
+            raise AssertionError(f"schedule of seed {self.seed}: {type(error).__name__}: {error}") from error
+        return self.world.situations
 
-    # -- going on ------------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         ready = self.world.ready
         if not ready:
             if self.chance.random() < 0.3:
@@ -183,15 +206,15 @@ class Storm:
         for _ in range(self.chance.choice((1, 2, 4, 12))):
             if task.op is None or task.over or not task.op.ready():
                 return
-            if task.op.label == self.target and self.chance.random() < self.strikes:
-                self._strike(task)
+            if task.op.label == self.target and self.chance.random() < self.fault_rate:
+                self._inject_fault(task)
                 return
             if task.op.label == self.slow and self.chance.random() < 0.8:
                 return
             self.world.step(task)
 
-    def _strike(self, task: Task) -> None:
-        """Something happens to whoever stands at the await that this storm aims at."""
+    def _inject_fault(self, task: Task) -> None:
+        """Inject a fault into the task at the targeted await."""
         assert task.op is not None
         done = self.chance.random() < 0.5
         match self.chance.randrange(4):
@@ -246,7 +269,7 @@ class Storm:
     def _pause(self, process: Process | None = None) -> None:
         process = process or self.chance.choice([*self.world.agents, *self.world.runners.values()])
         if process.up and not process.paused:
-            self.world.census["fault: agent paused"] += process in self.world.agents
+            self.world.situations["fault: agent paused"] += process in self.world.agents
             process.paused = True
 
     def _duplicate(self) -> None:
@@ -260,7 +283,7 @@ class Storm:
 
     def _late_lease(self) -> None:
         runner = self.chance.choice(list(self.world.runners.values()))
-        self.world.census["fault: lease late"] += 1
+        self.world.situations["fault: lease late"] += 1
         runner.lease_lost = True
 
     def _forget_ids(self) -> None:
@@ -268,19 +291,19 @@ class Storm:
             queue.recent_ids.clear()
 
     def _forge(self) -> None:
-        names = self.world.open_questions
+        names = self.world.open_approval_requests
         if names:
             request = self.world.broker.requests[self.chance.choice(names)]
-            self.world.broker.answer(forged(request, self.chance, self.world))
+            self.world.broker.put_approval_reply(forged(request, self.chance, self.world))
 
     def _snapshot(self) -> None:
         if self.housekeeping.random() < self.snapshots:
-            self.world.somebody_snapshots(f"c{self.housekeeping.randrange(self.conversations)}")
+            self.world.store_snapshot(f"c{self.housekeeping.randrange(self.conversations)}")
         if self.housekeeping.random() < self.floods:
             lasts = self.housekeeping.choice((2, 10, 60))
             self.world.full_until = self.world.now + timedelta(seconds=lasts)
 
-    # -- people --------------------------------------------------------------------------------------------
+    # -- users ---------------------------------------------------------------------------------------------
 
     def _conversation(self) -> str:
         return f"c{self.chance.randrange(self.conversations)}"
@@ -300,20 +323,20 @@ class Storm:
 
     def _decide(self) -> None:
         requests = self.world.broker.requests
-        names = self.world.open_questions if self.chance.random() < 0.7 else list(requests)[-4:]
+        names = self.world.open_approval_requests if self.chance.random() < 0.7 else list(requests)[-4:]
         if names:
             request = requests[self.chance.choice(names)]
             self.world.client_decides(request.approval_id, self._verdict(request))
 
-    def _verdict(self, request: ApprovalRequest) -> Verdict:
+    def _verdict(self, request: ApprovalRequest) -> SubmittedDecision:
         remember = self.chance.choice((None, None, None, "run", "conversation"))
         kind = self.chance.random()
         if kind < 0.3:
-            return Verdict(by="ann", all="approve", remember=remember)
+            return SubmittedDecision(by="ann", all="approve", remember=remember)
         if kind < 0.45:
-            return Verdict(by="ann", all="reject")
+            return SubmittedDecision(by="ann", all="reject")
         decisions = tuple(self._item_decision(item) for item in request.items)
-        return Verdict(by="ann", decisions=decisions, remember=remember)
+        return SubmittedDecision(by="ann", decisions=decisions, remember=remember)
 
     def _item_decision(self, item: ApprovalItem) -> ItemDecision:
         decision = self.chance.choice(("approve", "approve", "reject"))
@@ -323,7 +346,7 @@ class Storm:
         return ItemDecision(tool_call_id=item.tool_call_id, decision="approve", arguments=arguments)
 
     def _cancel(self) -> None:
-        runs = [run for run in self.world.plans if run not in self.world.ledger.ended]
+        runs = [run for run in self.world.plans if run not in self.world.invariants.ended]
         if runs:
             self.world.cancel(self.chance.choice(runs), f"cancel-{self.chance.randrange(10**6)}")
 
@@ -339,7 +362,7 @@ class Storm:
         return Plan(
             tuple(self._reply() for _ in range(chance.choice((0, 1, 1, 2, 3)))),
             max_iterations=chance.choice((1, 2, 4, 4)),
-            feedback=chance.random() < self.mood.feedback,
+            feedback=chance.random() < self.emphasis.feedback,
             run_timeout_s=chance.choice((20, 300, 300)),
             expires_s=chance.choice((60, 3_600, 7 * 86_400)),
             final_summary=chance.random() < 0.5,
@@ -358,16 +381,16 @@ class Storm:
         chance = self.chance
         return CallPlan(
             chance.choice(("effect", "effect", "pure")),
-            asks=chance.random() < self.mood.asks,
+            needs_approval=chance.random() < self.emphasis.needs_approval,
             terminate=chance.random() < 0.1,
-            hangs=chance.random() < self.mood.hangs,
+            hangs=chance.random() < self.emphasis.hangs,
             lasts_s=chance.choice((0, 0, 0, 1, 5)),
             unreadable=chance.random() < 0.04,
         )
 
 
 def forged(request: ApprovalRequest, chance: random.Random, world: World) -> ApprovalReply:
-    """An answer that nobody may honour."""
+    """Return a decision that no process may accept."""
     decisions = tuple(
         ItemDecision(tool_call_id=item.tool_call_id, decision="approve", arguments={"forged": True})
         for item in request.items
@@ -397,27 +420,27 @@ def forged(request: ApprovalRequest, chance: random.Random, world: World) -> App
             return sign(reply.model_copy(update={"decided_at": late}), KEY)
 
 
-def reached(seed: int) -> Census | str:
-    """What a storm did, or how it failed."""
+def reached(seed: int) -> SituationCounter | str:
+    """Return the situations of a schedule, or its failure."""
     try:
-        return Storm(seed).run()
+        return RandomSchedule(seed).run()
     except AssertionError as error:
         return str(error)
 
 
 def main() -> None:
-    """Run the seeds of the command line."""
+    """Run the seeds given on the command line."""
     first, last = int(sys.argv[1]), int(sys.argv[2])
-    begun, census, failed = time.monotonic(), Census(), 0
+    begun, situations, failed = time.monotonic(), SituationCounter(), 0
     for seed in range(first, last):
         result = reached(seed)
         if isinstance(result, str):
             failed += 1
             sys.stdout.write(f"{result}\n")
         else:
-            census.update(result)
-    for name in (*EXPECTED, *sorted(set(census) - set(EXPECTED))):
-        sys.stdout.write(f"{census[name]:8} {name}\n")
+            situations.update(result)
+    for name in (*EXPECTED, *sorted(set(situations) - set(EXPECTED))):
+        sys.stdout.write(f"{situations[name]:8} {name}\n")
     sys.stdout.write(f"{failed} of {last - first} failed, {time.monotonic() - begun:.1f} s\n")
 
 

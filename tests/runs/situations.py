@@ -1,4 +1,4 @@
-"""Counts what happened, so that a test can say what a storm really reached."""
+"""Counts situations, so that a test can verify which of them a schedule reached."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ EXPECTED = (
 )
 
 
-class Census(Counter[str]):
-    """Situations by name."""
+class SituationCounter(Counter[str]):
+    """The number of occurrences of each situation, by name."""
 
     def commit(self, before: Conversation, commit: Commit, after: Conversation, task: Task | None) -> None:
-        """Count what a commit shows."""
+        """Count the situations that a commit shows."""
         if commit.claim:
             self._claim(before, commit, after)
         if before.owner is not None and after.owner is None and after.run is not None:

@@ -1,4 +1,4 @@
-"""A world that a test directs: everything goes its way until somebody stands at a named await."""
+"""A simulation that a test directs: tasks run until one of them reaches a named await."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.events import ApprovalRequested, EventBody, RunFinished
 from banksman.contracts.tools import ToolResult
-from banksman.gateway.service.door import Verdict
+from banksman.gateway.service.decisions import SubmittedDecision
 from banksman.runs.state import Conversation, Run
 from tests.runs.plans import Plan
 from tests.runs.processes import Message, Process, Task
@@ -16,40 +16,42 @@ from tests.runs.world import World
 MOST_STEPS = 20_000
 
 
-class Scene(World):
+class Scenario(World):
     """One conversation, `c`, and its runs in the order they were started."""
 
     def start(self, *plans: Plan) -> None:
-        """Clients start runs, one after the other."""
+        """Start runs as a client, one after another."""
         for plan in plans:
             self.client_starts("c", f"q{next(self.ids)}", plan)
             self._serve()
 
     def _serve(self) -> None:
-        """Let the gateway do what clients asked of it."""
+        """Let the gateway handle the requests of clients."""
         while self.gateway.tasks:
             self.step(self.gateway.tasks[0])
 
     def run_until(self, reached: Callable[[], bool], *, seconds: float = 0.0) -> None:
-        """Go on, without people and with at most `seconds` passing, until something is so."""
+        """Run, without user actions and for at most `seconds` of simulated time, until `reached()` is
+        true."""
         ends = self.now + timedelta(seconds=seconds)
         for _ in range(MOST_STEPS):
             if reached():
                 return
-            if not self._go_on() and not self._wait(ends):
+            if not self._continue() and not self._wait(ends):
                 raise AssertionError(f"nothing happens any more: {self.story()}")
         raise AssertionError(f"not reached: {self.story()}")
 
     def run(self, *, seconds: float = 0.0) -> None:
-        """Go on until nothing happens, without people and with at most `seconds` passing."""
+        """Run until no task can continue, without user actions and for at most `seconds` of simulated
+        time."""
         ends = self.now + timedelta(seconds=seconds)
         for _ in range(MOST_STEPS):
-            if not self._go_on() and not self._wait(ends):
+            if not self._continue() and not self._wait(ends):
                 return
         raise AssertionError(f"it never rests: {self.story()}")
 
     def run_to(self, label: str, *, seconds: float = 0.0) -> Task:
-        """Go on until somebody stands at an await of this name, and has not done it."""
+        """Run until a task is at the await `label`, which is not yet executed."""
         found: list[Task] = []
 
         def reached() -> bool:
@@ -59,7 +61,7 @@ class Scene(World):
         self.run_until(reached, seconds=seconds)
         return found[0]
 
-    def _go_on(self) -> bool:
+    def _continue(self) -> bool:
         ready = self.ready
         if ready:
             self.step(ready[0])
@@ -73,20 +75,20 @@ class Scene(World):
         return within
 
     def deliver_something(self, number: int = 0) -> bool:
-        """Deliver to the first agent that is there."""
+        """Deliver to the first agent that is running."""
         able = [number for number, agent in enumerate(self.agents) if agent.up and not agent.paused]
         return bool(able) and super().deliver_something(able[0])
 
     def redeliver(self, message: Message, agent: Process, queue: str = "work") -> Task:
-        """Its holder seems silent: another agent gets it."""
+        """Redeliver a message to another agent, as if its holder were silent."""
         self.deliver(queue, message, agent)
         assert message.holder is not None
         return message.holder
 
     def end(self, **how: bool) -> None:
-        """Let everything come to rest, and judge it."""
+        """Let the system come to rest, and check all invariants."""
         self.settle_down(**how)
-        self.ledger.quiet()
+        self.invariants.check_at_rest()
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -111,38 +113,38 @@ class Scene(World):
         return [event.data for _, commit in self.broker.logs.get("c", []) for event in commit.events]
 
     def story(self) -> list[str]:
-        """The log in one line."""
+        """Return the event types of the log in one line."""
         return [body.type for body in self.bodies()]
 
     def commits(self) -> list[list[str]]:
-        """The log, commit by commit."""
+        """Return the event types of the log per commit."""
         return [[event.data.type for event in commit.events] for _, commit in self.broker.logs.get("c", [])]
 
     def outcomes(self) -> list[str]:
         return [body.status for body in self.bodies() if isinstance(body, RunFinished)]
 
     def results(self) -> list[ToolResult]:
-        return list(self.ledger.results.values())
+        return list(self.invariants.results.values())
 
     def kinds(self) -> list[str]:
-        """The error kinds of all results, `ok` for those without."""
+        """Return the error kinds of all results, `ok` for results without one."""
         return [result.error_kind or "ok" for result in self.results()]
 
     @property
-    def question(self) -> ApprovalRequested:
+    def approval_request(self) -> ApprovalRequested:
         asked = [body for body in self.bodies() if isinstance(body, ApprovalRequested)]
         return asked[-1]
 
-    def decide(self, verdict: Verdict | str) -> None:
-        """Somebody answers the last question, at a door."""
+    def decide(self, verdict: SubmittedDecision | str) -> None:
+        """Decide the last approval request through the gateway."""
         if isinstance(verdict, str):
-            verdict = Verdict(by="ann", all=verdict)
-        self.client_decides(self.question.approval_id, verdict)
+            verdict = SubmittedDecision(by="ann", all=verdict)
+        self.client_decides(self.approval_request.approval_id, verdict)
         self._serve()
 
     def executed(self) -> int:
-        """Executions of anything."""
-        return sum(self.ledger.effects.values())
+        """Return the number of executed calls."""
+        return sum(self.invariants.effects.values())
 
     def work(self, position: int = 0) -> Message:
         return self.broker.queues["work"].messages[position]
