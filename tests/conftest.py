@@ -14,7 +14,9 @@ import signal
 
 import pytest
 from hypothesis import settings
+from xdist.workermanage import WorkerController
 
+from tests.support import needs, scheduling, supervised
 from tests.support.nats import SERVERS_VARIABLE, servers
 from tests.support.paths import ROOT
 from tests.support.privileged import MARK
@@ -32,11 +34,32 @@ settings.load_profile(os.environ.get("BANKSMAN_TEST_CASES", "same"))
 
 THREE_SERVERS_TIMEOUT_S = 240
 """Of tests that say nothing else: three servers take longer to start, and each write is made three times."""
+WHOLE_SUITE = "not soak"
+"""The `-m` of a run that names none."""
 ABOUT_ONE_SERVER = pytest.StashKey[list[str]]()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Supervise the run; xdist's workers are processes of the supervised run."""
+    if _is_worker(config):
+        return
+    supervised.supervise()
+    config.pluginmanager.register(scheduling.UnitDurations(config), "unit-durations")
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With three servers, leave out what is about one."""
+    """Mark each test by its need, sort the suite for xdist, and apply BANKSMAN_TEST_SERVERS."""
+    for item in items:
+        needs.mark(item)
+        scheduling.group(item)
+    if _is_worker(config):
+        scheduling.arrange(items, vars(config)["workerinput"]["durations"])
     if servers() == 1:
         return
     out = [item for item in items if item.get_closest_marker("one_server")]
@@ -49,12 +72,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_header() -> str:
-    """Say what the tests run on."""
+    """State what the tests run on."""
     return f"nats-servers: {servers()} ({SERVERS_VARIABLE})"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController) -> None:
+    """Take over what a worker left out; all workers collect the same tests."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[ABOUT_ONE_SERVER] = output.get("about_one_server", [])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """List every check that a missing privilege or a second server left out, however quiet the run."""
+    """List every check that a missing privilege or a second server left out, also in a quiet run."""
     if about_one := config.stash.get(ABOUT_ONE_SERVER, []):
         terminalreporter.section("LEFT OUT, is about a single server:", sep="=", yellow=True)
         for name in about_one:
@@ -89,9 +119,13 @@ def _results(reporter: pytest.TerminalReporter) -> dict[str, str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Keep the results of a whole run for docs/requirements.md (tools/requirements.py)."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if isinstance(reporter, pytest.TerminalReporter) and session.config.args == session.config.getini(
-        "testpaths"
-    ):
+    """Store the results of a whole run for docs/requirements.md (tools/requirements.py)."""
+    config = session.config
+    if _is_worker(config):
+        vars(config)["workeroutput"]["about_one_server"] = config.stash.get(ABOUT_ONE_SERVER, [])
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    chosen = config.getoption("markexpr") != WHOLE_SUITE or config.getoption("keyword")
+    whole = config.args == config.getini("testpaths") and not chosen
+    if isinstance(reporter, pytest.TerminalReporter) and whole:
         RESULTS.write_text(json.dumps(_results(reporter), indent=0), encoding="utf-8")

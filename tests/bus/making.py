@@ -15,7 +15,7 @@ from banksman.contracts.events import Commit, ConversationUpdated, Event, Owner
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 """Seconds that a test waits for what must come, on a machine that has more to do."""
 
@@ -86,7 +86,7 @@ class Recorder:
     def payloads(self) -> list[bytes]:
         return [message.data for message in self.messages]
 
-    async def until(self, holds: Callable[[Recorder], bool], timeout_s: float = PATIENCE_S) -> None:
+    async def until(self, holds: Callable[[Recorder], bool], timeout_s: float = WAIT_TIMEOUT_S) -> None:
         """Wait until `holds` is true of this recorder."""
         async with asyncio.timeout(timeout_s):
             while not holds(self):
@@ -117,7 +117,7 @@ class Words:
 
     async def signs_of_life(self, number: int) -> None:
         """Wait for so many signs that a handler still runs."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while sum(word == IN_PROGRESS for _, word in self._said) < number:
                 self._heard.clear()
                 await self._heard.wait()

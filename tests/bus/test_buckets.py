@@ -22,7 +22,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import stored
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 def assistant(name: str) -> Assistant:
@@ -106,7 +106,7 @@ async def test_a_change_whose_acknowledgement_is_lost_is_no_conflict(
             wire.lose_next("_INBOX")
             bucket = Bucket(lossy, "assistants", Assistant)
             creating = asyncio.create_task(bucket.create(f"{tenant}.a1", assistant("mine")))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while not wire.lost:
                     await bus.ready()
                 await wire.cut()
@@ -118,7 +118,7 @@ async def test_a_view_follows_its_bucket(bucket: Bucket[Assistant], tenant: str)
     changes: list[tuple[str, str | None]] = []
     await bucket.put(key, assistant("before"))
     async with (
-        asyncio.timeout(PATIENCE_S),
+        asyncio.timeout(WAIT_TIMEOUT_S),
         BucketView(
             bucket,
             on_change=lambda k, e: (
@@ -143,7 +143,7 @@ async def test_a_view_finds_what_it_did_not_hear(
         async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
             wire.lose_next(stored(kv_subject("assistants", tenant)), times=100)
             seen = Bucket(lossy, "assistants", Assistant)
-            async with asyncio.timeout(PATIENCE_S), BucketView(seen, check_s=0.1) as view:
+            async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(seen, check_s=0.1) as view:
                 await bucket.put(other, assistant("new"))
                 await bucket.delete(key)
                 await view.wait_for(lambda it: it.get(other) is not None and it.get(key) is None)
@@ -156,7 +156,7 @@ async def test_a_view_is_right_again_after_a_reconnect(
     async with lossy_wire(nats_server.port) as wire:
         async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
             seen = Bucket(lossy, "assistants", Assistant)
-            async with asyncio.timeout(PATIENCE_S), BucketView(seen, check_s=3600) as view:
+            async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(seen, check_s=3600) as view:
                 await wire.cut()
                 await bucket.put(f"{tenant}.a1", assistant("new"))
                 await view.wait_for(lambda it: it.get(f"{tenant}.a1") is not None)
@@ -166,7 +166,7 @@ async def test_a_view_is_right_again_after_a_reconnect(
 async def test_a_lease_ends_three_seconds_after_its_last_renewal(bus: Bus, tenant: str) -> None:
     leases = Bucket(bus, "runners", RunnerLease)
     lease = RunnerLease(runner=tenant, runner_epoch=1)
-    async with asyncio.timeout(PATIENCE_S), BucketView(leases) as view:
+    async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(leases) as view:
         revision = await take_lease(bus, lease)
         await renew_lease(bus, lease, revision)
         renewed_at = time.monotonic()

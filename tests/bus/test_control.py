@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypedDict
 
 import pytest
+from faststream import AckPolicy
+from faststream.nats import JStream, NatsRouter, PullSub
+from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane, Responder
+from banksman.bus.control import CONCURRENCY, ONE_AT_A_TIME, ControlPlane, Received, Work, inbox_of
 from banksman.bus.dead import dead_letters
 from banksman.bus.envelope import RemoteError, answer
 from banksman.bus.errors import NoResponders
@@ -25,7 +29,7 @@ from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.making import Recorder, Words
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 def topology(name: str) -> Topology:
@@ -34,21 +38,54 @@ def topology(name: str) -> Topology:
     return Topology("TEST", (stream,), (consumer,))
 
 
+Responder = Callable[[Message], Awaitable[bytes]]
+
+
 @asynccontextmanager
 async def serving(bus: Bus, subject: str, respond: Responder) -> AsyncGenerator[ControlPlane]:
-    control = ControlPlane(bus, title="test")
-    control.serve(subject, respond)
-    async with control:
+    router = NatsRouter()
+
+    @router.subscriber(subject, max_workers=CONCURRENCY)
+    async def reply(message: Received) -> bytes:
+        return await respond(message)
+
+    async with ControlPlane(bus, router, title="test") as control:
         yield control
 
 
 @asynccontextmanager
 async def consuming(bus: Bus, queue: str, handler: Handler) -> AsyncGenerator[ControlPlane]:
     await provision(bus, topology(queue))
-    control = ControlPlane(bus, title="test")
-    control.consume("readers", queue, handler, subject=f"{queue}.*")
-    async with control:
+    router = NatsRouter()
+
+    @router.subscriber(f"{queue}.*", **durable_readers(bus, queue))
+    async def consume(message: Work) -> Outcome:
+        return await handler(message)
+
+    async with ControlPlane(bus, router, title="test") as control:
         yield control
+
+
+class DurableReaders(TypedDict):
+    """How a service declares a durable consumer."""
+
+    stream: JStream
+    durable: str
+    pull_sub: PullSub
+    ack_policy: AckPolicy
+    inbox_prefix: bytes
+    no_reply: bool
+
+
+def durable_readers(bus: Bus, queue: str) -> DurableReaders:
+    return DurableReaders(
+        stream=JStream(queue, declare=False),
+        durable="readers",
+        pull_sub=ONE_AT_A_TIME,
+        ack_policy=AckPolicy.MANUAL,
+        inbox_prefix=inbox_of(bus),
+        no_reply=True,
+    )
 
 
 async def waiting(bus: Bus, queue: str) -> int:
@@ -56,7 +93,7 @@ async def waiting(bus: Bus, queue: str) -> int:
 
 
 async def until_empty(bus: Bus, queue: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while await waiting(bus, queue):
             pass
 
@@ -96,7 +133,7 @@ async def test_requests_are_answered_side_by_side(bus: Bus, tenant: str) -> None
     together = asyncio.Barrier(8)
 
     async def meets(message: Message) -> bytes:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await together.wait()
         return b"met"
 
@@ -195,22 +232,89 @@ async def test_serving_and_consuming_go_on_after_the_server_was_killed(
         await recorder.until(lambda it: it.payloads == [b"x"])
 
 
-def test_the_subject_reference_names_channels_bodies_and_answers(bus: Bus) -> None:
-    async def respond(message: Message) -> bytes:
-        return b""
+class Sum(BaseModel):
+    numbers: tuple[int, ...]
 
-    control = ControlPlane(bus, title="Banksman tool-runner", version="1.2")
-    control.serve(
-        "tool.call.r1.>",
-        respond,
-        title="tool.call",
-        request=CallRequest,
-        reply=CallReply,
-        description="Run.",
-    )
-    control.consume(
-        "signals", "RUNS", Recorder(), subject="run.signal.*.*", title="signal", payload=RunSignal
-    )
+
+class Total(BaseModel):
+    total: int
+
+
+@asynccontextmanager
+async def adding(bus: Bus, subject: str) -> AsyncGenerator[list[Sum]]:
+    """Serve a typed handler; gives the bodies that it received."""
+    router, received = NatsRouter(), list[Sum]()
+
+    @router.subscriber(subject)
+    async def add(request: Sum) -> Total:
+        received.append(request)
+        return Total(total=sum(request.numbers))
+
+    async with ControlPlane(bus, router, title="test"):
+        await bus.ready()
+        yield received
+
+
+async def test_a_typed_handler_receives_its_body_and_replies_with_its_model(bus: Bus, tenant: str) -> None:
+    async with adding(bus, tenant):
+        assert await bus.request(tenant, b'{"numbers": [1, 2]}', 5) == b'{"total":3}'
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"numbers": ["1"]}', "numbers.0"),
+        (b'{"numbers": [1], "numbers": [2]}', "body"),
+        (b'{"numbers": [NaN]}', "body"),
+        (b"\xff\xfe", "body"),
+        (b"[" * 5000, "body"),
+        (b"", "body"),
+    ],
+)
+async def test_an_invalid_body_is_refused_by_an_envelope_that_names_the_field(
+    bus: Bus, tenant: str, body: bytes, field: str
+) -> None:
+    """Bodies are strict JSON: FastStream's own decoder would coerce the first, and pass the rest as bytes."""
+    async with adding(bus, tenant) as received:
+        with pytest.raises(RemoteError, match=field) as refused:
+            answer(await bus.request(tenant, body, 5))
+    assert refused.value.code is ErrorCode.BAD_REQUEST
+    assert received == []
+
+
+async def test_a_message_that_looks_like_json_and_does_not_validate_is_dead_lettered_and_acked(
+    bus: Bus, tenant: str
+) -> None:
+    """A subscriber that validates before it handles would leave it un-acked forever."""
+    await provision(bus, topology(tenant))
+    router, received = NatsRouter(), Recorder()
+
+    @router.subscriber(f"{tenant}.*", **durable_readers(bus, tenant))
+    async def consume(body: Sum, message: Work) -> Outcome:
+        return await received(message)
+
+    async with ControlPlane(bus, router, title="test"):
+        await durable(bus, f"{tenant}.bad", b'{"numbers": "many"}', msg_id="m1")
+        await durable(bus, f"{tenant}.good", b'{"numbers": [1]}', msg_id="m2")
+        await received.until(lambda it: it.payloads == [b'{"numbers": [1]}'])
+        await until_empty(bus, tenant)
+    (dead,) = [stored.letter async for stored in dead_letters(bus, stream=tenant)]
+    assert (dead.subject, dead.reason) == (f"{tenant}.bad", "numbers: Input should be a valid array")
+
+
+def test_the_subject_reference_names_channels_bodies_and_answers(bus: Bus) -> None:
+    router = NatsRouter()
+
+    @router.subscriber("tool.call.r1.>", title="tool.call")
+    async def call(request: CallRequest, message: Received) -> CallReply | None:
+        """Run."""
+        return None
+
+    @router.subscriber("run.signal.*.*", **durable_readers(bus, "RUNS"), title="signal")
+    async def signal(signal: RunSignal, message: Work) -> Outcome:
+        return Done()
+
+    control = ControlPlane(bus, router, title="Banksman tool-runner", version="1.2")
     document = control.asyncapi()
     assert document["info"] == {"title": "Banksman tool-runner", "version": "1.2"}
     assert document["channels"]["tool.call"]["address"] == "tool.call.r1.>"
@@ -218,7 +322,8 @@ def test_the_subject_reference_names_channels_bodies_and_answers(bus: Bus) -> No
     messages = document["components"]["messages"]
     assert messages["tool.call:SubscribeMessage"]["payload"] == {"$ref": "#/components/schemas/CallRequest"}
     assert messages["tool.call:Reply"]["payload"] == {"$ref": "#/components/schemas/CallReply"}
-    variants = messages["signal:SubscribeMessage"]["payload"]["oneOf"]
+    signals = messages["signal:SubscribeMessage"]["payload"]["$ref"].rpartition("/")[2]
+    variants = document["components"]["schemas"][signals]["oneOf"]
     assert {variant["$ref"].rpartition("/")[2] for variant in variants} <= document["components"][
         "schemas"
     ].keys()

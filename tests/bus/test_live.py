@@ -15,7 +15,7 @@ from banksman.contracts import subjects
 from tests.bus.making import commit
 from tests.support.lossy import LossyWire, lossy_wire
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 class Follower:
@@ -34,7 +34,7 @@ class Follower:
         return [stored.commit.first_seq for stored in self.commits]
 
     async def until(self, holds: Callable[[list[int]], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while not holds(self.seqs):
                 self._given.clear()
                 await self._given.wait()
@@ -149,12 +149,12 @@ async def test_followers_of_a_conversation_share_one_subscription(
     ]
     await bus.ready()
     assert nats_server.varz()["subscriptions"] == before + 1
-    assert hub.open_conversations == 1
+    assert len(hub.channels) == 1
     for following in opened:
         await following.close()
     await bus.ready()
     assert nats_server.varz()["subscriptions"] == before
-    assert hub.open_conversations == 0
+    assert len(hub.channels) == 0
 
 
 async def test_a_closed_follower_gets_nothing_more(
@@ -238,11 +238,11 @@ async def test_a_tail_is_an_endless_iterator(
     hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     await writer.append()
-    async with asyncio.timeout(PATIENCE_S), hub.tail(tenant, conversation) as commits:
+    async with asyncio.timeout(WAIT_TIMEOUT_S), hub.tail(tenant, conversation) as commits:
         assert (await anext(commits)).commit.first_seq == 1
         await writer.append()
         assert (await anext(commits)).commit.first_seq == 2
-    assert hub.open_conversations == 0
+    assert len(hub.channels) == 0
 
 
 async def test_a_thousand_conversations_are_followed_on_one_connection(
@@ -251,7 +251,7 @@ async def test_a_thousand_conversations_are_followed_on_one_connection(
     followers = {f"c{number}": Follower() for number in range(1000)}
     for conversation, follower in followers.items():
         await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=follower)
-    assert hub.open_conversations == 1000
+    assert len(hub.channels) == 1000
     log = EventLog(bus)
     for conversation in ("c0", "c500", "c999"):
         await log.append(tenant, conversation, commit(1), after=0)
@@ -286,9 +286,9 @@ async def test_who_stops_following_need_not_wait_for_a_broker_that_is_gone(
                 await asyncio.sleep(0.01)
         comparing = asyncio.create_task(following.channel.check())
         await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await following.close()
         assert not comparing.done()
-        assert hub.open_conversations == 0
+        assert len(hub.channels) == 0
         comparing.cancel()
         await asyncio.wait([comparing])

@@ -18,7 +18,7 @@ from banksman.contracts.events import Owner
 from tests.bus.making import commit
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_an_append_whose_acknowledgement_is_lost_is_no_conflict(
             wire.lose_next("_INBOX")
             mine = commit(1)
             appending = asyncio.create_task(EventLog(lossy).append(tenant, conversation, mine, after=0))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while not wire.lost:
                     await log.bus.ready()
                 if another_followed:

@@ -17,7 +17,7 @@ from banksman.contracts.errors import Overloaded, Unavailable
 from tests.support.fixtures import connect
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 async def create(bus: Bus, name: str, **settings: Any) -> None:
@@ -39,12 +39,12 @@ async def test_a_publish_whose_acknowledgement_is_lost_is_stored_once(
         async with await Bus.connect(settings, name="lossy") as lossy:
             wire.lose_next("_INBOX")
             writing = asyncio.create_task(durable(lossy, f"{tenant}.a", b"once", msg_id="m1"))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while not wire.lost:
                     await bus.ready()
             # The connection breaks too: the writer need not wait out its time.
             await wire.cut()
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 ack = await writing
     assert ack.tries == 2
     assert ack.duplicate
@@ -117,7 +117,7 @@ async def test_a_subject_without_a_stream_is_tried_until_the_budget_ends(bus: Bu
     with pytest.raises(Unavailable, match=r"not acknowledged within 0\.3 s"):
         await durable(bus, f"{tenant}.b", b"x", msg_id="m2", budget_s=0.3)
     await create(bus, tenant)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         ack = await writing
     assert (ack.duplicate, ack.tries) == (False, 1), "nobody was there who could have stored an earlier try"
 
@@ -132,7 +132,7 @@ async def test_at_most_sixteen_are_in_flight(bus: Bus, tenant: str) -> None:
             enough.set()
 
     await bus.subscribe(tenant, hold)
-    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as tasks:
         writing = [tasks.create_task(durable(bus, tenant, b"", msg_id=f"m{n}")) for n in range(40)]
         while not all(task.done() for task in writing):
             await enough.wait()
@@ -158,7 +158,7 @@ async def test_what_is_written_while_the_server_is_away_is_stored_when_it_is_bac
         with pytest.raises(Unavailable):
             await bus.ready(0.2)
         own_nats.start()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await writing
         message = await last_message(bus, "S", "S.a")
         assert message is not None and message.data == b"late"

@@ -6,17 +6,18 @@ import asyncio
 
 import pytest
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letters
 from banksman.bus.publish import durable
-from banksman.bus.slots import ApprovalSlots, CallSlots, Facts, StoredFact, watch_results
+from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from tests.bus.making import answered, asked, finished, started
 from tests.support.fixtures import connect
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 RACERS = 8
 
@@ -59,7 +60,7 @@ async def test_a_start_whose_acknowledgement_is_lost_is_still_fresh(
         async with await Bus.connect(settings, name="lossy") as lossy:
             wire.lose_next("_INBOX")
             starting = asyncio.create_task(CallSlots(lossy).put_started(tenant, started("k-1")))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while not wire.lost:
                     await bus.ready()
                 await wire.cut()
@@ -94,7 +95,7 @@ async def test_neither_a_result_nor_another_tenants_start_counts_as_a_repeat(
     for who in (tenant, f"{tenant}x"):
         assert (await slots.put_started(who, start)).fresh
         assert (await slots.put_result(who, finished("k-1"), runner_epoch=1)).fresh
-        assert await slots.facts(who, "k-1") == Facts(start, finished("k-1"))
+        assert await slots.read(who, "k-1") == AttemptSlots(start, finished("k-1"))
 
 
 async def test_the_result_that_is_stored_is_what_every_writer_gets(slots: CallSlots, tenant: str) -> None:
@@ -103,14 +104,14 @@ async def test_the_result_that_is_stored_is_what_every_writer_gets(slots: CallSl
             tasks.create_task(slots.put_result(tenant, finished("k-1", runner=None, output=f"{n}")))
             for n in range(RACERS)
         ]
-    stored = (await slots.facts(tenant, "k-1")).result
+    stored = (await slots.read(tenant, "k-1")).finished
     assert stored is not None
     assert all(racer.result().stored == stored for racer in racers)
     assert sum(racer.result().fresh for racer in racers) == 1
 
 
 async def test_nothing_is_known_of_a_call_that_nobody_took(slots: CallSlots, tenant: str) -> None:
-    assert await slots.facts(tenant, "k-1") == Facts(None, None)
+    assert await slots.read(tenant, "k-1") == AttemptSlots(None, None)
 
 
 async def test_forgotten_slots_are_free(slots: CallSlots, tenant: str) -> None:
@@ -118,14 +119,14 @@ async def test_forgotten_slots_are_free(slots: CallSlots, tenant: str) -> None:
         await slots.put_started(tenant, started(attempt))
         await slots.put_result(tenant, finished(attempt))
     await slots.forget(tenant, ["k-1"])
-    assert await slots.facts(tenant, "k-1") == Facts(None, None)
-    assert (await slots.facts(tenant, "k-2")).result == finished("k-2")
+    assert await slots.read(tenant, "k-1") == AttemptSlots(None, None)
+    assert (await slots.read(tenant, "k-2")).finished == finished("k-2")
 
 
 async def test_a_slot_that_cannot_be_decoded_is_poison(slots: CallSlots, bus: Bus, tenant: str) -> None:
     await durable(bus, subjects.tool_started(tenant, "k-1"), b"{}", msg_id=f"{tenant}:x")
     with pytest.raises(Poison):
-        await slots.facts(tenant, "k-1")
+        await slots.read(tenant, "k-1")
     with pytest.raises(Poison):
         await slots.put_started(tenant, started("k-1"))
 
@@ -133,12 +134,12 @@ async def test_a_slot_that_cannot_be_decoded_is_poison(slots: CallSlots, bus: Bu
 async def test_owners_hear_what_was_stored_and_nothing_that_was_refused(
     nats_server: NatsServer, slots: CallSlots, bus: Bus, tenant: str
 ) -> None:
-    heard: asyncio.Queue[StoredFact] = asyncio.Queue()
+    heard: asyncio.Queue[StoredSlot] = asyncio.Queue()
 
-    async def hear(fact: StoredFact) -> None:
+    async def hear(fact: StoredSlot) -> None:
         heard.put_nowait(fact)
 
-    async with await connect(nats_server) as owner, asyncio.timeout(PATIENCE_S):
+    async with await connect(nats_server) as owner, asyncio.timeout(WAIT_TIMEOUT_S):
         await watch_results(owner, hear, tenant=tenant)
         await owner.ready()
         await slots.put_started(tenant, mine := started("k-1"))
@@ -158,26 +159,26 @@ async def test_owners_hear_what_was_stored_and_nothing_that_was_refused(
 async def test_of_eight_answers_to_an_approval_the_first_decides(
     approvals: ApprovalSlots, tenant: str
 ) -> None:
-    await approvals.request(asked(tenant, "a1"))
+    await approvals.store_request(asked(tenant, "a1"))
     async with asyncio.TaskGroup() as tasks:
         racers = [
-            tasks.create_task(approvals.reply(answered(tenant, "a1", by=f"user{n}"))) for n in range(RACERS)
+            tasks.create_task(approvals.store_reply(answered(tenant, "a1", by=f"user{n}"))) for n in range(RACERS)
         ]
-    _, stored = await approvals.approval(tenant, "a1")
+    _, stored = await approvals.read(tenant, "a1")
     assert stored is not None
     assert [racer.result() for racer in racers] == [stored] * RACERS
 
 
 async def test_asking_again_changes_nothing(approvals: ApprovalSlots, tenant: str) -> None:
-    first = await approvals.request(asked(tenant, "a1"))
-    assert await approvals.request(asked(tenant, "a1")) == first
+    first = await approvals.store_request(asked(tenant, "a1"))
+    assert await approvals.store_request(asked(tenant, "a1")) == first
     assert [one for _, one in await approvals.pending(tenant)] == [first]
 
 
 async def test_pending_are_the_questions_without_an_answer(approvals: ApprovalSlots, tenant: str) -> None:
-    questions = [await approvals.request(asked(tenant, f"a{number}")) for number in range(4)]
-    await approvals.request(asked(f"{tenant}x", "a9"))
-    await approvals.reply(answered(tenant, "a1", by="someone"))
+    questions = [await approvals.store_request(asked(tenant, f"a{number}")) for number in range(4)]
+    await approvals.store_request(asked(f"{tenant}x", "a9"))
+    await approvals.store_reply(answered(tenant, "a1", by="someone"))
     await approvals.forget(tenant, "a2")
     assert [one for _, one in await approvals.pending(tenant)] == [questions[0], questions[3]]
 
@@ -185,21 +186,21 @@ async def test_pending_are_the_questions_without_an_answer(approvals: ApprovalSl
 async def test_an_answer_that_must_not_count_is_buried_and_opens_the_question_again(
     approvals: ApprovalSlots, bus: Bus, tenant: str
 ) -> None:
-    await approvals.request(question := asked(tenant, "a1"))
-    forged = await approvals.reply(answered(tenant, "a1", by="mallory"))
-    await approvals.refuse(forged, "its signature is wrong")
+    await approvals.store_request(question := asked(tenant, "a1"))
+    forged = await approvals.store_reply(answered(tenant, "a1", by="mallory"))
+    await approvals.discard_reply(forged, "its signature is wrong")
     assert [one for _, one in await approvals.pending(tenant)] == [question]
     mine = answered(tenant, "a1", by="alice")
-    assert await approvals.reply(mine) == mine
-    await approvals.refuse(forged, "its signature is wrong")
-    assert await approvals.approval(tenant, "a1") == (question, mine)
+    assert await approvals.store_reply(mine) == mine
+    await approvals.discard_reply(forged, "its signature is wrong")
+    assert await approvals.read(tenant, "a1") == (question, mine)
     dead = [it.letter async for it in dead_letters(bus, stream="APPROVALS") if tenant in it.letter.subject]
     assert [letter.reason for letter in dead] == ["its signature is wrong"]
 
 
 async def test_a_decision_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
     approvals = ApprovalSlots(own_bus)
-    await approvals.request(asked("t1", "a1"))
-    first = await approvals.reply(answered("t1", "a1", by="alice"))
+    await approvals.store_request(asked("t1", "a1"))
+    first = await approvals.store_reply(answered("t1", "a1", by="alice"))
     own_nats.restart()
-    assert await approvals.reply(answered("t1", "a1", by="bob")) == first
+    assert await approvals.store_reply(answered("t1", "a1", by="bob")) == first

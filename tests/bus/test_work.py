@@ -21,7 +21,7 @@ from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.making import Recorder, Words
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def waiting(bus: Bus, queue: str) -> int:
 
 
 async def until_empty(bus: Bus, queue: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while await waiting(bus, queue):
             pass
 
@@ -130,7 +130,7 @@ async def test_the_message_of_a_dead_worker_goes_to_another(
     async with await connect(nats_server) as doomed:
         dying = asyncio.create_task(work(doomed, queue, "workers", hangs, slots=1))
         await enqueue(bus, queue, b"1")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await taken.wait()
         async with working(bus, queue, recorder):
             await doomed.close()
@@ -230,7 +230,7 @@ async def test_never_more_messages_than_slots_and_a_freed_slot_is_used_at_once(b
 
     await enqueue(bus, queue, *(b"%d" % number for number in range(150)))
     # By the server's own rhythm, a sign a second, it would take twice as long.
-    async with working(bus, queue, gated, slots=3), asyncio.timeout(PATIENCE_S):
+    async with working(bus, queue, gated, slots=3), asyncio.timeout(WAIT_TIMEOUT_S):
         for _ in range(150):
             gate = await gates.get()
             gate.set()
@@ -241,7 +241,7 @@ async def test_slots_run_side_by_side(bus: Bus, queue: str) -> None:
     together = asyncio.Barrier(4)
 
     async def meets(message: WorkMessage) -> Outcome:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await together.wait()
         return Done()
 
@@ -312,7 +312,7 @@ async def test_draining_lets_handlers_finish_and_takes_nothing_new(bus: Bus, que
         await go_on.wait()
         return await recorder(message)
 
-    async with working(bus, queue, holds) as stop, asyncio.timeout(PATIENCE_S):
+    async with working(bus, queue, holds) as stop, asyncio.timeout(WAIT_TIMEOUT_S):
         await enqueue(bus, queue, b"before")
         await begun.wait()
         stop.set()
@@ -338,7 +338,7 @@ async def test_what_a_drained_worker_still_got_goes_to_another_at_once(
 
     async with await connect(nats_server) as leaving, working(leaving, queue, holds) as stop:
         await enqueue(bus, queue, b"held")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await begun.wait()
         stop.set()
         await leaving.ready()
@@ -364,7 +364,7 @@ async def test_a_handler_that_outlasts_the_grace_is_cancelled_and_its_message_go
             raise
         return Done()
 
-    async with working(bus, queue, hangs, grace_s=0.1) as stop, asyncio.timeout(PATIENCE_S):
+    async with working(bus, queue, hangs, grace_s=0.1) as stop, asyncio.timeout(WAIT_TIMEOUT_S):
         await enqueue(bus, queue, b"1")
         await begun.wait()
         stop.set()
@@ -385,7 +385,7 @@ async def test_a_message_that_is_not_of_the_queue_is_ignored(
             # The inbox is the reply subject of the pull.
             pull = await spy.nc.subscribe(api("CONSUMER.MSG.NEXT", queue, "workers"))
             await enqueue(bus, queue, b"1", b"2", b"3", b"4")
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 inbox = (await pull.next_msg()).reply
             seen.append(inbox)
             await spy.publish(inbox, b"forged")

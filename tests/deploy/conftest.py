@@ -11,7 +11,7 @@ from tests.support.client import Client
 from tests.support.compose import BUILD_TIMEOUT_S, Compose, deployment
 from tests.support.docker_engine import DockerEngine
 
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 """Seconds that anything in the containers may take on a busy machine."""
 
 
@@ -36,7 +36,7 @@ def stack(built: Compose) -> Generator[Compose]:
 
 async def bash(stack: Compose, command: str) -> dict[str, Any]:
     """What a model reads after a command that a person approved: the run goes through the published port."""
-    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         return await bash_in(client, await client.create(), command)
 
 

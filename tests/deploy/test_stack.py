@@ -7,16 +7,16 @@ from urllib.request import urlopen
 from tests.support.client import Client
 from tests.support.compose import Compose
 
-from .conftest import PATIENCE_S, bash_in
+from .conftest import WAIT_TIMEOUT_S, bash_in
 
 
 def test_the_page_answers_on_the_published_port(stack: Compose) -> None:
-    with urlopen(stack.url, timeout=PATIENCE_S) as answer:
+    with urlopen(stack.url, timeout=WAIT_TIMEOUT_S) as answer:
         assert "<title>Banksman" in answer.read().decode()
 
 
 async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(stack: Compose) -> None:
-    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
 
         run = await client.chat(conversation, 'write "signal" to notes.txt')

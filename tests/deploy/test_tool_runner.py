@@ -11,7 +11,7 @@ import pytest
 from tests.support.client import Client
 from tests.support.compose import Compose
 
-from .conftest import PATIENCE_S, bash, bash_in, ready
+from .conftest import WAIT_TIMEOUT_S, bash, bash_in, ready
 
 RUNNER = "tool-runner"
 
@@ -87,7 +87,7 @@ def test_one_that_got_out_of_the_sandbox_does_not_reach(stack: Compose, aim: str
 
 
 async def test_neighbours_share_no_file_and_one_conversation_keeps_its_own(stack: Compose) -> None:
-    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         first, second = await client.create(), await client.create()
         await bash_in(client, first, "echo mine > kept.txt")
 
@@ -116,7 +116,7 @@ async def test_where_memory_ends_the_kernel_kills_commands_and_never_the_runner(
 
 
 async def test_a_stop_lets_a_running_command_finish_and_the_next_start_goes_on(stack: Compose) -> None:
-    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
         run = await client.chat(conversation, "run `echo begun > begun; sleep 4; echo finished`")
         await client.approve(run)
@@ -136,7 +136,7 @@ async def test_a_stop_lets_a_running_command_finish_and_the_next_start_goes_on(s
 async def test_a_killed_container_leaves_its_call_unknown_its_files_kept_and_nothing_running(
     stack: Compose,
 ) -> None:
-    async with Client.connected(stack.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
         run = await client.chat(conversation, "run `echo begun > begun; sleep 50`")
         await client.approve(run)

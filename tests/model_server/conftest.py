@@ -7,7 +7,7 @@ from anthropic import AsyncAnthropic
 from anthropic import DefaultAioHttpClient as AnthropicHttpClient
 from openai import AsyncOpenAI
 from openai import DefaultAioHttpClient as OpenAIHttpClient
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.model_server import ModelServer
 
@@ -24,7 +24,7 @@ async def openai(server: ModelServer) -> AsyncGenerator[AsyncOpenAI]:
         base_url=server.openai_url,
         api_key="any",
         max_retries=0,
-        timeout=PATIENCE_S,
+        timeout=WAIT_TIMEOUT_S,
         http_client=OpenAIHttpClient(verify=False),
     ) as client:
         yield client
@@ -36,7 +36,7 @@ async def anthropic(server: ModelServer) -> AsyncGenerator[AsyncAnthropic]:
         base_url=server.url,
         api_key="any",
         max_retries=0,
-        timeout=PATIENCE_S,
+        timeout=WAIT_TIMEOUT_S,
         http_client=AnthropicHttpClient(verify=False),
     ) as client:
         yield client

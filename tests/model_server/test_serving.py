@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from openai import AsyncOpenAI
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.model_server import Gate, ModelServer, Reply
 
@@ -40,7 +40,7 @@ async def model_server(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Pro
 
 async def ready_url(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         line = (await process.stdout.readline()).decode()
     assert line.startswith("model server ready at http://127.0.0.1:")
     return line.split()[-1]
@@ -51,21 +51,21 @@ async def test_the_command_serves_its_scripts_until_it_is_told_to_stop(tmp_path:
     scripts.write_text(json.dumps({"greeting": {"replies": [{"text": "from a file"}]}}), encoding="utf-8")
     async with model_server("--port", "0", "--scripts", str(scripts), "--chunk-delay-s", "0") as process:
         url = await ready_url(process)
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S) as client:
             body = {"model": "scripted/greeting", "messages": HELLO}
             answer = (await client.post("/v1/chat/completions", json=body)).json()
             recorded = await client.get("/requests")
         assert answer["choices"][0]["message"]["content"] == "from a file"
         assert recorded.status_code == 404
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             _, errors = await process.communicate()
         assert (process.returncode, errors) == (0, b"")
 
 
 async def test_a_busy_port_is_one_sentence(server: ModelServer):
     port = server.url.rsplit(":", 1)[1]
-    async with model_server("--port", port) as process, asyncio.timeout(PATIENCE_S):
+    async with model_server("--port", port) as process, asyncio.timeout(WAIT_TIMEOUT_S):
         _, errors = await process.communicate()
     assert process.returncode == 2
     assert errors.decode().count("\n") == 1
@@ -75,7 +75,7 @@ async def test_a_busy_port_is_one_sentence(server: ModelServer):
 async def test_the_demo_streams_word_by_word_at_the_servers_pace():
     async with (
         ModelServer.running(chunk_delay_s=0.001) as server,
-        AsyncOpenAI(base_url=server.openai_url, api_key="any", max_retries=0, timeout=PATIENCE_S) as openai,
+        AsyncOpenAI(base_url=server.openai_url, api_key="any", max_retries=0, timeout=WAIT_TIMEOUT_S) as openai,
     ):
         stream = await openai.chat.completions.create(model="demo", messages=HELLO, stream=True)
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
@@ -84,7 +84,7 @@ async def test_the_demo_streams_word_by_word_at_the_servers_pace():
 
 
 async def test_a_stop_cuts_the_replies_that_still_wait():
-    async with httpx.AsyncClient(timeout=None) as client, asyncio.timeout(PATIENCE_S):
+    async with httpx.AsyncClient(timeout=None) as client, asyncio.timeout(WAIT_TIMEOUT_S):
         async with ModelServer.running() as server:
             model = server.play("late", [Reply(text="late", gate=Gate(name="never"))])
             body = {"model": model, "messages": HELLO}

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -143,7 +143,7 @@ async def test_a_repeated_frame_gets_the_same_answer_and_runs_once(
 
     first = await client.request("chat.send", **fields)
     await client.finished(first["run_id"])
-    async with Client.connected(system.url, patience_s=PATIENCE_S) as again:
+    async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as again:
         second = await again.request("chat.send", **fields)
 
     assert first == second
@@ -223,7 +223,7 @@ async def test_poison_in_the_queue_of_runs_ends_among_the_dead_letters(
     outcome = await client.run(conversation, "hi")
 
     assert outcome["content"] == "I am fine."
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not (
             letters := [one.letter async for one in dead_letters(operator) if one.letter.subject == subject]
         ):
@@ -234,7 +234,7 @@ async def test_poison_in_the_queue_of_runs_ends_among_the_dead_letters(
 async def _closed(socket: ClientConnection) -> int | None:
     """The code that a connection is closed with."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
                 await socket.recv()
     except ConnectionClosed as closed:

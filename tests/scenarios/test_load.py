@@ -8,7 +8,7 @@ import json
 import httpx
 from tests.scenarios.conftest import Play, asked
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import Reply, ToolCall
@@ -28,7 +28,7 @@ async def test_many_sessions_run_side_by_side_and_stay_apart(
     )
 
     async def session(number: int) -> None:
-        async with Client.connected(system.url, patience_s=PATIENCE_S) as client:
+        async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await client.create(name)
             run_id = await client.chat(conversation, f"session {number}")
             await client.approve(run_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System, descendants, kill
 
 from banksman.model_server import Gate, Reply, ToolCall
@@ -45,7 +45,7 @@ async def test_another_agent_goes_on_when_the_one_that_drives_is_killed(
         bash("cat ledger").model_copy(update={"gate": Gate(name="hold")}),
         Reply(text="It ran once."),
     )
-    async with Client.connected(own_system.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
         run_id = await client.chat(conversation, "go")
         await client.approve(run_id)
@@ -69,7 +69,7 @@ async def test_another_agent_goes_on_when_the_one_that_drives_is_killed(
 async def test_an_approval_outlives_everything(own_system: System, play: Play) -> None:
     """R12, R110: kill -9 of all; after a start it is still asked, and answering it finishes the run."""
     name = play(bash("echo still here"), Reply(text="Finished."))
-    async with Client.connected(own_system.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
         run_id = await client.chat(conversation, "go")
         asked = await client.question(run_id)
@@ -77,7 +77,7 @@ async def test_an_approval_outlives_everything(own_system: System, play: Play) -
     own_system.kill_everything()
     own_system.start()
 
-    async with Client.connected(own_system.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         subscribed = await client.request("subscribe", conversation_id=conversation, after_seq=0)
         [pending] = subscribed["pending_approvals"]
         assert pending["approval_id"] == asked["approval_id"]

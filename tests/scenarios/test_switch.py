@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.scenarios.conftest import Play, asked
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import Reply, ToolCall
@@ -32,13 +32,13 @@ async def test_without_tools_the_system_goes_on_as_plain_chat(
     """R40, R82, R57: the assistant's own switch is on, the system's is off; no tool is told, none runs."""
     call = ToolCall(name="bash", arguments={"command": "touch never"})
     name = play(Reply(text="Only words."), Reply(tool_calls=(call,)), Reply(text="Words again."))
-    async with Client.connected(plain_system.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(plain_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
 
         plain = await client.run(conversation, "hi")
         stubborn = await client.run(conversation, "use bash")
 
-        async with httpx.AsyncClient(base_url=plain_system.url, timeout=PATIENCE_S) as http:
+        async with httpx.AsyncClient(base_url=plain_system.url, timeout=WAIT_TIMEOUT_S) as http:
             shown = (await http.get("/v1/system-prompts/default/enhanced")).json()
         kinds = [e["data"]["error_kind"] for e in client.events(conversation, "tool_call.completed")]
     first = asked(model, name)[0]

@@ -21,7 +21,7 @@ from tests.scenarios.conftest import Play, asked
 from tests.support import privileged
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
 
 from banksman.bus.connection import NatsSettings
@@ -383,7 +383,7 @@ async def test_a_killed_server_is_no_longer_offered(
 ) -> None:
     """R57: nobody withdrew it; its lease ended."""
     weather.kill()
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await served(observer, WEATHER, instances=0)
     name = play(Reply(text="no weather"))
 
@@ -488,7 +488,7 @@ async def test_cancelling_a_run_ends_the_call_of_a_tool_server(
         await client.event("tool_call.started", run_id=run_id)
         await client.request("run.cancel", run_id=run_id)
         outcome = await client.finished(run_id)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await cleaned_up.wait()
 
     assert outcome["status"] == "cancelled"

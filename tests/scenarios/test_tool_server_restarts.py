@@ -22,7 +22,7 @@ __all__ = ["observer"]
 
 pytestmark = pytest.mark.timeout(240)
 
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 """Seconds, where processes start on a machine that has more to do."""
 ENTER = """
 import sys
@@ -66,7 +66,7 @@ class Ledger:
 
     async def serves(self, instances: int = 1) -> None:
         """Wait until so many processes serve it, as the registry knows."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
                 one = await listed(self.observer, self.name)
                 if (one.instances if one else 0) == instances:
@@ -82,7 +82,7 @@ class Ledger:
 
 @pytest.fixture
 def ledger(system: System, client: Client, observer: ToolServer, tmp_path: Path) -> Ledger:
-    client.patience_s = PATIENCE_S
+    client.timeout_s = WAIT_TIMEOUT_S
     return Ledger(system, tmp_path, observer, new_id("enter-"))
 
 

@@ -21,7 +21,7 @@ from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, event_fram
 from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID, Replay
 from banksman.contracts.wire import parse
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Answer = Callable[[ClientFrame], Ack]
 
@@ -131,7 +131,7 @@ def ended(text: str) -> RunFinished:
 async def first(count: int, events: AsyncGenerator[object]) -> list[object]:
     """So many items, within 5 seconds."""
     found: list[object] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         async for event in events:
             found.append(event)
             if len(found) == count:

@@ -25,7 +25,7 @@ from tests.sdk.door import Door, Writer, ended, first, said, started
 from tests.support.fixtures import SecuredNats
 from tests.support.fixtures import connect as connect_plain
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 TENANT = "acme"
 
@@ -113,7 +113,7 @@ async def test_a_refusal_carries_the_doors_code_and_words(client: Client, door: 
 async def test_a_request_waits_for_a_gateway_and_keeps_its_id(client: Client, gateway: Bus) -> None:
     sending = asyncio.create_task(client.send("c1", "hello"))
     await client.ready()
-    async with Door(gateway, TENANT, acknowledge).open() as door, asyncio.timeout(PATIENCE_S):
+    async with Door(gateway, TENANT, acknowledge).open() as door, asyncio.timeout(WAIT_TIMEOUT_S):
         assert (await sending).run_id == "c1-r1"
 
     assert len({request_id for _, request_id, _ in door.asked}) == 1
@@ -150,7 +150,7 @@ async def test_a_gap_before_a_live_event_is_read_from_the_log(
     door.lags = True
     async with aclosing(client.follow(log.conversation_id)) as events:
         reading = asyncio.create_task(texts(3, events))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await door.replayed.wait()
         door.lags = False
         await log.write(said("three"))
@@ -178,7 +178,7 @@ async def test_an_outcome_is_the_end_of_that_run_and_no_other(
     await log.write(started("first"), ended("not mine"), run_id=other.run_id)
     await log.write(started("second"), ended("mine"), run_id=mine.run_id)
 
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         assert (await waiting).content == "mine"
 
 
@@ -199,7 +199,7 @@ async def test_approvals_of_the_tenant_arrive_and_anothers_do_not(client: Client
         for request in (theirs, ours):
             subject = subjects.approval_request(request.tenant, request.approval_id)
             await durable(agent, subject, request.model_dump_json().encode(), msg_id=request.approval_id)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             assert (await anext(aiter(approvals))).approval_id == ours.approval_id
 
 
@@ -208,7 +208,7 @@ async def test_text_arrives_while_it_is_written(client: Client, agent: Bus, conv
     async with client.deltas(conversation) as pieces:
         await _flushed(client, agent)
         await agent.publish(subjects.delta(TENANT, conversation), piece.model_dump_json().encode())
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             assert await anext(aiter(pieces)) == piece
 
 

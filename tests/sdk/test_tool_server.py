@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from banksman.agent.app import serve_registry
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.registry import ToolRegistry
+from banksman.agent.router import registry_router
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket
 from banksman.bus.names import RUNNERS
-from banksman.bus.slots import CallSlots, StoredFact, watch_results
+from banksman.bus.slots import CallSlots, StoredSlot, watch_results
 from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, RunnerLease
 from banksman.contracts.ids import attempt_id, new_id
@@ -30,7 +30,7 @@ from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Agent:
         tools = self.catalog.offered(tenant or self.tenant, ToolSettings(enabled=True))
         return {tool.name for tool in tools}
 
-    async def received(self, fact: StoredFact) -> None:
+    async def received(self, fact: StoredSlot) -> None:
         stored = fact.decode()
         if isinstance(stored, CallFinished):
             async with self.arrived:
@@ -74,7 +74,7 @@ class Agent:
         return placement
 
     async def result(self, request: CallRequest) -> ToolResult:
-        async with asyncio.timeout(PATIENCE_S), self.arrived:
+        async with asyncio.timeout(WAIT_TIMEOUT_S), self.arrived:
             await self.arrived.wait_for(lambda: request.attempt in self.results)
         return self.results[request.attempt]
 
@@ -94,8 +94,7 @@ async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
         registry = await stack.enter_async_context(
             ToolRegistry(bus, clock, catalog.registered, placements, away_s=0.0)
         )
-        control = ControlPlane(bus, title="registry")
-        serve_registry(control, registry)
+        control = ControlPlane(bus, registry_router(registry), title="registry")
         await stack.enter_async_context(control)
         agent = Agent(bus, placements, catalog, tenant)
         for subscription in await watch_results(bus, agent.received):
@@ -274,7 +273,7 @@ async def test_a_server_that_ends_finishes_its_calls_and_is_no_longer_offered(
         await gate.wait()
         return "done"
 
-    async with server(nats_server, name, box) as one, asyncio.timeout(PATIENCE_S):
+    async with server(nats_server, name, box) as one, asyncio.timeout(WAIT_TIMEOUT_S):
         assert name in agent.offers()
         calling = asyncio.create_task(agent.call(name, name))
         await began.wait()
@@ -300,7 +299,7 @@ async def test_a_server_that_lost_its_lease_begins_anew(
         finally:
             ended.set()
 
-    async with server(nats_server, name, box), asyncio.timeout(PATIENCE_S):
+    async with server(nats_server, name, box), asyncio.timeout(WAIT_TIMEOUT_S):
         first = await agent.place(name)
         request = agent.request(name, name, first)
         await agent.placements.call(first, request)
@@ -310,8 +309,8 @@ async def test_a_server_that_lost_its_lease_begins_anew(
         await until_lease(agent, name, lambda leases: any(one.epoch != first.runner_epoch for one in leases))
 
         assert not await agent.placements.alive(first)
-        facts = await CallSlots(bus).facts(agent.tenant, request.attempt)
-    assert facts.started is not None and facts.result is None
+        facts = await CallSlots(bus).read(agent.tenant, request.attempt)
+    assert facts.started is not None and facts.finished is None
 
 
 @dataclass

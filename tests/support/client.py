@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Frame = dict[str, Any]
 """A frame as JSON; what a foreign client sees."""
@@ -22,9 +22,9 @@ Frame = dict[str, Any]
 class Client:
     """One connection. Events are kept by conversation, in the order they came."""
 
-    def __init__(self, connection: ClientConnection, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, connection: ClientConnection, *, timeout_s: float = WAIT_TIMEOUT_S) -> None:
         self.connection = connection
-        self.patience_s = patience_s
+        self.timeout_s = timeout_s
         self.frames: list[Frame] = []
         """Everything that was received."""
         self._ids = (f"{uuid4().hex}-{number}" for number in itertools.count(1))
@@ -34,18 +34,18 @@ class Client:
     @classmethod
     @asynccontextmanager
     async def connected(
-        cls, url: str, *, patience_s: float = PATIENCE_S, hello: Mapping[str, Any] | None = None
+        cls, url: str, *, timeout_s: float = WAIT_TIMEOUT_S, hello: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Client]:
         """Connect and say hello.
 
         Args:
             url: Of the gateway: `http://host:port`.
-            patience_s: Seconds that each wait may take.
+            timeout_s: Seconds that each wait may take.
             hello: Fields of the first frame besides its type.
         """
         address = url.replace("http", "ws", 1) + "/ws"
         async with connect(address, subprotocols=["banksman.v1"], max_size=None, compression=None) as socket:  # type: ignore[list-item]  # a plain str is what the wire has
-            client = cls(socket, patience_s=patience_s)
+            client = cls(socket, timeout_s=timeout_s)
             try:
                 await client.send({"type": "hello", **(hello or {})})
                 await client.wait_for(lambda frame: frame["type"] == "welcome")
@@ -145,7 +145,7 @@ class Client:
             AssertionError: it did not come in time; says what came instead.
         """
         try:
-            async with asyncio.timeout(self.patience_s), self._arrived:
+            async with asyncio.timeout(self.timeout_s), self._arrived:
                 while True:
                     for frame in self.frames:
                         if wanted(frame):
@@ -154,7 +154,7 @@ class Client:
         except TimeoutError:
             last = [json.dumps(frame)[:300] for frame in self.frames[-12:]]
             raise AssertionError(
-                f"not within {self.patience_s:g} s; the last frames:\n" + "\n".join(last)
+                f"not within {self.timeout_s:g} s; the last frames:\n" + "\n".join(last)
             ) from None
 
     async def _read(self) -> None:

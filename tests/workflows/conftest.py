@@ -12,7 +12,7 @@ from banksman.workflows import app
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import Broker, broker
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import PlayedRunner
 
 
@@ -46,7 +46,7 @@ async def service(server: Broker) -> AsyncGenerator[Life]:
     )
     life = Life(Health("workflows"))
     serving = asyncio.create_task(app.main(settings, life))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not life.health.started:
             assert not serving.done(), serving.exception()
             await asyncio.sleep(0.01)

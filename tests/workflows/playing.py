@@ -27,11 +27,11 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import PathChange, ToolResult, failed
-from banksman.runs.runner import CallDesk
+from banksman.runs.runner import RunnerCalls
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowSettings
 from banksman.workflows.workflow import Workflow
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Phase = str
 """`asked` before anything is done about a call, `started` when its start is stored, `stored` after its
@@ -74,7 +74,7 @@ class PlayedRunner:
     """Calls under way at once, at most."""
 
     def __post_init__(self) -> None:
-        self.desk = CallDesk(
+        self.desk = RunnerCalls(
             self.runner,
             1,
             RunnerSlots(CallSlots(self.bus, may_read=False)),
@@ -210,7 +210,7 @@ async def events_of(bus: Bus, tenant: str, conversation_id: str) -> list[Event]:
     return [event for one in stored for event in one.commit.events]
 
 
-async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = PATIENCE_S) -> RunFinished:
+async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = WAIT_TIMEOUT_S) -> RunFinished:
     """The terminal event of a run, once it is stored."""
     async with (
         asyncio.timeout(timeout_s),
@@ -224,7 +224,7 @@ async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = PATIENCE
     raise AssertionError("the log ended")
 
 
-async def until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = PATIENCE_S) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = WAIT_TIMEOUT_S) -> None:
     """Look until it holds."""
     async with asyncio.timeout(timeout_s):
         while not await holds():  # noqa: ASYNC110 - what is looked at is in the server

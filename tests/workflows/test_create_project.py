@@ -26,14 +26,15 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import CancelRun, DeleteConversation, ResumeRun, StartRun
+from banksman.runs.claim import accept
+from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.handlers import on_cancel, on_delete
-from banksman.runs.owner import accept
+from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
-from banksman.runs.stores import FoldedLog, Watch
 from banksman.runtime.service import Life
 from banksman.workflows.app import ports_of
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import (
     Meeting,
     PlayedRunner,
@@ -52,9 +53,9 @@ DEMO = {"name": "demo", "template": "empty"}
 
 def agent_ports(bus: Bus) -> Ports:
     """What an agent's signal handler acts through."""
-    log = FoldedLog(EventLog(bus))
+    log = ConversationLog(bus)
     clock = BrokerClock(bus)
-    watch = Watch(bus, LiveHub(EventLog(bus)), log, clock)
+    watch = OwnerNotifications(bus, LiveHub(EventLog(bus)), log, clock)
     return ports_of(bus, clock, log, Placements(bus, clock), watch)
 
 
@@ -262,7 +263,7 @@ async def test_cancelling_a_run_ends_its_call_and_writes_nothing_more(
     meeting = runner.meet = Meeting(at=is_write(2))  # pyright: ignore[reportArgumentType] - a predicate
     start = starting(tenant, DEMO)
     await store(link, start)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await meeting.arrived.wait()
 
     await on_cancel(agent_ports(link), _cancel(start.tenant, start.conversation_id, start.run_id))
@@ -296,7 +297,7 @@ async def test_a_chat_queued_behind_a_workflow_is_handed_to_the_agents(
     meeting = runner.meet = Meeting(at=is_write(1))  # pyright: ignore[reportArgumentType] - a predicate
     start = starting(tenant, DEMO)
     await store(link, start)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         await meeting.arrived.wait()
     chat = StartRun(
         tenant=tenant,

@@ -14,7 +14,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import CancelRun
 from banksman.runs.handlers import on_cancel
 from banksman.workflows.workflow import Workflow, WorkflowContext, WorkflowFailed, WorkflowFunction
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import PlayedRunner, events_of, outcome, serving, starting, store, until
 from tests.workflows.test_create_project import agent_ports
 
@@ -69,7 +69,7 @@ async def test_a_cancel_ends_a_function_that_waits_for_something_else(link: Bus,
     async with serving(link, probe(function)):
         start = starting(tenant, {}, workflow="probe")
         await store(link, start)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await waiting.wait()
         signal = CancelRun(
             tenant=tenant, conversation_id=start.conversation_id, run_id=start.run_id, by="ada"
@@ -77,7 +77,7 @@ async def test_a_cancel_ends_a_function_that_waits_for_something_else(link: Bus,
         await on_cancel(agent_ports(link), signal)
 
         assert (await outcome(link, start)).status == "cancelled"
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await cleaned.wait()
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, EVENTS, api
-from banksman.bus.slots import ApprovalSlots
 from banksman.contracts.errors import Unavailable
 from tests.bus.making import answered, asked, commit
 from tests.support.fixtures import connect, provision_all
@@ -24,7 +24,7 @@ from tests.support.nats import NatsCluster, NatsServer
 # nats-py leaves the socket of an attempt that a frozen server did not answer to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 MEANWHILE = 20
 """Commits that the others store while the leader is frozen, at least."""
 AFTERWARDS = 100
@@ -70,13 +70,13 @@ class Truth:
     async def more(self, count: int) -> None:
         """Wait until so many more commits are stored."""
         wanted = len(self.stored) + count
-        async with asyncio.timeout(PATIENCE_S), self.changed:
+        async with asyncio.timeout(WAIT_TIMEOUT_S), self.changed:
             await self.changed.wait_for(lambda: len(self.stored) >= wanted)
 
     async def looked(self, count: int) -> None:
         """Wait until readers have looked so many more times."""
         wanted = self.reads + count
-        async with asyncio.timeout(PATIENCE_S), self.changed:
+        async with asyncio.timeout(WAIT_TIMEOUT_S), self.changed:
             await self.changed.wait_for(lambda: self.reads > wanted)
 
 
@@ -102,14 +102,14 @@ async def traffic(cluster: NatsCluster, bus: Bus, tenant: str) -> AsyncGenerator
 
 
 async def leader_of(cluster: NatsCluster, bus: Bus, stream: str) -> NatsServer:
-    info = await call(bus, api("STREAM.INFO", stream), budget_s=PATIENCE_S)
+    info = await call(bus, api("STREAM.INFO", stream), budget_s=WAIT_TIMEOUT_S)
     return cluster.node(info["cluster"]["leader"])
 
 
 async def freeze_leader(cluster: NatsCluster, bus: Bus, truth: Truth, *, at_least_s: float = 0.0) -> None:
     """Freeze the leader of the logs until others have gone on without it, and let it go on."""
     leader = cluster.node(
-        (await call(bus, api("STREAM.INFO", EVENTS), budget_s=PATIENCE_S))["cluster"]["leader"]
+        (await call(bus, api("STREAM.INFO", EVENTS), budget_s=WAIT_TIMEOUT_S))["cluster"]["leader"]
     )
     began = time.monotonic()
     leader.pause()
@@ -166,18 +166,18 @@ async def test_an_approval_that_is_decided_while_a_leader_is_frozen_has_one_answ
     """P3: those who ask the one that thaws are told what was decided without it."""
     async with await connect(cluster) as bus, AsyncExitStack() as stack:
         people = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
-        await ApprovalSlots(bus).request(asked(tenant, "a1"))
+        await ApprovalSlots(bus).store_request(asked(tenant, "a1"))
         leader = await leader_of(cluster, bus, APPROVALS)
         leader.pause()
         try:
-            first = await ApprovalSlots(bus).reply(answered(tenant, "a1", by="first"))
+            first = await ApprovalSlots(bus).store_reply(answered(tenant, "a1", by="first"))
         finally:
             leader.resume()
-        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as group:
             later = [
-                group.create_task(ApprovalSlots(one).reply(answered(tenant, "a1", by=f"late-{number}")))
+                group.create_task(ApprovalSlots(one).store_reply(answered(tenant, "a1", by=f"late-{number}")))
                 for number, one in enumerate(people)
             ]
-        _, stored = await ApprovalSlots(bus).approval(tenant, "a1")
+        _, stored = await ApprovalSlots(bus).read(tenant, "a1")
     assert [task.result() for task in later] == [first] * 3
     assert stored == first

@@ -26,10 +26,9 @@ from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import SEGMENT_COMMITS, HeadsKeeper, LogHeads
+from banksman.log_integrity.heads import SEGMENT_COMMITS, HeadsRecorder, LogHeads
 from banksman.log_integrity.survey import survey
-from banksman.runs.folded_log import FoldedLog
-from banksman.runs.guarded_log import GuardedLog
+from banksman.runs.conversation_log import ConversationLog
 from tests.bus.making import commit, now
 from tests.faults.broker.stores import (
     Damage,
@@ -42,7 +41,7 @@ from tests.faults.broker.stores import (
 )
 from tests.support.fixtures import BUDGET, connect, provision_all
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
 COMMITS = 10
@@ -124,7 +123,7 @@ async def test_nothing_that_was_acknowledged_is_called_lost_after_a_kill(
             assert damaged.logs == []
             killed = asyncio.Event()
             writer = asyncio.create_task(_write_until(bus, tenant, f"c{round_}", killed))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while (await LogHeads(bus).read()).logs.get(f"{tenant}.c{round_}") is None:
                     await bus.ready()
             own_nats.kill()
@@ -165,7 +164,7 @@ async def test_what_becomes_too_old_is_no_loss(own_nats: NatsServer, tenant: str
         await _counted(bus)
         config = app_topology(BUDGET).stream(EVENTS).config() | {"max_age": 100_000_000}
         await call(bus, api("STREAM.UPDATE", EVENTS), {**config, "duplicate_window": 100_000_000})
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while (await call(bus, api("STREAM.INFO", EVENTS)))["state"]["messages"]:
                 await bus.ready()
         assert (await survey(LogHeads(bus))).damaged == ()
@@ -175,7 +174,7 @@ async def test_many_processes_keep_one_account_over_many_segments(own_nats: Nats
     """Whoever starts last keeps it; the others see that, and nothing is counted twice."""
     per_log = SEGMENT_COMMITS // 100
     async with await connect(own_nats) as bus, await connect(own_nats) as other:
-        keepers = [HeadsKeeper(LogHeads(one), keep_every_s=KEEP_S, standby_s=KEEP_S) for one in (bus, other)]
+        keepers = [HeadsRecorder(LogHeads(one), write_every_s=KEEP_S, standby_s=KEEP_S) for one in (bus, other)]
         async with keepers[0], keepers[1]:
             async with asyncio.TaskGroup() as group:
                 for number in range(120):
@@ -193,7 +192,7 @@ async def test_a_process_that_knows_more_than_a_log_holds_appends_nothing_and_te
     """Nobody had counted what was lost; without this its owner would append for ever and be refused."""
     async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
         await _write(bus, tenant, LATE, COMMITS)
-        log = GuardedLog(FoldedLog(EventLog(bus)), EventLog(bus), damaged)
+        log = ConversationLog(bus, damaged)
         state = await log.read(tenant, LATE)
         await _altered(own_nats, cut_the_tail)
         with pytest.raises(LogDamaged) as refused:
@@ -227,8 +226,8 @@ async def _guarded(
 ) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
     """What an agent does before it works, and beside its work."""
     async with await connect(server) as bus, DamagedLogs(bus) as damaged:
-        guard = LogGuard(bus, damaged, keep_every_s=KEEP_S, scrub_after_s=scrub_after_s)
-        async with asyncio.timeout(PATIENCE_S):
+        guard = LogGuard(bus, damaged, write_every_s=KEEP_S, scrub_after_s=scrub_after_s)
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             assert await guard.checked(asyncio.Event())
         async with guard:
             yield bus, damaged
@@ -273,14 +272,14 @@ async def _write_until(bus: Bus, tenant: str, conversation: str, killed: asyncio
 async def _counted(bus: Bus) -> int:
     """Wait until all that is stored is counted; returns the sequence of the last commit."""
     last = await last_sequence(bus, EVENTS)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while (await LogHeads(bus).read()).upto < last:
             await bus.ready()
     return last
 
 
 async def _until(bus: Bus, holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not holds():
             await bus.ready()
 

@@ -17,7 +17,7 @@ from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, ModelServer, Reply
-from tests.faults.chaos.conftest import PATIENCE_S, Stage, bash, make_assistants, marker
+from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants, marker
 from tests.faults.chaos.test_crashes import (
     test_a_cancel_that_races_with_the_end_gives_one_end,
     test_what_is_queued_behind_the_run_of_a_dead_owner_starts,
@@ -96,9 +96,9 @@ async def test_poison_ends_among_the_dead_letters_and_the_others_go_on(stage: St
         await durable(operator, poison, b'{"type": ', msg_id=new_id("p"))
         _, run_id = await stage.run(client, bash(marker), Reply(text="done"))
         outcome = await client.finished(run_id)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while not [one async for one in dead_letters(operator) if one.letter.subject == poison]:
-                await operator.ready(PATIENCE_S)
+                await operator.ready(WAIT_TIMEOUT_S)
     assert (outcome["status"], stage.executions(marker)) == ("completed", 1)
 
 
@@ -107,7 +107,7 @@ async def test_an_agent_that_is_told_to_end_hands_its_run_over(stage: Stage, mar
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
         conversation, run_id = await stage.run(client, held, Reply(text="done"))
-        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=PATIENCE_S)
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=WAIT_TIMEOUT_S)
         driver = stage.fleet[await stage.driver(run_id)]
         code = await driver.restart()
         stage.model.open_gate(marker)
@@ -128,7 +128,7 @@ async def _all_killed(fleet: Fleet) -> None:
 
 
 async def _leader(fleet: Fleet, operator: Bus, stream: str) -> Member:
-    info = await call(operator, api("STREAM.INFO", stream), budget_s=PATIENCE_S)
+    info = await call(operator, api("STREAM.INFO", stream), budget_s=WAIT_TIMEOUT_S)
     return fleet[info["cluster"]["leader"]]
 
 
@@ -139,8 +139,8 @@ async def _decide(client: Client, approval_id: str, verdict: str) -> Frame:
 async def _ended(stage: Stage, run_id: str) -> dict[str, Any]:
     """The run once it has ended, as the other gateway tells it."""
     url = f"{stage.fleet.urls[1]}/context/runs/{run_id}"
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
-            answer = await stage.fleet.http.get(url, params={"wait_s": 5}, timeout=PATIENCE_S)
+            answer = await stage.fleet.http.get(url, params={"wait_s": 5}, timeout=WAIT_TIMEOUT_S)
             if answer.json().get("finished_at"):
                 return dict(answer.json())

@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 
 from banksman.bus import direct
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.kv import Bucket
 from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, ASSISTANTS, EVENTS, OUTPUTS, api, kv_stream, object_stream
 from banksman.bus.objects import Objects
-from banksman.bus.slots import ApprovalSlots
 from banksman.bus.watch import BucketView
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.ids import new_id
 from banksman.deployment.streams import stream_info
-from banksman.runs.folded_log import FoldedLog
+from banksman.runs.conversation_log import ConversationLog
 from tests.bus.making import answered, asked, commit
 
 pytestmark = pytest.mark.timeout(180)
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 TIMES = 30
 """Reads of each kind; all of them at the stream itself happen once in a thousand million times."""
 
@@ -44,7 +44,7 @@ async def falls_behind(bus: Bus, stream: str) -> None:
         "max_msgs": held["messages"],
     }
     await call(bus, api("STREAM.CREATE", name), body)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while (await _state(bus, name))["messages"] < held["messages"]:
             pass
 
@@ -52,7 +52,7 @@ async def falls_behind(bus: Bus, stream: str) -> None:
 async def answers_reads(bus: Bus, stream: str) -> None:
     """Wait until the replica has answered one."""
     last = (await _state(bus, stream))["last_seq"]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while last in [found.stream_seq async for found in direct.read(bus, stream, ">")]:
             pass
 
@@ -75,7 +75,7 @@ async def test_a_log_is_read_to_its_end(own_bus: Bus, tenant: str) -> None:
     await answers_reads(own_bus, EVENTS)
 
     read = [await log.read(tenant, "c", leader=True) for _ in range(TIMES)]
-    folded = [await FoldedLog(log).read(tenant, "c") for _ in range(TIMES)]
+    folded = [await ConversationLog(log.bus).read(tenant, "c") for _ in range(TIMES)]
 
     assert {len(commits) for commits in read} == {6}
     assert {state.stream_seq for state in folded} == {position}
@@ -111,10 +111,10 @@ async def test_a_view_of_a_bucket_begins_with_all_of_it(own_bus: Bus, tenant: st
 
 async def test_an_answered_question_is_not_pending(own_bus: Bus, tenant: str) -> None:
     slots = ApprovalSlots(own_bus)
-    await slots.request(asked(tenant, "a1"))
+    await slots.store_request(asked(tenant, "a1"))
     await falls_behind(own_bus, APPROVALS)
-    await slots.request(asked(tenant, "a2"))
-    await slots.reply(answered(tenant, "a1", by="alice"))
+    await slots.store_request(asked(tenant, "a2"))
+    await slots.store_reply(answered(tenant, "a1", by="alice"))
     await answers_reads(own_bus, APPROVALS)
 
     pending = [await slots.pending(tenant) for _ in range(TIMES)]

@@ -20,7 +20,7 @@ from tests.support.nats import NatsServer, plain_config
 from tests.support.volumes import Volume, require_volumes
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 ANSWER_STREAM_FULL_S, ANSWER_DISK_FULL_S = 1.0, 6.0
 """What is promised; here with the time that a busy machine needs on top."""
 BUSY_MACHINE_S = 10.0
@@ -70,10 +70,10 @@ async def test_a_full_disk_is_answered_in_time_and_work_goes_on_once_there_is_ro
             assert refused["code"] in ("busy", "unavailable")
             assert took_s < ANSWER_DISK_FULL_S + BUSY_MACHINE_S
         await asyncio.to_thread(server.restart)
-        await bus.ready(PATIENCE_S)
-        async with asyncio.timeout(PATIENCE_S):
+        await bus.ready(WAIT_TIMEOUT_S)
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while (await _ask(socket, conversation))["type"] != "ack":
-                await bus.ready(PATIENCE_S)
+                await bus.ready(WAIT_TIMEOUT_S)
         await _is_stored(bus, tenant, kept, conversation)
 
 
@@ -101,7 +101,7 @@ async def _accepted(socket: Socket) -> str:
 async def _ask(socket: Socket, conversation: str) -> dict[str, object]:
     """Send a message and wait for its answer, for as long as the gateway may take."""
     sent = await socket.send("chat.send", conversation_id=conversation, content="again " + "x" * 20_000)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             try:
                 return await socket.until(lambda frame: frame.get("reply_to") == sent)

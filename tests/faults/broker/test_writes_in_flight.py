@@ -9,18 +9,18 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.errors import SlotTaken
 from banksman.bus.jetstream import call
 from banksman.bus.names import APPROVALS, CODE_DUPLICATE_UNDER_WAY, MSG_ID, RESULTS, api
 from banksman.bus.publish import durable, message_id
-from banksman.bus.slots import ApprovalSlots
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from tests.bus.making import answered, asked
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,11 +38,11 @@ async def test_who_is_refused_because_of_an_answer_that_is_still_on_its_way_is_t
     """P3, A08: the leader refuses the second answer before the first is stored, and cannot show it yet."""
     async with at_the_leader(cluster, APPROVALS) as (bus, followers):
         slots = ApprovalSlots(bus)
-        await slots.request(asked(tenant, "a1"))
-        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        await slots.store_request(asked(tenant, "a1"))
+        async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as group:
             with frozen(followers):
                 racers = [
-                    group.create_task(slots.reply(answered(tenant, "a1", by=name)))
+                    group.create_task(slots.store_reply(answered(tenant, "a1", by=name)))
                     for name in ("alice", "bob", "carol")
                 ]
                 await asyncio.sleep(0)
@@ -51,8 +51,8 @@ async def test_who_is_refused_because_of_an_answer_that_is_still_on_its_way_is_t
                     await durable(
                         bus, subjects.approval_reply(tenant, "a1"), b"late", msg_id=new_id("answer-")
                     )
-                _, seen = await slots.approval(tenant, "a1")
-        _, stored = await slots.approval(tenant, "a1")
+                _, seen = await slots.read(tenant, "a1")
+        _, stored = await slots.read(tenant, "a1")
     assert (seen, stored is None) == (None, False)
     assert [racer.result() for racer in racers] == [stored] * 3
 
@@ -63,14 +63,14 @@ async def test_the_same_message_is_stored_once_though_it_is_sent_again_while_it_
     """P1, P14: whoever repeats it waits until it is stored, and is told that it was."""
     subject = subjects.tool_started(tenant, "k-1")
     async with at_the_leader(cluster, RESULTS) as (bus, followers):
-        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as group:
             with frozen(followers):
                 first = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
                 await asyncio.sleep(0)
                 message = {MSG_ID: message_id(subject, "once")}
-                answer = await bus.replies.ask(subject, b"{}", headers=message, timeout_s=PATIENCE_S)
+                answer = await bus.replies.ask(subject, b"{}", headers=message, timeout_s=WAIT_TIMEOUT_S)
                 second = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
-                await bus.ready(PATIENCE_S)
+                await bus.ready(WAIT_TIMEOUT_S)
     assert json.loads(answer.data)["error"]["err_code"] == CODE_DUPLICATE_UNDER_WAY
     assert (first.result().duplicate, first.result().tries) == (False, 1)
     assert (second.result().duplicate, second.result().tries) == (True, 1)

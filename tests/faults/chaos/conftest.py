@@ -20,7 +20,7 @@ from tests.support.client import Client
 
 SEED = int(os.environ.get("SEED", "2026"))
 """What the storms of the suite go by: the same in every run, unless another is asked for."""
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 """Seconds that a test waits for what takes a few, while processes start again on a busy machine."""
 
 
@@ -34,7 +34,7 @@ class Stage:
 
     def connected(self, gateway: int = 0) -> Any:
         """A websocket client of a gateway, for the length of a block."""
-        return Client.connected(self.fleet.urls[gateway], patience_s=PATIENCE_S)
+        return Client.connected(self.fleet.urls[gateway], timeout_s=WAIT_TIMEOUT_S)
 
     async def run(self, client: Client, *replies: Reply, assistant: str = AUTO) -> tuple[str, str]:
         """Start a run of a conversation of its own; returns both ids."""
@@ -79,7 +79,7 @@ class Stage:
 
         def asked(name: str) -> bool:
             log = self.fleet[name].log.read_text(errors="replace")
-            return any("asking the model" in line and run_id in line for line in log.splitlines())
+            return any("requesting the model" in line and run_id in line for line in log.splitlines())
 
         await until(lambda: any(asked(name) for name in ("agent-1", "agent-2")))
         return next(name for name in ("agent-1", "agent-2") if asked(name))
@@ -91,7 +91,7 @@ class Stage:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for what sends no event: a line of a log, a file."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not holds():  # noqa: ASYNC110  # nothing in this process says so
             await asyncio.sleep(0.05)
 

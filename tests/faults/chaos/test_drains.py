@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from banksman.model_server import Gate, Reply
-from tests.faults.chaos.conftest import PATIENCE_S, Stage, bash, until
+from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, until
 from tests.support.chaos.fleet import START_S, Member
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -76,5 +76,5 @@ async def _ended(member: Member, began: float) -> float:
 
 async def _outcome(stage: Stage, run_id: str) -> str:
     url = f"{stage.fleet.urls[1]}/context/runs/{run_id}"
-    answer = await stage.fleet.http.get(url, params={"wait_s": PATIENCE_S}, timeout=PATIENCE_S + 30)
+    answer = await stage.fleet.http.get(url, params={"wait_s": WAIT_TIMEOUT_S}, timeout=WAIT_TIMEOUT_S + 30)
     return answer.json()["status"]

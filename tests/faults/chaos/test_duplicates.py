@@ -15,7 +15,7 @@ from banksman.bus.publish import durable
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
-from tests.faults.chaos.conftest import PATIENCE_S, Stage, bash
+from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash
 from tests.support.chaos.plans import ASKING
 from tests.support.client import Client
 
@@ -100,7 +100,7 @@ async def _repeat(operator: Bus, message: Message) -> None:
 
 async def _handled(operator: Bus) -> None:
     """Wait until the work queue is empty."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             told = await jetstream.call(operator, names.api("STREAM.INFO", names.RUNS))
             if told["state"]["messages"] == 0:

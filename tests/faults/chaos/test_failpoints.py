@@ -23,7 +23,7 @@ from tests.support.client import Client
 pytestmark = pytest.mark.timeout(300)
 """Seconds: processes are started again and again, which takes its time on a busy machine."""
 
-PATIENCE_S = 60.0
+WAIT_TIMEOUT_S = 60.0
 RUNNER_POINTS: tuple[Failpoint, ...] = (
     "runner.before_claim",
     "runner.after_claim",
@@ -110,7 +110,7 @@ class Rounds:
 async def rounds(directory: Path, *, gateways: int = 1) -> AsyncGenerator[Rounds]:
     async with ModelServer.running() as model:
         async with Fleet(directory, model.url, gateways=gateways, runners=1) as fleet:
-            async with Client.connected(fleet.urls[0], patience_s=PATIENCE_S) as client:
+            async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
                 yield Rounds(fleet, model, client)
         assert model.violations == []
 

@@ -11,7 +11,7 @@ from banksman.model_server import ModelServer
 from tests.faults.chaos.conftest import Stage, make_assistants
 from tests.gateway.conftest import agent, gateway, start_gateway
 from tests.scenarios.conftest import (
-    PATIENCE_S,
+    WAIT_TIMEOUT_S,
     backboard_port,
     http,
     json_api,
@@ -44,7 +44,7 @@ __all__ = [
 @pytest.fixture
 async def client(system: System) -> AsyncGenerator[Client]:
     """A client that waits for what takes several deliveries, on a machine that has more to do."""
-    async with Client.connected(system.url, patience_s=PATIENCE_S) as connected:
+    async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as connected:
         yield connected
 
 

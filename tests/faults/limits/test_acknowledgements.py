@@ -14,7 +14,7 @@ from banksman.bus.outcomes import IN_PROGRESS, NAK
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, Reply
-from tests.faults.chaos.conftest import PATIENCE_S, SEED, Stage, bash
+from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, SEED, Stage, bash
 from tests.support.chaos.plans import AUTO
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -56,7 +56,7 @@ async def _killed_behind_acknowledgements(stage: Stage, rounds: int) -> None:
     async with stage.fleet.operator() as operator, stage.connected() as client:
         await operator.subscribe(f"$JS.ACK.{names.RUNS}.{names.AGENTS}.>", acknowledged)
         for _ in range(rounds):
-            await operator.ready(PATIENCE_S)
+            await operator.ready(WAIT_TIMEOUT_S)
             markers = [new_id("mark-") for _ in range(RUNS)]
             begun = [await stage.run(client, *_replies(marker), assistant=AUTO) for marker in markers]
             for _, run_id in begun:
@@ -64,7 +64,7 @@ async def _killed_behind_acknowledgements(stage: Stage, rounds: int) -> None:
             acknowledged.heard.clear()
             for marker in markers:
                 stage.model.open_gate(marker)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 await acknowledged.heard.wait()
             await asyncio.sleep(chance.uniform(0, WITHIN_S))
             await stage.restarted("nats")
@@ -85,7 +85,7 @@ def _replies(marker: str) -> tuple[Reply, Reply]:
 
 async def _nothing_is_open(operator: Bus) -> None:
     """Wait until every message has been handled, also those that came again."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             try:
                 told = await jetstream.call(operator, names.api("STREAM.INFO", names.RUNS))

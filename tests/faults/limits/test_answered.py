@@ -9,18 +9,17 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from banksman.bus.approval_slots import EXPIRY_TIMER, REMOVAL_TIMER, ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import TIMERS
-from banksman.bus.slots import ApprovalSlots
 from banksman.bus.timers import set_timer
 from banksman.contracts import subjects
 from banksman.model_server import Reply
-from banksman.runs.stores import ANSWERED_TIMER, APPROVAL_TIMER
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -41,8 +40,8 @@ async def _fires(bus: Bus, kind: str, conversation: str, approval: str) -> None:
 
 async def _until_looked_at(bus: Bus, kind: str, approval: str) -> None:
     """Wait until the fired timer was handled: another look is scheduled."""
-    async with asyncio.timeout(PATIENCE_S):
-        while await last_message(bus, TIMERS, subjects.timer_set(ANSWERED_TIMER, "local", approval)) is None:
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while await last_message(bus, TIMERS, subjects.timer_set(REMOVAL_TIMER, "local", approval)) is None:
             continue
         while await last_message(bus, TIMERS, subjects.timer_fired(kind, "local", approval)) is not None:
             continue
@@ -57,19 +56,19 @@ async def test_an_answer_outlives_the_expiry_of_its_question_and_is_removed_late
     await client.finished(run_id)
     path = f"/context/approvals/{approval}"
 
-    await _fires(operator, APPROVAL_TIMER, conversation, approval)
-    await _until_looked_at(operator, APPROVAL_TIMER, approval)
+    await _fires(operator, EXPIRY_TIMER, conversation, approval)
+    await _until_looked_at(operator, EXPIRY_TIMER, approval)
     late = await http.post(path, json={"all": "reject"})
-    await _fires(operator, ANSWERED_TIMER, conversation, approval)
-    async with asyncio.timeout(PATIENCE_S):
-        while await ApprovalSlots(operator).approval("local", approval) != (None, None):
+    await _fires(operator, REMOVAL_TIMER, conversation, approval)
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while await ApprovalSlots(operator).read("local", approval) != (None, None):
             continue
     gone = await http.post(path, json={"all": "reject"})
 
     assert (late.status_code, late.json()["outcome"]) == (409, "approved")
     # As one that is not stored yet: nobody can tell the two apart.
     assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
-    assert await last_message(operator, TIMERS, subjects.timer_set(ANSWERED_TIMER, "local", approval)) is None
+    assert await last_message(operator, TIMERS, subjects.timer_set(REMOVAL_TIMER, "local", approval)) is None
     closed = [event["data"]["outcome"] for event in client.events(conversation, "approval.resolved")]
     assert closed == ["approved"]
 
@@ -78,9 +77,9 @@ async def test_a_question_that_is_open_is_not_removed(operator: Bus, client: Cli
     """P3: whatever timer fires, a person can still answer."""
     conversation, run_id, approval = await _asked(client, play)
 
-    await _fires(operator, ANSWERED_TIMER, conversation, approval)
-    await _until_looked_at(operator, ANSWERED_TIMER, approval)
-    asked, answered = await ApprovalSlots(operator).approval("local", approval)
+    await _fires(operator, REMOVAL_TIMER, conversation, approval)
+    await _until_looked_at(operator, REMOVAL_TIMER, approval)
+    asked, answered = await ApprovalSlots(operator).read("local", approval)
     await client.approve(run_id)
 
     assert (asked is not None, answered) == (True, None)

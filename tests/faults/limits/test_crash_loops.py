@@ -18,7 +18,7 @@ from tests.support.system import ScriptedModel, System, kill, scripted_model
 pytestmark = pytest.mark.timeout(240)
 
 DEADLY = "deadly"
-PATIENCE_S = 90.0
+WAIT_TIMEOUT_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ async def test_a_run_that_kills_every_agent_is_given_up_and_the_others_are_not(
     """P1, P10: five agents in a row; the runs beside it wait for their model, and are answered."""
     quiet = model.play("quiet", [Reply(text="Here I am.", gate=Gate(name="quiet"))], at_end="repeat")
     deadly.play(DEADLY, [Reply(text="never", gate=Gate(name="never"))], at_end="repeat")
-    async with Client.connected(own_system.url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         others = [await client.chat(await client.create(quiet), "go") for _ in range(3)]
         conversation = await client.create(f"anthropic:scripted/{DEADLY}")
         run_id = await client.chat(conversation, "go")

@@ -12,7 +12,7 @@ import pytest
 
 from banksman.contracts.ids import new_id
 from banksman.model_server import ModelServer, Reply
-from tests.faults.chaos.conftest import PATIENCE_S, Stage, bash, make_assistants
+from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants
 from tests.support import privileged
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import ASKING
@@ -79,13 +79,13 @@ async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> 
     _, run_id = await stage.run(client, bash(marker), Reply(text="ok"), assistant=ASKING)
     asked = await client.question(run_id)
     expires = datetime.fromisoformat(asked["expires_at"])
-    assert abs(expires - datetime.now(UTC)) < timedelta(seconds=EXPIRES_S + PATIENCE_S), (
+    assert abs(expires - datetime.now(UTC)) < timedelta(seconds=EXPIRES_S + WAIT_TIMEOUT_S), (
         "by the broker's clock"
     )
     await _until(expires + timedelta(seconds=seconds))
     sent_before = datetime.now(UTC) < expires
     url = f"{stage.fleet.urls[gateway]}/context/approvals/{asked['approval_id']}"
-    answer = await stage.fleet.http.post(url, json={"all": "approve"}, timeout=PATIENCE_S)
+    answer = await stage.fleet.http.post(url, json={"all": "approve"}, timeout=WAIT_TIMEOUT_S)
     told_before = datetime.now(UTC) < expires
     ended = await client.finished(run_id)
     return Decided(sent_before, told_before, answer.status_code, ended["status"], stage.executions(marker))

@@ -24,7 +24,7 @@ from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import System
 
 pytestmark = pytest.mark.timeout(1800)
@@ -75,7 +75,7 @@ async def test_any_frame_is_answered_or_closes_its_own_connection_only(
     gateway_url: str, frames: list[dict[str, Any]], cut: int, garbage: str
 ) -> None:
     """A39: frames of every type with any fields, cut off anywhere, and text that is no frame."""
-    async with Client.connected(gateway_url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(gateway_url, timeout_s=WAIT_TIMEOUT_S) as client:
         texts = [json.dumps(frame) for frame in frames if frame["type"] != "hello"]
         for text in (*texts, *(text[:cut] for text in texts), garbage):
             await client.connection.send(text)
@@ -97,10 +97,10 @@ async def test_any_bytes_on_the_socket_end_that_socket_only(gateway_url: str) ->
             await reader.readuntil(b"\r\n\r\n")
         writer.write(chance.randbytes(chance.randrange(1, 400)))
         writer.write_eof()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             check((await reader.read(100_000)).decode("latin-1"))
         writer.close()
-    async with Client.connected(gateway_url, patience_s=PATIENCE_S) as client:
+    async with Client.connected(gateway_url, timeout_s=WAIT_TIMEOUT_S) as client:
         assert (await client.request("ping", t=1))["t"] == 1
 
 
@@ -139,7 +139,7 @@ async def test_any_bytes_over_nats_are_answered_with_an_error(operator: Bus, sys
     for subject in served:
         for body in bodies:
             headers = {"Banksman-Request-Id": new_id("f")} if chance.random() < 0.5 else {}
-            answer = await operator.request(subject, body, PATIENCE_S, headers=headers)
+            answer = await operator.request(subject, body, WAIT_TIMEOUT_S, headers=headers)
             check(answer.decode("utf-8", "replace"))
             assert json.loads(answer or b"{}").get("code") != "internal", (subject, body[:80], answer)
 
@@ -150,7 +150,7 @@ async def test_any_request_of_the_described_api_is_answered_below_500(system: Sy
     described: list[Any] = [found.ok() for found in cast(Any, api).get_all_operations()]
     chosen = [operation for operation in described if not _waits(operation.label)]
     assert len(chosen) > 20
-    async with httpx.AsyncClient(base_url=system.url, timeout=PATIENCE_S) as http:
+    async with httpx.AsyncClient(base_url=system.url, timeout=WAIT_TIMEOUT_S) as http:
         for operation in chosen:
             for request in _examples(operation):
                 answer = await http.request(**request)

@@ -15,7 +15,7 @@ from banksman.contracts.subjects import ANY
 from banksman.model_server import Reply, ToolCall
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 from banksman.sdk import Toolbox, ToolServer
-from tests.faults.chaos.conftest import PATIENCE_S, Stage
+from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage
 from tests.support.client import Client
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(420)]
@@ -51,7 +51,7 @@ async def test_results_that_no_agent_saw_coming_are_all_taken_up_though_they_do_
         assert answer.status_code == 201, answer.text
         replies = (Reply(tool_calls=(ToolCall(name=name),) * CALLS), Reply(text="So much."))
         conversation, run_id = await stage.run(client, *replies, assistant=name)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             for _ in range(CALLS):
                 await begun.acquire()
         await stage.fleet["agent-1"].stop()
@@ -70,7 +70,7 @@ async def test_results_that_no_agent_saw_coming_are_all_taken_up_though_they_do_
 
 async def _stored_results(operator: Bus, number: int) -> None:
     wanted = {"subjects_filter": subjects.tool_result("local", ANY)}
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             told = await jetstream.call(operator, names.api("STREAM.INFO", names.RESULTS), wanted)
             if len(told["state"].get("subjects") or {}) >= number:
@@ -88,7 +88,7 @@ async def test_a_call_that_may_be_repeated_is_given_up_when_three_runners_did_no
     died = len(runner.exit_codes)
     try:
         # A process is started three times meanwhile, perhaps on a machine that has more to do.
-        async with Client.connected(stage.fleet.urls[0], patience_s=PATIENCE_S) as client:
+        async with Client.connected(stage.fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await stage.conversation(
                 client, look, Reply(text="It is deadly."), assistant="default"
             )

@@ -21,7 +21,7 @@ from tests.faults.chaos.conftest import Stage
 from tests.faults.limits.conftest import MAY_WAIT
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
 from tests.support.nats import NatsServer
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -32,7 +32,7 @@ ASKED_FOR = 3 * MAY_WAIT
 async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost(stage: Stage) -> None:
     """P13, A34: 202 means done in the end, 429 names the seconds to wait, and nothing is in between."""
     name = stage.model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
-    async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=PATIENCE_S * 2) as http:
+    async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=WAIT_TIMEOUT_S * 2) as http:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_run_of_its_own(http, f"openai:{name}")) for _ in range(ASKED_FOR)]
         answers = [task.result() for task in tasks]
@@ -53,7 +53,7 @@ async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost
 
 async def _run_of_one_who_waits(http: httpx.AsyncClient, model: str) -> httpx.Response:
     """The answer to a client that comes back when it is told to: what waits is counted now and then."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while (answer := await _run_of_its_own(http, model)).status_code == 429:  # noqa: ASYNC110  # as it was told
             await asyncio.sleep(float(answer.headers["retry-after"]))
         return answer
@@ -147,7 +147,7 @@ async def test_while_no_agent_is_there_runs_wait_to_a_bound_and_all_are_done_aft
     """P13: the queue's depth can be read, what goes beyond it is told when to come back, nothing is lost."""
     name = stage.model.play("nobody", [Reply(text="At last.")], at_end="repeat")
     agent, url = stage.fleet["agent-1"], stage.fleet.urls[0]
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S * 2, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S * 2, trust_env=False) as http:
         await _until_waiting(stage, 0)
         await agent.stop()
         answers = [await _run_of_its_own(http, f"openai:{name}") for _ in range(MAY_WAIT + 5)]
@@ -179,7 +179,7 @@ async def _run_of_its_own(http: httpx.AsyncClient, model: str) -> httpx.Response
 
 async def _until_waiting(stage: Stage, number: int) -> None:
     """Wait until the gateway tells that so many runs wait."""
-    async with asyncio.timeout(PATIENCE_S * 2):
+    async with asyncio.timeout(WAIT_TIMEOUT_S * 2):
         while await _waiting_runs(stage) != number:
             continue
 

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
 
 from banksman.contracts.network import NetworkPolicy
@@ -102,7 +102,7 @@ print(json.dumps(answers))
 """
 
 
-async def test_a_granted_command_reaches_an_allowed_server(runner: Runner) -> None:
+async def test_command_with_a_grant_reaches_an_allowed_server(runner: Runner) -> None:
     async with serving(replying(b"from outside")) as server:
         said = await connected(runner, server).python(get(server.url("/a?b=1")))
     assert said == "from outside\n"
@@ -112,7 +112,7 @@ async def test_a_granted_command_reaches_an_allowed_server(runner: Runner) -> No
     assert "proxy" not in head
 
 
-async def test_a_body_goes_out_and_comes_back(runner: Runner) -> None:
+async def test_proxy_forwards_bodies_in_both_directions(runner: Runner) -> None:
     received: list[bytes] = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,7 +152,7 @@ async def secure(tmp_path: Path) -> AsyncIterator[tuple[Server, bytes]]:
         yield server, certificate
 
 
-async def test_tls_goes_through_the_proxy_from_end_to_end(runner: Runner, tmp_path: Path) -> None:
+async def test_tls_passes_the_proxy_end_to_end(runner: Runner, tmp_path: Path) -> None:
     async with secure(tmp_path) as (server, certificate):
         way_out = connected(runner, server)
         await way_out.box.run(
@@ -171,7 +171,7 @@ for host in ("site.example", "other.example"):
 
 
 @pytest.mark.parametrize("policy", [None, NetworkPolicy(), NetworkPolicy(allow_hosts=("site.example",))])
-async def test_without_a_grant_there_is_no_proxy(runner: Runner, policy: NetworkPolicy | None) -> None:
+async def test_command_without_a_grant_has_no_proxy(runner: Runner, policy: NetworkPolicy | None) -> None:
     async with serving(replying(b"secret")) as server:
         way_out = connected(runner, server)
         outcome = await way_out.bash("env | grep -i proxy; (exec 3<>/dev/tcp/127.0.0.1/3128)", policy)
@@ -179,7 +179,7 @@ async def test_without_a_grant_there_is_no_proxy(runner: Runner, policy: Network
     assert "refused" in str(outcome.value["stderr"])
 
 
-async def test_the_operator_has_to_permit_what_a_policy_grants(runner: Runner) -> None:
+async def test_grant_of_a_policy_needs_the_operators_permission(runner: Runner) -> None:
     async with serving(replying(b"secret")) as server:
         way_out = connected(runner, server, permitted=False)
         outcome = await way_out.bash("env | grep -i proxy; (exec 3<>/dev/tcp/127.0.0.1/3128)")
@@ -201,7 +201,7 @@ REFUSED = {
 }
 
 
-async def test_what_a_fetch_may_not_reach_a_command_may_not_either(runner: Runner) -> None:
+async def test_command_cannot_reach_what_a_fetch_cannot(runner: Runner) -> None:
     policy = NetworkPolicy(commands=True, deny_hosts=("other.example",))
     async with serving(replying(b"secret")) as server:
         targets = [url.format(port=server.port) for url in REFUSED.values()]
@@ -217,7 +217,7 @@ async def test_what_a_fetch_may_not_reach_a_command_may_not_either(runner: Runne
     assert (let_through, server.requests) == ([], [])
 
 
-async def test_the_operators_lists_bound_what_a_command_reaches(runner: Runner) -> None:
+async def test_operators_host_lists_limit_commands(runner: Runner) -> None:
     async with serving(replying(b"secret")) as server:
         way_out = connected(runner, server, hosts=HostRules(("*",), ("site.example",)))
         said = await way_out.python(get(server.url()))
@@ -225,7 +225,7 @@ async def test_the_operators_lists_bound_what_a_command_reaches(runner: Runner) 
     assert server.requests == []
 
 
-async def test_a_name_that_changes_its_address_is_looked_up_once_a_connection(runner: Runner) -> None:
+async def test_changing_name_is_resolved_once_per_connection(runner: Runner) -> None:
     answers = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1", "10.0.0.1"])
 
     async def rebinding(host: str, port: int) -> list[str]:
@@ -237,7 +237,7 @@ async def test_a_name_that_changes_its_address_is_looked_up_once_a_connection(ru
     assert [text[:4] for text in said] == ["text", "403 ", "text", "403 "]
 
 
-async def test_there_is_no_way_round_the_proxy(runner: Runner) -> None:
+async def test_command_cannot_bypass_the_proxy(runner: Runner) -> None:
     async with serving(replying(b"secret")) as server:
         program = f"""
 import socket
@@ -262,7 +262,7 @@ for family, kind, place in (
     assert server.requests == []
 
 
-async def test_a_command_has_its_own_proxy_only(runner: Runner) -> None:
+async def test_command_reaches_only_its_own_proxy(runner: Runner) -> None:
     """Each has a network of its own: the policy of one command is never the way out of another."""
     policy = NetworkPolicy(commands=True, deny_hosts=("site.example",))
     meet = "touch here; for _ in {1..400}; do [ -e go ] && break; sleep 0.05; done; "
@@ -282,7 +282,7 @@ async def test_a_command_has_its_own_proxy_only(runner: Runner) -> None:
     assert "is not allowed for this assistant" in str(denied.result().value["stdout"])
 
 
-async def test_a_connection_ends_with_its_command(runner: Runner) -> None:
+async def test_proxy_connection_closes_with_its_command(runner: Runner) -> None:
     ended = asyncio.Event()
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -303,12 +303,12 @@ link.sendall(b"x")
 os.kill(os.getpid(), 9)
 """
         said = await connected(runner, server).python(program)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await ended.wait()
     assert "Connection established" in said
 
 
-async def test_a_command_may_carry_so_many_bytes_and_no_more(runner: Runner) -> None:
+async def test_bytes_through_the_proxy_are_limited_per_command(runner: Runner) -> None:
     async with serving(replying(b"x" * 300_000)) as server:
         way_out = connected(runner, server, limits=ProxyLimits(max_bytes=100_000))
         said = await way_out.python(get(server.url()) + get(server.url()))
@@ -316,7 +316,7 @@ async def test_a_command_may_carry_so_many_bytes_and_no_more(runner: Runner) -> 
     assert len(server.requests) <= 2
 
 
-async def test_a_command_gets_so_many_connections_and_no_more(runner: Runner) -> None:
+async def test_connections_through_the_proxy_are_limited_per_command(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server, limits=ProxyLimits(max_total_connections=2))
         said = await way_out.python(get(server.url()) * 4)
@@ -346,7 +346,7 @@ AMBIGUOUS = (
 """Headers that two readers of one request may take for different requests."""
 
 
-async def test_what_is_no_request_for_a_proxy_or_is_ambiguous_is_refused(runner: Runner) -> None:
+async def test_proxy_refuses_invalid_and_ambiguous_requests(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         head = f"POST {server.url()} HTTP/1.1\r\nHost: x\r\n"
         wanted = NO_REQUESTS | {f"{head}{headers}".encode(): 400 for headers in AMBIGUOUS}
@@ -356,7 +356,7 @@ async def test_what_is_no_request_for_a_proxy_or_is_ambiguous_is_refused(runner:
     assert server.requests == []
 
 
-async def test_a_client_that_says_nothing_is_hung_up_on(runner: Runner) -> None:
+async def test_proxy_disconnects_a_silent_client(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server, limits=ProxyLimits(head_timeout_s=0.2))
         program = """
@@ -369,7 +369,7 @@ print(link.makefile("rb").read().decode())
     assert said.startswith("HTTP/1.1 400 ")
 
 
-async def test_a_second_request_on_a_connection_is_not_passed_on(runner: Runner) -> None:
+async def test_second_request_on_a_connection_is_not_forwarded(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         first = f"GET {server.url()} HTTP/1.1\r\nHost: other.example\r\n\r\n"
         second = f"GET http://other.example:{server.port}/ HTTP/1.1\r\nHost: other.example\r\n\r\n"
@@ -379,9 +379,7 @@ async def test_a_second_request_on_a_connection_is_not_passed_on(runner: Runner)
     assert f"host: site.example:{server.port}\r\n" in server.requests[0].decode().lower()
 
 
-async def test_every_connection_leaves_a_line_in_the_log(
-    runner: Runner, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_every_proxy_connection_is_logged(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "banksman.tool_runner.egress.proxy")
     policy = NetworkPolicy(commands=True, allow_hosts=("site.example",))
     async with serving(replying(b"text")) as server:

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS, Runner, only, replying, serving
 
 from banksman.tool_runner.egress.client import Egress
@@ -81,7 +81,7 @@ async def fetched(
         return await box.run("web_fetch", runner.workspace, {"url": url, **arguments}, stop=stop)
 
 
-async def test_a_page_comes_as_markdown_with_whole_links_and_without_scripts(runner: Runner) -> None:
+async def test_markdown_has_absolute_links_and_no_scripts(runner: Runner) -> None:
     outcome = await fetched(runner, PAGE.encode(), format="markdown")
     port = str(outcome.value["url"]).split(":")[2].partition("/")[0]
     assert outcome.value["body"] == MARKDOWN.replace("{port}", port)
@@ -89,7 +89,7 @@ async def test_a_page_comes_as_markdown_with_whole_links_and_without_scripts(run
 
 
 @pytest.mark.parametrize("arguments", [{}, {"format": "raw"}])
-async def test_a_page_comes_as_it_is_unless_markdown_is_asked_for(
+async def test_page_is_returned_unchanged_unless_markdown_is_requested(
     runner: Runner, arguments: dict[str, Any]
 ) -> None:
     outcome = await fetched(runner, PAGE.encode(), **arguments)
@@ -105,7 +105,9 @@ async def test_a_page_comes_as_it_is_unless_markdown_is_asked_for(
         ("<b>1</b>", ""),
     ],
 )
-async def test_what_is_no_page_is_untouched(runner: Runner, body: str, content_type: str) -> None:
+async def test_content_that_is_not_html_is_returned_unchanged(
+    runner: Runner, body: str, content_type: str
+) -> None:
     outcome = await fetched(runner, body.encode(), content_type, format="markdown")
     assert (outcome.value["body"], "format" in outcome.value) == (body, False)
 
@@ -132,7 +134,7 @@ async def test_an_unknown_format_is_an_invalid_argument(runner: Runner) -> None:
     assert outcome.error_kind == "invalid_arguments"
 
 
-async def test_long_markdown_is_cut_and_kept_in_the_workspace(runner: Runner) -> None:
+async def test_long_markdown_is_cut_and_stored_in_the_workspace(runner: Runner) -> None:
     rows = "".join(f"<tr><td>{row}</td><td><a href='/{row}'>link</a></td></tr>" for row in range(10_000))
     outcome = await fetched(runner, f"<table>{rows}</table>".encode(), format="markdown")
     kept = runner.workspace.directory / str(outcome.value["full_output_path"])
@@ -154,14 +156,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("page", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_a_hostile_page_gives_markdown_or_itself(runner: Runner, page: str) -> None:
+async def test_hostile_page_becomes_markdown_or_is_returned_unchanged(runner: Runner, page: str) -> None:
     outcome = await fetched(runner, page.encode(), format="markdown")
     assert outcome.error_kind is None
     shown = outcome.value["body"]
     assert outcome.value.get("format") == "markdown" or shown == page[:10_000]
 
 
-async def test_a_model_is_told_what_was_nested_too_deep(runner: Runner) -> None:
+async def test_note_states_that_a_page_is_nested_too_deeply(runner: Runner) -> None:
     deep = "<p>top</p>" + "<div>" * 3_000 + "deep"
     outcome = await fetched(runner, deep.encode(), format="markdown")
     assert outcome.value["body"] == "top\n"
@@ -183,7 +185,7 @@ SLOW = "<a href=x><b>" * 100_000
         (MarkdownLimits(timeout_s=50, memory_bytes=64 * 1024 * 1024), "<p>x</p>" * 260_000, "memory"),
     ],
 )
-async def test_a_page_that_takes_too_much_comes_as_it_is_with_a_note(
+async def test_page_above_the_limits_is_returned_unchanged_with_a_note(
     runner: Runner, markdown: MarkdownLimits, page: str, reason: str
 ) -> None:
     outcome = await fetched(runner, page.encode(), limits=markdown, format="markdown")
@@ -196,7 +198,7 @@ async def test_a_cancelled_conversion_leaves_no_process(runner: Runner) -> None:
     stop = Stop()
 
     async def cancel_when_it_runs() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             while not any(map(is_converter, processes.children(os.getpid()))):
                 await asyncio.to_thread(time.sleep, 0.01)
         stop.request("cancelled")
@@ -246,7 +248,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
-def test_a_converter_that_was_taken_over_has_nothing_but_its_pipes(runner: Runner, escape: str) -> None:
+def test_compromised_converter_has_only_its_pipes(runner: Runner, escape: str) -> None:
     order = converter_process.Order(
         base_url="",
         filter=base64.b64encode(allowed_calls.build_filter()).decode(),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import privileged
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import DockerBackend, Runner, exists, only, started
 
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
@@ -36,7 +36,7 @@ def living(marker: str) -> list[int]:
 
 async def sleeping(seconds: str) -> int:
     """The process that `sleep {seconds}` has become, once it has."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not (found := living(f"sleep\0{seconds}")):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.005)
     return found[0]
@@ -119,13 +119,13 @@ async def running(runner: Runner, script: str) -> AsyncIterator[Stop]:
 HARD_TO_KILL = "trap '' TERM HUP INT; (setsid sleep {n}1 &); nohup sleep {n}2 2>/dev/null & sleep {n}3"
 
 
-async def test_a_time_out_leaves_nobody(runner: Runner) -> None:
+async def test_time_out_leaves_no_process(runner: Runner) -> None:
     outcome = await runner.bash(HARD_TO_KILL.format(n=77801), timeout_s=0.5)
     assert outcome.error_kind == "timeout"
     assert living("sleep\0" + "77801") == []
 
 
-async def test_a_stop_leaves_nobody_and_keeps_what_was_written(runner: Runner) -> None:
+async def test_stop_leaves_no_process_and_returns_partial_output(runner: Runner) -> None:
     spoke, stop = asyncio.Event(), Stop()
     async with asyncio.TaskGroup() as group:
         call = group.create_task(
@@ -155,7 +155,7 @@ async def test_a_command_stopped_before_it_has_a_slot_is_never_spawned(runner: R
     assert not exists(str(runner.workspace.directory / "effect"))
 
 
-async def test_cancelling_the_caller_leaves_nobody(runner: Runner) -> None:
+async def test_cancelling_the_caller_leaves_no_process(runner: Runner) -> None:
     spoke = asyncio.Event()
     command = SandboxCommand("echo; " + HARD_TO_KILL.format(n=77803), runner.workspace.directory, 30)
     call = asyncio.create_task(runner.sandbox.run(command, on_output=lambda *_: spoke.set()))
@@ -172,14 +172,14 @@ async def test_background_processes_do_not_outlive_their_call(runner: Runner) ->
     assert living("778041") == []
 
 
-async def test_a_background_process_that_holds_the_output_does_not_hold_the_result(runner: Runner) -> None:
+async def test_background_process_with_open_output_does_not_delay_the_result(runner: Runner) -> None:
     outcome = await runner.bash("sleep 778051 & echo done")
     assert outcome.value["stdout"] == "done\n"
     assert outcome.duration_ms < 15_000
     assert living("778051") == []
 
 
-async def test_a_stop_at_any_moment_of_a_start_leaves_nobody(runner: Runner) -> None:
+async def test_stop_at_any_moment_of_a_start_leaves_no_process(runner: Runner) -> None:
     """bubblewrap issues 633 and 700: a sandbox outlives a bwrap that is killed while it starts."""
     loop = asyncio.get_running_loop()
     command = SandboxCommand("sleep 778061", runner.workspace.directory, 30)
@@ -192,19 +192,19 @@ async def test_a_stop_at_any_moment_of_a_start_leaves_nobody(runner: Runner) -> 
         assert processes.orphans() == []
 
 
-async def test_calls_that_run_are_not_disturbed_by_the_end_of_others(runner: Runner) -> None:
+async def test_running_calls_are_not_affected_by_the_end_of_others(runner: Runner) -> None:
     elsewhere = runner.store.get("acme", "c2").directory
     async with running(runner, "sleep 778071"):
         before = await sleeping("778071")
         for _ in range(3):
             other = SandboxCommand("sleep 9", elsewhere, 0.05)
             (await runner.sandbox.run(other)).output.close()
-        assert await processes.bury_orphans() == 0
+        assert await processes.kill_orphans() == 0
         assert living("sleep\0" + "778071") == [before]
 
 
 @only("bwrap", "a container has its own first process")
-async def test_the_sweep_finds_nobody_of_calls_that_end_by_themselves(runner: Runner) -> None:
+async def test_sweep_finds_no_process_of_calls_that_end_by_themselves(runner: Runner) -> None:
     """bwrap ends before the first process of its namespace does: that one is on its way, not left behind."""
     seen: list[int] = []
 
@@ -230,13 +230,13 @@ async def test_the_sweep_finds_nobody_of_calls_that_end_by_themselves(runner: Ru
 async def test_the_sweep_spares_children_that_are_not_sandboxes(runner: Runner) -> None:
     with bystander() as child:
         await runner.bash("sleep 9", timeout_s=0.05)
-        assert await processes.bury_orphans() == 0
+        assert await processes.kill_orphans() == 0
         assert child.poll() is None
 
 
 @only("bwrap", "a container has no spawner")
 @pytest.mark.parametrize("delay_ms", range(0, 30, 2))
-async def test_killing_the_spawner_at_any_moment_leaves_nobody_and_the_next_call_works(
+async def test_killed_spawner_leaves_no_process_and_the_next_call_works(
     runner: Runner, delay_ms: int
 ) -> None:
     await runner.bash("true")
@@ -260,12 +260,12 @@ async def test_bwrap_itself_starts_with_an_empty_environment(
     assert environments == {""}
 
 
-async def test_a_command_gets_no_file_but_the_standard_ones(runner: Runner) -> None:
+async def test_command_inherits_only_the_standard_descriptors(runner: Runner) -> None:
     outcome = await runner.bash("for n in {0..255}; do [ -e /proc/$$/fd/$n ] && echo -n $n; done")
     assert outcome.value["stdout"] == "012"
 
 
-async def test_no_process_beside_a_command_has_the_real_user_root(runner: Runner) -> None:
+async def test_no_process_beside_a_command_runs_as_real_root(runner: Runner) -> None:
     async with running(runner, "sleep 778121 & wait"):
         one = await sleeping("778121")
         ids = [user_ids(pid) for pid in companions(one)]
@@ -276,7 +276,7 @@ async def test_no_process_beside_a_command_has_the_real_user_root(runner: Runner
     assert score == "1000"
 
 
-async def test_a_command_has_no_capability_and_can_get_none(runner: Runner) -> None:
+async def test_command_has_no_capability_and_cannot_gain_one(runner: Runner) -> None:
     async with running(runner, "sleep 778122 & wait"):
         status = _read(await sleeping("778122"), "status")
     facts = dict(line.split(":", 1) for line in status.splitlines())
@@ -285,7 +285,7 @@ async def test_a_command_has_no_capability_and_can_get_none(runner: Runner) -> N
 
 
 @only("bwrap", "its processes outside the namespace")
-async def test_no_process_of_a_call_has_the_real_user_root(runner: Runner) -> None:
+async def test_no_process_of_a_call_runs_as_real_root(runner: Runner) -> None:
     async with running(runner, "sleep 778111 & wait"):
         tree = sandboxes()
         ids = [user_ids(pid) for pid in (*tree, spawner())]
@@ -298,7 +298,7 @@ async def test_no_process_of_a_call_has_the_real_user_root(runner: Runner) -> No
     assert kept == _read(os.getpid(), "oom_score_adj")
 
 
-async def test_a_command_cannot_signal_what_is_outside(runner: Runner) -> None:
+async def test_command_cannot_signal_processes_outside(runner: Runner) -> None:
     with bystander() as outside:
         outcome = await runner.bash(f"kill -9 {outside.pid}; kill -9 -1; echo")
         assert outcome.is_error is False
@@ -330,7 +330,7 @@ _ONE_CALL = textwrap.dedent("""
 """)
 
 
-def test_a_runner_killed_with_9_takes_its_sandboxes_along(
+def test_sandboxes_end_when_their_runner_is_killed(
     root: Path, backend: str, request: pytest.FixtureRequest
 ) -> None:
     workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
@@ -394,7 +394,7 @@ def many_runners(workspace: Path, script: str) -> Iterator[Callable[[], tuple[in
         yield start
 
 
-def test_a_runner_killed_with_9_at_any_moment_of_a_spawn_leaves_nobody(root: Path) -> None:
+def test_runner_killed_at_any_moment_of_a_spawn_leaves_no_process(root: Path) -> None:
     workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
     moments = random.Random(20)
     with many_runners(workspace, "sleep 778141") as start:
@@ -407,7 +407,7 @@ def test_a_runner_killed_with_9_at_any_moment_of_a_spawn_leaves_nobody(root: Pat
             assert living("-c\0sleep 778141") + living("sleep\0" + "778141") == []
 
 
-def test_a_command_does_not_start_once_runner_and_spawner_are_killed(root: Path) -> None:
+def test_command_does_not_start_after_runner_and_spawner_are_killed(root: Path) -> None:
     """What is left is at most a bwrap that waits for ever and was never let into its command."""
     workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
     moments = random.Random(21)
@@ -464,7 +464,7 @@ def left_behind(workspace: Path, word: str) -> Iterator[subprocess.Popen[bytes]]
             end_leftovers(workspace)
 
 
-def test_sandboxes_of_an_earlier_runner_are_ended_and_those_of_others_are_not(root: Path) -> None:
+def test_start_ends_only_sandboxes_of_its_own_workspaces(root: Path) -> None:
     ours, others = root / "a runner's" / "acme" / "c1", root / "another's" / "acme" / "c1"
     ours.mkdir(parents=True)
     others.mkdir(parents=True)
@@ -504,7 +504,7 @@ def ordinary_python() -> str | None:
     return None
 
 
-def test_an_ordinary_users_runner_works_as_that_user(root: Path) -> None:
+def test_runner_of_an_ordinary_user_runs_commands_as_that_user(root: Path) -> None:
     python = ordinary_python()
     privileged.require("a Python that other users can start", python is not None, "a runner without root")
     assert python is not None
@@ -516,7 +516,7 @@ def test_an_ordinary_users_runner_works_as_that_user(root: Path) -> None:
     assert (workspace / "made").stat().st_uid == ORDINARY_UID
 
 
-async def test_a_root_runner_drops_to_the_sandbox_user(runner: Runner, is_root: bool) -> None:
+async def test_root_runner_runs_commands_as_the_sandbox_user(runner: Runner, is_root: bool) -> None:
     privileged.require("root", is_root, "whether a runner that is root drops it")
     await runner.bash("touch made")
     assert (runner.workspace.directory / "made").stat().st_uid == DEFAULT_SANDBOX_UID

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.support.fixtures import SecuredNats
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import RunnerProcess, Runners, begins, is_gone
 
@@ -49,11 +49,11 @@ async def test_an_idempotent_call_starts_without_a_record(owner: Owner) -> None:
     request = owner.request("read_file", path="missing.txt")
     result = await owner.result(await owner.accepted(request))
     assert result.error_kind == "tool_error"
-    facts = await owner.slots.facts(owner.tenant, request.attempt)
-    assert facts.started is None and facts.result is not None
+    facts = await owner.slots.read(owner.tenant, request.attempt)
+    assert facts.started is None and facts.finished is not None
 
 
-async def test_a_request_that_is_sent_again_executes_once(owner: Owner) -> None:
+async def test_repeated_request_executes_once(owner: Owner) -> None:
     request = owner.request("bash", command=f"{WAIT_FOR_GO}; echo once >> log; cat log")
     answers = [await owner.send(request) for _ in range(3)]
     await owner.started(request)
@@ -65,7 +65,7 @@ async def test_a_request_that_is_sent_again_executes_once(owner: Owner) -> None:
     assert (await owner.bash("cat log")).content["stdout"] == "once\n"
 
 
-async def test_a_start_that_the_owner_made_void_never_executes(owner: Owner) -> None:
+async def test_call_with_a_void_start_never_executes(owner: Owner) -> None:
     first = await owner.accepted(owner.request("bash", command=WAIT_FOR_GO))
     await owner.started(first)
     second = await owner.accepted(owner.request("bash", command="touch effect"))
@@ -80,11 +80,11 @@ async def test_a_start_that_the_owner_made_void_never_executes(owner: Owner) -> 
     await go(owner)
     await owner.result(first)
     assert (await owner.bash("ls")).content["stdout"] == "go\n"
-    facts = await owner.slots.facts(owner.tenant, second.attempt)
-    assert facts.started == void and facts.result is None
+    facts = await owner.slots.read(owner.tenant, second.attempt)
+    assert facts.started == void and facts.finished is None
 
 
-async def test_calls_of_one_workspace_run_in_their_order_and_others_beside_them(
+async def test_calls_of_one_workspace_run_in_order_and_others_run_in_parallel(
     owner: Owner, runners_nats: SecuredNats
 ) -> None:
     first = await owner.accepted(owner.request("bash", command=f"{WAIT_FOR_GO}; echo 1 >> order"))
@@ -99,7 +99,7 @@ async def test_calls_of_one_workspace_run_in_their_order_and_others_beside_them(
     assert (await owner.bash("cat order")).content["stdout"] == "1\n2\n3\n4\n"
 
 
-async def test_a_fetch_that_hangs_holds_nobody_up(runners: Runners, runners_nats: SecuredNats) -> None:
+async def test_hanging_fetch_delays_no_other_call(runners: Runners, runners_nats: SecuredNats) -> None:
     """Also: an allowed private server can be fetched from, on its own port only."""
     asked = asyncio.Event()
 
@@ -118,7 +118,7 @@ async def test_a_fetch_that_hangs_holds_nobody_up(runners: Runners, runners_nats
         )
         async with owning(runners_nats, runner) as owner:
             fetch = await owner.accepted(owner.request("web_fetch", url=f"http://{address}/"))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 await asked.wait()
             assert (await owner.bash("echo beside")).exit_code == 0
             other_port = await owner.call("web_fetch", url=f"http://127.0.0.1:{runner.health_port}/healthz")
@@ -127,7 +127,7 @@ async def test_a_fetch_that_hangs_holds_nobody_up(runners: Runners, runners_nats
             assert (await owner.result(fetch)).error_kind == "cancelled"
 
 
-async def test_a_changed_call_is_refused(owner: Owner) -> None:
+async def test_call_with_a_changed_digest_is_refused(owner: Owner) -> None:
     request = owner.request("bash", command="touch changed")
     changed = request.call.model_copy(update={"arguments": {"command": "touch other"}})
     answer = await owner.send(request.model_copy(update={"call": changed}))
@@ -143,7 +143,7 @@ async def test_a_request_under_another_tenants_subject_is_refused(owner: Owner) 
     assert (await owner.bash("ls")).content["stdout"] == ""
 
 
-async def test_what_is_no_request_is_answered_with_an_error(owner: Owner) -> None:
+async def test_invalid_request_gets_an_error_reply(owner: Owner) -> None:
     subject = subjects.tool_call(owner.runner.id, owner.tenant, owner.conversation)
     for body in (b"", b"{}", b"\xff", b'{"attempt":"a","attempt":"b"}'):
         answer = await owner.bus.request(subject, body, 5)
@@ -160,7 +160,7 @@ async def test_what_is_no_request_is_answered_with_an_error(owner: Owner) -> Non
         ("web_fetch", {"url": "http://169.254.169.254/"}, "denied"),
     ],
 )
-async def test_a_tools_failure_is_its_result(
+async def test_failure_of_a_tool_is_its_result(
     owner: Owner, tool: str, arguments: dict[str, object], kind: str
 ) -> None:
     request = owner.request("bash", command="")
@@ -171,7 +171,7 @@ async def test_a_tools_failure_is_its_result(
     assert result.content["success"] is False and result.content["error"]
 
 
-async def test_a_call_ends_with_its_own_time_or_with_that_of_its_run(owner: Owner) -> None:
+async def test_call_ends_at_its_own_time_out_or_that_of_its_run(owner: Owner) -> None:
     by_call = await owner.accepted(owner.request("bash", timeout_s=0.3, command="sleep 50"))
     by_run = await owner.accepted(owner.request("bash", within_s=1.5, command="sleep 50"))
     too_late = await owner.accepted(owner.request("bash", within_s=-1, command="touch effect"))
@@ -180,7 +180,7 @@ async def test_a_call_ends_with_its_own_time_or_with_that_of_its_run(owner: Owne
     assert (await owner.bash("ls")).content["stdout"] == ""
 
 
-async def test_cancelling_kills_the_whole_tree_and_keeps_what_was_written(owner: Owner) -> None:
+async def test_cancel_kills_the_process_tree_and_returns_partial_output(owner: Owner) -> None:
     """Target: gone within two seconds."""
     command = "echo early; trap '' TERM; (setsid sleep 7801.5 &); nohup sleep 7802.5 & sleep 7803.5"
     request = await owner.accepted(owner.request("bash", command=command))
@@ -194,7 +194,7 @@ async def test_cancelling_kills_the_whole_tree_and_keeps_what_was_written(owner:
     assert (await owner.cancel(request)).answer == "done"
 
 
-async def test_a_long_output_is_stored_whole(owner: Owner, runners_nats: SecuredNats) -> None:
+async def test_long_output_is_stored_completely(owner: Owner, runners_nats: SecuredNats) -> None:
     result = await owner.bash("seq 1 400000")
     assert result.truncated and len(str(result.content["stdout"])) <= 10_000
     assert result.output_ref is not None
@@ -203,7 +203,7 @@ async def test_a_long_output_is_stored_whole(owner: Owner, runners_nats: Secured
     assert whole.decode().splitlines() == [str(number) for number in range(1, 400_001)]
 
 
-async def test_a_result_too_large_for_an_event_says_so(owner: Owner) -> None:
+async def test_result_too_large_for_an_event_is_replaced_by_an_error(owner: Owner) -> None:
     """A refused path comes back in the message that refuses it."""
     result = await owner.call("write_file", path="x" * (MAX_RESULT_BYTES + 1), content="")
     assert (result.error_kind, result.is_error) == ("output_limit", True)
@@ -216,7 +216,7 @@ async def test_a_written_file_is_named_in_the_result(owner: Owner) -> None:
     assert (await owner.call("read_file", path="a/b.txt")).content["content"] == "hello"
 
 
-async def test_progress_tells_of_the_start_and_of_output_in_pieces(
+async def test_progress_reports_the_start_and_pieces_of_output(
     runners_nats: SecuredNats, runner: RunnerProcess
 ) -> None:
     seen: asyncio.Queue[CallProgress] = asyncio.Queue()
@@ -229,7 +229,7 @@ async def test_progress_tells_of_the_start_and_of_output_in_pieces(
         await owner.gateway.ready()
         command = f"printf 'x%.0s' {{1..10000}}; echo end >&2; {WAIT_FOR_GO}"
         request = await owner.accepted(owner.request("bash", command=command))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             first = await seen.get()
             pieces = [await seen.get() for _ in range(4)]
         await go(owner)
@@ -240,7 +240,7 @@ async def test_progress_tells_of_the_start_and_of_output_in_pieces(
     assert "".join(piece.text for piece in pieces if piece.stream == "stderr") == "end\n"
 
 
-async def test_a_full_runner_answers_busy(runners: Runners, runners_nats: SecuredNats) -> None:
+async def test_full_runner_replies_busy(runners: Runners, runners_nats: SecuredNats) -> None:
     runner = runners.start(BANKSMAN_TOOL_RUNNER__QUEUE_CAPACITY="1")
     async with owning(runners_nats, runner) as owner:
         first = await owner.accepted(owner.request("bash", command=WAIT_FOR_GO))

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from tests.support.fixtures import SecuredNats
-from tests.support.patience import PATIENCE_S
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import Runners, running
 
@@ -28,7 +28,7 @@ async def start_one(owner: Owner, delay_s: float, script: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_runner_killed_while_it_starts_commands_leaves_nobody(
+async def test_runner_killed_while_commands_start_leaves_no_process(
     runners: Runners, runners_nats: SecuredNats, seed: int
 ) -> None:
     """The calls are admitted over 20 ms, so one kill meets each at another moment of its start."""
@@ -42,14 +42,14 @@ async def test_a_runner_killed_while_it_starts_commands_leaves_nobody(
                 calls.create_task(start_one(owner, moments.uniform(0, SPREAD_S), script))
         await asyncio.sleep(moments.uniform(0, SPREAD_S))
         runner.signal(signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             await wait_exit(spawner)
         os.close(spawner)
         assert not running(script) and not running(f"7851.{seed}")
         await runner.ended()
 
 
-def test_a_start_deletes_what_interrupted_writes_left(runners: Runners) -> None:
+def test_start_deletes_temporary_files_of_interrupted_writes(runners: Runners) -> None:
     runner = runners.start()
     runner.signal(signal.SIGKILL)
     runner.wait()

@@ -1,0 +1,108 @@
+"""Marks each test by what it needs, read from its fixtures and from the helpers that they call.
+
+unit     this process alone
+broker   a nats-server
+system   other processes: services, sandboxes, containers, a browser, a command line
+faults   brokers or processes that are killed, frozen, cut off or filled up (those below tests/faults)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import CodeType, FunctionType, ModuleType
+from typing import Literal, cast
+
+import pytest
+
+from tests.support.nats import NatsCluster, NatsServer
+
+Need = Literal["unit", "broker", "system", "faults"]
+ORDER: tuple[Need, ...] = ("unit", "broker", "system", "faults")
+
+BROKERS = (NatsServer, NatsCluster)
+PROCESS_NAMES = frozenset(
+    {"subprocess", "create_subprocess_exec", "BwrapSandbox", "DockerSandbox", "async_playwright"}
+)
+"""What starts a process, by the name that code calls it with."""
+FAULTS_FIXTURE = "fault_injection"
+
+
+def mark(item: pytest.Item) -> None:
+    """Add the marker of the item's need."""
+    item.add_marker(need_of(item))
+
+
+def need_of(item: pytest.Item) -> Need:
+    """The strongest need of a test, its fixtures and the helpers in `tests` that they reach by name."""
+    functions = [getattr(item, "function", None), *_fixture_functions(item)]
+    needs = [_need(function) for function in functions if function is not None]
+    strongest = max(needs, key=ORDER.index, default="unit")
+    injects_faults = FAULTS_FIXTURE in getattr(item, "fixturenames", ())
+    return "faults" if injects_faults and strongest != "unit" else strongest
+
+
+def _fixture_functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
+    # pytest offers no public access to the fixtures that a test resolves to.
+    info = getattr(item, "_fixtureinfo", None)
+    for definitions in info.name2fixturedefs.values() if info is not None else ():
+        yield definitions[-1].func
+
+
+@cache
+def _need(thing: object) -> Need:
+    found: Need = "unit"
+    seen: set[int] = set()
+    ahead = [thing]
+    while ahead:
+        current = ahead.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        if current in BROKERS:
+            found = "broker"
+            continue
+        for function in _functions(current):
+            names = frozenset(_names(function.__code__))
+            if names & PROCESS_NAMES:
+                return "system"
+            ahead += [value for name in names if _is_helper(value := function.__globals__.get(name))]
+    return found
+
+
+def _functions(thing: object) -> Iterator[FunctionType]:
+    """The functions of a helper: itself, or the methods of a class and of its bases in `tests`."""
+    if inspect.isclass(thing):
+        for base in thing.__mro__:
+            if base.__module__.startswith("tests."):
+                for value in vars(base).values():
+                    yield from _unwrapped(value)
+    else:
+        yield from _unwrapped(thing)
+
+
+def _unwrapped(value: object) -> Iterator[FunctionType]:
+    match value:
+        case property():
+            yield from _unwrapped(value.fget)
+        case staticmethod() | classmethod():
+            yield from _unwrapped(cast("Callable[..., object]", value.__func__))
+        case _ if callable(value) and isinstance(function := inspect.unwrap(value), FunctionType):
+            yield function
+        case _:
+            return
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_helper(value: object) -> bool:
+    if isinstance(value, ModuleType) or not callable(value):
+        return False
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and (module.startswith("tests.") or module == "tests")

@@ -1,0 +1,79 @@
+"""Waits for what sends no event: another process, a file, a log line, a kernel table.
+
+These are the only waits of the suite that do not end on an event. Everything else awaits the event itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+POLL_INTERVAL_S = 0.02
+
+T = TypeVar("T")
+
+
+def wait_until(
+    condition: Callable[[], T | None],
+    timeout_s: float = WAIT_TIMEOUT_S,
+    *,
+    interval_s: float = POLL_INTERVAL_S,
+    failure: Callable[[], object] = lambda: "the condition did not become true",
+) -> T:
+    """Return the first true value of `condition`.
+
+    Args:
+        condition: Checked every `interval_s` seconds, and at least once.
+        timeout_s: Seconds until the wait fails.
+        interval_s: Seconds between two checks.
+        failure: The reason to report on a timeout.
+
+    Raises:
+        TimeoutError: with the reason and the time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{failure()} (within {timeout_s:g} s)")
+        time.sleep(interval_s)
+    return found
+
+
+async def eventually(
+    condition: Callable[[], T | Awaitable[T | None] | None],
+    timeout_s: float = WAIT_TIMEOUT_S,
+    *,
+    interval_s: float = POLL_INTERVAL_S,
+    failure: Callable[[], object] = lambda: "the condition did not become true",
+) -> T:
+    """Like `wait_until`, beside the other tasks of the loop; `condition` may be a coroutine function.
+
+    Raises:
+        TimeoutError: with the reason and the time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        found = await value if isinstance(value, Awaitable) else value
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{failure()} (within {timeout_s:g} s)")
+        await asyncio.sleep(interval_s)
+
+
+async def scripted_delay(seconds: float) -> None:
+    """Wait because the delay is the input of a test: a slow server, a pause of a user, a random moment.
+
+    Never use it to wait until something has happened.
+    """
+    await asyncio.sleep(max(0.0, seconds))
+
+
+async def let_others_run() -> None:
+    """Give the other tasks of the loop one turn."""
+    await asyncio.sleep(0)

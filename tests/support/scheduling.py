@@ -1,0 +1,120 @@
+"""How xdist's workers share the suite: slow units first, and what uses one warm system on one worker.
+
+A unit is a file, or all tests that use one warm fixture. Units are handed out one by one, the longest first,
+so that no worker is left alone with a long one at the end. How long a unit takes is known from the last run
+(pytest's cache), or estimated from what its tests need.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+from tests.support.needs import ORDER
+
+WARM_FIXTURES = ("stack", "stage", "system", "demo")
+"""Fixtures of a session that take many seconds to start, and that tests share."""
+CACHE_KEY = "banksman/durations"
+ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}
+"""Seconds of a test that has not run yet, by its need."""
+WORKERS_PER_CPU = 2
+"""Most tests of processes wait more than they compute."""
+
+Durations = dict[str, float]
+"""Seconds by unit."""
+
+
+class UnitScheduling(LoadScopeScheduling):
+    """Hands out units in the order of the collection, which `arrange` has sorted."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+def unit_of(nodeid: str) -> str:
+    """The unit of a test: the group that xdist appends to its id, else its file."""
+    name, group = split_group(nodeid)
+    return group or name.partition("::")[0]
+
+
+def split_group(nodeid: str) -> tuple[str, str]:
+    """A test's own id, and the group that xdist appends with `@`; "" without one."""
+    if nodeid.rfind("@") > nodeid.rfind("]"):
+        name, _, group = nodeid.rpartition("@")
+        return name, group
+    return nodeid, ""
+
+
+def group(item: pytest.Item) -> None:
+    """Mark a test that uses a warm fixture, so that xdist sends all its users to one worker."""
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = info.name2fixturedefs if info is not None else {}
+    for name in WARM_FIXTURES:
+        if name in definitions and definitions[name][-1].scope == "session":
+            item.add_marker(pytest.mark.xdist_group(f"{definitions[name][-1].baseid}/{name}"))
+            return
+
+
+def arrange(items: list[pytest.Item], durations: Durations) -> None:
+    """Sort tests by unit, the longest unit first; within a unit they keep their order."""
+    units: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        marker = item.get_closest_marker("xdist_group")
+        units[marker.args[0] if marker else unit_of(item.nodeid)].append(item)
+    estimated = {unit: durations.get(unit) or _estimate(tests) for unit, tests in units.items()}
+    items[:] = [item for unit in sorted(units, key=lambda unit: -estimated[unit]) for item in units[unit]]
+
+
+def _estimate(items: Iterable[pytest.Item]) -> float:
+    return sum(max(ESTIMATES_S[need] for need in ORDER if item.get_closest_marker(need)) for item in items)
+
+
+class UnitDurations:
+    """Plugin of the process that reports: adds up how long each unit takes, for the next run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def known(self) -> Durations:
+        """What the last runs took."""
+        return dict(cache.get(CACHE_KEY, {})) if (cache := self._cache) else {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a phase of a test, and report it under the test's own id."""
+        self._seconds[unit_of(report.nodeid)] += report.duration
+        report.nodeid, _ = split_group(report.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        """Give every worker the same durations, so that all sort alike."""
+        node.workerinput["durations"] = self.known()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config) -> UnitScheduling | None:
+        """Schedule by unit with `--dist loadgroup`, which `make test` chooses."""
+        if config.getoption("dist") != "loadgroup":
+            return None
+        config.option.loadscopereorder = False
+        return UnitScheduling(config)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_auto_num_workers(self) -> int:
+        """The workers of `-n auto`."""
+        return WORKERS_PER_CPU * len(os.sched_getaffinity(0))
+
+    def pytest_sessionfinish(self) -> None:
+        """Store the durations for the next run."""
+        if (cache := self._cache) and self._seconds:
+            cache.set(CACHE_KEY, self.known() | self._seconds)
+
+    @property
+    def _cache(self) -> pytest.Cache | None:
+        # Missing with `-p no:cacheprovider`.
+        return getattr(self._config, "cache", None)

@@ -1,0 +1,113 @@
+"""No process of a test run outlives the run, whether it finishes or is ended from outside.
+
+`supervise` splits the process that the shell started into three:
+
+    entry     keeps the pid that the shell knows, waits, and returns the exit code of the run
+    reaper    adopts every process that the run leaves behind, and kills it at the end (reaper.py)
+    run       returns from `supervise` and runs the tests
+
+The reaper is in a session of its own, so that neither a signal to the process group nor a closed terminal
+ends it. It ends the run when the entry process has ended, also by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from tests.support import reaper
+
+NOTES_VARIABLE = "TEST_RUN_NOTES"
+"""Names the directory in which a run leaves notes for its reaper; set by `supervise`."""
+SI_USER = 0
+"""`si_code` of a signal that a process sent; Python's `signal` has no name for it."""
+
+
+def supervise() -> None:
+    """Continue as the supervised run; the calling process becomes its entry process.
+
+    Call it before any thread starts: a fork takes only the calling thread along.
+
+    Raises:
+        RuntimeError: the reaper did not start.
+    """
+    if sys.platform != "linux":
+        return
+    notes = tempfile.mkdtemp(prefix="banksman-test-run-")
+    ready, announce = os.pipe()
+    entry = os.getpid()
+    if (child := os.fork()) != 0:
+        _stay_as_entry(child)
+    _become_run_or_reaper(entry, ready, announce, notes)
+    os.environ[NOTES_VARIABLE] = notes
+
+
+def _become_run_or_reaper(entry: int, ready: int, announce: int, notes: str) -> None:
+    parent = os.getpid()
+    if (run := os.fork()) != 0:
+        os.setsid()
+        # Blocked before `exec`, so that no signal ends the reaper while it starts.
+        signal.pthread_sigmask(signal.SIG_BLOCK, reaper.SIGNALS)
+        os.set_inheritable(announce, True)
+        arguments = (str(entry), str(run), str(announce), notes)
+        os.execv(sys.executable, (sys.executable, "-I", "-S", reaper.__file__, *arguments))
+    os.close(announce)
+    reaper.die_with_parent(parent)
+    if os.read(ready, 1) != b".":
+        raise RuntimeError("the reaper of this test run did not start")
+    os.close(ready)
+
+
+def _stay_as_entry(child: int) -> NoReturn:
+    """Wait for the reaper and exit as the run did. A signal that ends this process ends the run."""
+    watched = (signal.SIGCHLD, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    while True:
+        arrived = signal.sigwaitinfo(watched)
+        # A terminal sends SIGINT to the whole process group, so the run has it already; `kill` does not.
+        if arrived.si_signo == signal.SIGINT and arrived.si_code == SI_USER:
+            os.kill(child, signal.SIGINT)
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid == child:
+            os._exit(max(os.waitstatus_to_exitcode(status), 1) if status else 0)
+
+
+def _notes() -> Path | None:
+    directory = os.environ.get(NOTES_VARIABLE)
+    return Path(directory) if directory else None
+
+
+def spare(word: str) -> None:
+    """Let processes with `word` in their command line outlive the run, and those that they start.
+
+    For a process that several test runs share; the last of them ends it.
+    """
+    if (notes := _notes()) is not None:
+        with (notes / "spared").open("a", encoding="utf-8") as file:
+            file.write(f"{word}\n")
+
+
+@contextmanager
+def cleaned_up_by(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Generator[None]:
+    """Let the reaper run `command` if the run ends inside this block, for what is no process.
+
+    A mount, a network namespace, or a container of an engine that other runs use outlives every process.
+    """
+    if (notes := _notes()) is None:
+        yield
+        return
+    descriptor, name = tempfile.mkstemp(dir=notes, prefix=f"{len(list(notes.iterdir())):04}-", suffix=".json")
+    note = {"command": [*command], "directory": os.getcwd(), "environment": dict(environment or os.environ)}
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(note, file)
+    try:
+        yield
+    finally:
+        Path(name).unlink(missing_ok=True)
