@@ -18,9 +18,8 @@ from banksman.contracts.errors import Conflict
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import DeadLetter
 from banksman.deployment.users import AGENT, OPERATOR
-from banksman.runs.records import CallRecords, LateResults
-from banksman.runs.runner import CallDesk
-from banksman.runs.settle import unknown
+from banksman.runs.call_attempt import unknown_outcome
+from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
 from tests.bus.making import finished, now
 from tests.support.fixtures import SecuredNats
 
@@ -56,10 +55,10 @@ def asked(tenant: str, *, idempotent: bool = False) -> CallRequest:
     )
 
 
-def desk(bus: Bus) -> CallDesk:
+def desk(bus: Bus) -> RunnerCalls:
     """What a runner's process knows, on a connection with a runner's rights."""
-    records = CallRecords(CallSlots(bus, may_read=False), runner_epoch=1, holds=lambda: False)
-    return CallDesk(
+    records = LeasedSlots(CallSlots(bus, may_read=False), runner_epoch=1, holds=lambda: False)
+    return RunnerCalls(
         runner="r1",
         runner_epoch=1,
         slots=records,
@@ -67,7 +66,7 @@ def desk(bus: Bus) -> CallDesk:
         now=now,
         may_start=lambda: True,
         may_repeat=lambda request: request.call.idempotent,
-        note=LateResults(bus).keep,
+        note=LateResults(bus).store,
     )
 
 
@@ -85,7 +84,7 @@ async def test_a_result_that_comes_after_another_is_kept_as_a_note_and_changes_n
 ) -> None:
     """What changes nothing may run in several places: of that nothing is late."""
     request = asked(tenant, idempotent=idempotent)
-    declared = finished("k-1").model_copy(update={"result": unknown("k", "its machine went away")})
+    declared = finished("k-1").model_copy(update={"result": unknown_outcome("k", "its machine went away")})
     async with (
         await secured_nats.connect(RUNNER) as runner,
         await secured_nats.connect(AGENT) as agent,
@@ -98,8 +97,8 @@ async def test_a_result_that_comes_after_another_is_kept_as_a_note_and_changes_n
             return finished("k-1", output="late text").result
 
         await desk(runner).perform(request, outlived)
-        facts = await slots.facts(tenant, "k-1")
-        assert facts.result == declared
+        facts = await slots.read(tenant, "k-1")
+        assert facts.finished == declared
         found = await notes(operator, tenant)
         assert len(found) == kept
         for letter in found:
@@ -137,7 +136,7 @@ async def test_a_note_is_stored_once_and_is_never_replayed(secured_nats: Secured
         with pytest.raises(Conflict, match=f"dead letter {number} is a note of a late result"):
             await replay(operator, number)
         assert await last_message(operator, DEAD, subjects.late_result()) is not None
-        assert await CallSlots(operator).facts(tenant, "k-1") == await CallSlots(operator).facts(
+        assert await CallSlots(operator).read(tenant, "k-1") == await CallSlots(operator).read(
             tenant, "k-2"
         )
 
@@ -161,5 +160,5 @@ async def test_what_a_runner_says_in_headers_does_not_make_its_note_work(
 async def test_a_note_that_cannot_be_stored_hurts_no_call(secured_nats: SecuredNats, tenant: str) -> None:
     """Nobody but runners may store notes in RUN."""
     async with await secured_nats.connect("gateway-files") as stranger:
-        await LateResults(stranger).keep(late(tenant))
+        await LateResults(stranger).store(late(tenant))
         assert stranger.stats.forbidden == 1

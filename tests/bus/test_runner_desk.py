@@ -9,7 +9,7 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.tools import ToolResult
-from banksman.runs.runner import CallDesk, Execute
+from banksman.runs.runner import Execute, RunnerCalls
 from tests.bus.test_late_results import asked, desk
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
@@ -38,11 +38,11 @@ async def test_a_call_that_broke_off_never_begins_again_though_its_second_start_
                     await bus.ready()
                 await wire.cut()
                 await again
-            facts = await CallSlots(bus).facts(tenant, request.attempt)
+            facts = await CallSlots(bus).read(tenant, request.attempt)
     assert executed == [request.attempt]
-    assert facts.started is not None and facts.result is None
+    assert facts.started is not None and facts.finished is None
 
 
-async def _performed(runner: CallDesk, request: CallRequest, execute: Execute) -> None:
+async def _performed(runner: RunnerCalls, request: CallRequest, execute: Execute) -> None:
     with contextlib.suppress(RuntimeError):
         await runner.perform(request, execute)

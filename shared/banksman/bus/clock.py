@@ -19,14 +19,12 @@ from typing import Self
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, api
-from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import new_id
+from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
 ASK_EVERY_S = 20.0
-ASK_AGAIN_S = 1.0
-"""Seconds until the broker is asked again that did not answer."""
 MOST_DRIFT = 0.0005
 """Seconds in a second by which two machines' clocks run apart; good ones do so by a tenth of it."""
 TOLD_S = 2.0
@@ -61,19 +59,21 @@ class BrokerClock:
     machine's own time.
     """
 
-    def __init__(self, bus: Bus, *, stream: str = EVENTS) -> None:
+    def __init__(self, bus: Bus, *, stream: str = EVENTS, ask_every_s: float = ASK_EVERY_S) -> None:
         """Describe it.
 
         Args:
             bus: The connection.
             stream: Whose leader is asked; one that this user may ask for its state.
+            ask_every_s: Seconds between two requests for the time.
         """
         self._bus = bus
         self._stream = stream
+        self._ask_every_s = ask_every_s
         self._offset = time.time() - time.monotonic()
         self._bounds: Bounds | None = None
         self._ask_now = asyncio.Event()
-        self._asking: asyncio.Task[None] | None = None
+        self._asking: BackgroundTask | None = None
 
     def now(self) -> datetime:
         """The moment by the broker's clock, in UTC, as well as it is known here."""
@@ -89,30 +89,21 @@ class BrokerClock:
         if abs(wrong_s) > TOLD_S:
             logger.warning("this machine's clock is %+.1f s from the broker's, which counts", wrong_s)
         remove = self._bus.on_reconnect(self._ask_now.set)
-        self._asking = asyncio.create_task(self._ask_for_ever(), name="clock")
-        self._asking.add_done_callback(lambda _: remove())
+        self._asking = self._bus.background.repeat("clock", self._ask, wait=self._wait)
+        self._asking.when_ended(remove)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+            await self._asking.stop()
 
-    async def _ask_for_ever(self) -> None:
-        wait_s = ASK_EVERY_S
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._ask_now.wait()
-            self._ask_now.clear()
-            try:
-                await self._ask()
-                wait_s = ASK_EVERY_S
-            except BanksmanError as error:
-                logger.warning("the broker's time is not known anew: %s", error)
-                wait_s = ASK_AGAIN_S
+    async def _wait(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._ask_every_s):
+                await self._ask_now.wait()
+        self._ask_now.clear()
 
     async def _ask(self) -> None:
         """Ask a stream for its state, of which the server says when it was.

@@ -25,6 +25,7 @@ from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
 from banksman.bus.settings import BusStats, NatsSettings
 from banksman.contracts.errors import Forbidden, Unavailable
+from banksman.runtime.background import Background
 
 __all__ = ["Bus", "BusStats", "NatsSettings", "Subscription"]
 
@@ -71,6 +72,7 @@ class Bus:
         inbox_prefix: str,
         *,
         answers_clients: bool = False,
+        background: Background | None = None,
     ) -> None:
         self.nc = nc
         self.inbox_prefix = inbox_prefix
@@ -79,6 +81,7 @@ class Bus:
         self.answers_clients = answers_clients
         self.js: JetStreamContext = jetstream(nc)
         self.stats = BusStats()
+        self.background = background or Background()
         self.closed = asyncio.Event()
         self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
         self.replies = Replies(nc)
@@ -95,6 +98,7 @@ class Bus:
         name: str,
         inbox_prefix: str = "_INBOX",
         answers_clients: bool = False,
+        background: Background | None = None,
     ) -> Self:
         """Connect as the user of `settings`.
 
@@ -104,11 +108,15 @@ class Bus:
             inbox_prefix: Head of the subjects that answers come to; each user has the right to its own only.
             answers_clients: True when somebody waits for each of its durable publishes: a server that is
                 there and does not store, because its disk is full, is then given up after one try.
+            background: Runs the background tasks of this connection's users; a service passes the one of its
+                health, so that a task that keeps failing makes it not ready.
 
         Raises:
             Unavailable: no server accepted the user within `connect_timeout_s`.
         """
-        bus = cls(Client(), settings, name, inbox_prefix, answers_clients=answers_clients)
+        bus = cls(
+            Client(), settings, name, inbox_prefix, answers_clients=answers_clients, background=background
+        )
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
                 await bus.nc.connect(inbox_prefix=inbox_prefix, **bus._options())
@@ -165,6 +173,10 @@ class Bus:
         await self._connected.wait()
         if self.closed.is_set():
             raise Unavailable("the connection to NATS is closed")
+
+    def may_recover(self, error: Exception) -> bool:
+        """Whether an attempt that raised `error` may succeed later, on this connection."""
+        return isinstance(error, Unavailable) and not self.closed.is_set()
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send a message that may be lost.

@@ -1,153 +1,149 @@
-"""The control plane: FastStream's subscribers on the connection we have, under our rules.
+"""The control plane: the handlers that a service declares with FastStream, under our rules.
 
-FastStream decodes nothing here and acknowledges nothing by itself. Its default acknowledgement policy deletes
-a message whose handler raises, its decoding comes before any rule of ours, and a request whose handler raises
-gets no answer: so handlers take raw messages, their outcome decides, and an error is an answer.
+A service declares its handlers on a `NatsRouter`: decorated functions with a typed body, a typed return
+value, and `Received` or `Work` where a handler needs the message itself. `ControlPlane` serves them on the
+connection that the service has, and adds what FastStream's defaults lack (see `docs/decisions/0016`):
+
+- A body is decoded and validated inside our error handling, as strict JSON of the declared type. FastStream's
+  own decoder guesses whether bytes are JSON, and a body that does not validate is left without a reply or an
+  acknowledgement.
+- A request whose handler raises gets an error envelope. FastStream sends no reply.
+- The outcome that a handler returns settles a message of a stream. FastStream's default policy deletes a
+  message whose handler raises.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, cast
+from types import NoneType, TracebackType
+from typing import Annotated, Any, Self, cast, get_args
+from urllib.parse import quote
 
-from faststream import AckPolicy
-from faststream.message import StreamMessage
-from faststream.nats import JStream, NatsBroker, NatsMessage, PullSub
-from faststream.specification import AsyncAPI
+from faststream import (
+    AckPolicy,
+    AsyncAPI,
+    BaseMiddleware,
+    ContextRepo,
+    Depends,
+    FastStream,
+    StreamMessage,
+)
+from faststream.nats import NatsBroker, NatsRouter, PullSub
+from faststream.nats.annotations import NatsMessage
+from faststream.nats.subscriber.usecases import CoreSubscriber
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from pydantic import BaseModel, TypeAdapter
 
-from banksman.bus.asyncapi import Bodies, with_bodies
 from banksman.bus.connection import Bus
+from banksman.bus.decoding import decoded
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import IN_PROGRESS, Handler, WorkMessage, handle, say, settle
+from banksman.bus.outcomes import IN_PROGRESS, Outcome, WorkMessage, handle, say, settle
 from banksman.bus.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError
+from banksman.contracts.frames import ErrorFrame
+from banksman.contracts.wire import parse_as
 
 logger = logging.getLogger(__name__)
 
 HANDLERS_END_S = 4.0
-"""Seconds that running handlers get at the end, all at once; what is cut off comes or is asked again."""
+"""Seconds that running handlers get at the end, all together. A request that is cut off is repeated by its
+client; a message of a stream is redelivered."""
+CONCURRENCY = 16
+"""Requests of one subject that a process handles at a time, where a service sets no other number."""
+ONE_AT_A_TIME = PullSub(batch_size=1, timeout=1)
+"""How a durable consumer pulls. More workers or a larger batch would handle messages twice; `bus.work` serves
+consumers with many messages in flight."""
 
-Responder = Callable[[Message], Awaitable[bytes | None]]
-"""Answers a request; None sends no answer. What it raises is answered with an error envelope."""
+
+def inbox_of(bus: Bus) -> bytes:
+    """Return the inbox prefix for a durable consumer: a user may subscribe to its own inbox only."""
+    return f"{bus.inbox_prefix}.".encode()
+
+
+def _received(message: NatsMessage) -> Message:
+    return _message(message.raw_message)
+
+
+def _work(message: NatsMessage) -> WorkMessage:
+    return _work_message(message.raw_message)
+
+
+Received = Annotated[Message, Depends(_received, cast=False)]
+"""Parameter of a handler that receives the request as it was sent."""
+Work = Annotated[WorkMessage, Depends(_work, cast=False)]
+"""Parameter of a handler that receives a message of a durable consumer as it is stored."""
+
+Decode = Callable[[Message], Any]
+"""Decodes and validates a request's body. Raises `BanksmanError`, which becomes the reply."""
+
+
+def json_body(body: Any) -> Decode:
+    """Return the decoder of a request's body: strict JSON of the declared type, nothing coerced.
+
+    Args:
+        body: The declared type; None for a handler that takes no body, whose requests may hold any bytes.
+    """
+    if body is None:
+        return lambda message: None
+    adapter = TypeAdapter[Any](body)
+    return lambda message: parse_as(adapter, message.data)
 
 
 class ControlPlane:
-    """What a service serves over NATS besides its hot paths; as a context manager it is subscribed inside."""
+    """The handlers of a service besides its hot paths; as a context manager it serves them."""
 
-    def __init__(self, bus: Bus, *, title: str, version: str = "1", description: str | None = None) -> None:
-        self.bus = bus
-        self.broker = _SharedConnectionBroker(bus)
-        self._title = title
-        self._version = version
-        self._description = description
-        self._documented: dict[str, Bodies] = {}
-
-    def serve(
+    def __init__(
         self,
-        subject: str,
-        respond: Responder,
+        bus: Bus,
+        router: NatsRouter,
         *,
-        queue: str | None = None,
-        concurrency: int = 16,
-        request: Any = None,
-        reply: Any = None,
-        title: str | None = None,
+        title: str,
+        version: str = "1",
         description: str | None = None,
+        body: Callable[[Any], Decode] = json_body,
     ) -> None:
-        """Answer requests on a subject.
+        """Take the handlers of a router.
 
         Args:
-            subject: May hold wildcards.
-            respond: Gets the request as it came.
-            queue: Of those in one queue, one gets each request.
-            concurrency: Requests answered at once.
-            request: Model, or union of models, of the request's body, for the subject reference.
-            reply: Likewise of the answer's.
-            title: The channel's name there.
-            description: Its text there.
+            bus: The connection, which stays open at the end.
+            router: The handlers. Those of a durable consumer return an `Outcome`, the others a model, bytes
+                or None.
+            title: The service's name in the AsyncAPI document.
+            version: The version in that document.
+            description: The text in that document.
+            body: Returns the decoder for the declared type of a request's body.
         """
-
-        async def answered(message: NatsMessage) -> bytes | None:
-            return await _respond(respond, message.raw_message)
-
-        self.broker.subscriber(
-            subject,
-            queue=queue or "",
-            max_workers=concurrency,
-            title=title or subject,
-            description=description,
-        )(answered)
-        self._documented[title or subject] = Bodies(request, reply)
-
-    def consume(
-        self,
-        durable: str,
-        stream: str,
-        handler: Handler,
-        *,
-        subject: str,
-        payload: Any = None,
-        title: str | None = None,
-        description: str | None = None,
-    ) -> None:
-        """Serve a durable consumer, one message at a time, in order.
-
-        Outcomes are those of `bus.work`; where many messages are in flight, that loop serves.
-
-        Args:
-            durable: A consumer that `streams.provision` made.
-            stream: Its stream.
-            handler: Safe to run twice for a message.
-            subject: The consumer's filter.
-            payload: Model, or union of models, of the body, for the subject reference.
-            title: The channel's name there.
-            description: Its text there.
-        """
-
-        async def handled(message: NatsMessage) -> None:
-            await _handle(self.bus, stream, handler, message.raw_message)
-
-        # More than one worker on a pull subscriber runs messages twice.
-        self.broker.subscriber(
-            subject,
-            stream=JStream(stream, declare=False),
-            durable=durable,
-            pull_sub=PullSub(batch_size=1, timeout=1),
-            ack_policy=AckPolicy.MANUAL,
-            inbox_prefix=f"{self.bus.inbox_prefix}.".encode(),
-            no_reply=True,
-            title=title or subject,
-            description=description,
-        )(handled)
-        self._documented[title or subject] = Bodies(payload)
+        self._bus = bus
+        self._broker = _SharedConnectionBroker(bus)
+        self._broker.include_router(router)
+        for subscriber in self._broker.subscribers:
+            for item in subscriber.calls:
+                of_stream = not isinstance(subscriber, CoreSubscriber)
+                item.item_decoder = _work_decoder(item) if of_stream else _request_decoder(item, body)
+        self._specification = AsyncAPI(self._broker, title=title, version=version, description=description)
+        self._app = FastStream(self._broker, logger=None, after_startup=[self._served])
 
     async def start(self) -> None:
-        """Subscribe everything; nobody who asks afterwards finds no responder, unless NATS is away."""
-        await self.broker.start()
-        # The server reads in order: when this comes back it knows the subscriptions. A lost connection makes
-        # them anew.
-        await self.bus.problem()
+        """Subscribe every handler. A request that is sent afterwards finds them, unless NATS is away."""
+        await self._app.start()
 
     async def stop(self) -> None:
-        """Unsubscribe, and let running handlers finish; the connection stays."""
-        await self.broker.stop()
+        """Unsubscribe, and give running handlers `HANDLERS_END_S` seconds to finish."""
+        await self._app.stop()
 
     def asyncapi(self) -> dict[str, Any]:
-        """The subject reference, AsyncAPI 3."""
-        factory = AsyncAPI(
-            self.broker, title=self._title, version=self._version, description=self._description
-        )
-        document = cast(dict[str, Any], json.loads(factory.to_specification().to_json()))
-        return with_bodies(document, self._documented)
+        """Return the AsyncAPI 3 document of the handlers: their subjects, bodies and replies."""
+        document = cast(dict[str, Any], json.loads(self._specification.to_specification().to_json()))
+        for subscriber in self._broker.subscribers:
+            if isinstance(subscriber, CoreSubscriber):
+                _add_replies(document, subscriber.specification.name, _reply_type(subscriber.calls[0]))
+        return document
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -158,17 +154,25 @@ class ControlPlane:
     ) -> None:
         await self.stop()
 
+    async def _served(self) -> None:
+        # The server reads in order: after this round trip it knows the subscriptions. After a lost connection
+        # nats-py subscribes them again.
+        await self._bus.problem()
+
 
 class _SharedConnectionBroker(NatsBroker):
-    """FastStream's broker on a connection that is not its own: it neither opens nor closes it."""
+    """FastStream's broker on a connection that it neither opens nor closes."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+
+        def rules(msg: Any, /, *, context: ContextRepo) -> _Rules:
+            return _Rules(msg, context=context, bus=bus)
+
         super().__init__(
             bus.settings.urls,
             ack_policy=AckPolicy.MANUAL,
-            apply_types=False,
-            decoder=_undecoded,
+            middlewares=(rules,),
             logger=None,
             graceful_timeout=HANDLERS_END_S,
         )
@@ -183,47 +187,131 @@ class _SharedConnectionBroker(NatsBroker):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        self._connection = None  # or it would be drained
+        # FastStream drains the connection that it finds here.
+        self._connection = None
         await super().stop(exc_type, exc_val, exc_tb)
 
 
-async def _undecoded(message: StreamMessage[Any]) -> StreamMessage[Any]:
-    return message
+class _Rules(BaseMiddleware[Any, Any]):
+    """What happens around each handler: error envelopes for requests, outcomes for messages of streams."""
+
+    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus) -> None:
+        super().__init__(msg, context=context)
+        self._bus = bus
+
+    async def consume_scope(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> Any:
+        if isinstance(self.context.get_local("handler_"), CoreSubscriber):
+            return await _respond(call_next, msg)
+        await _settle(self._bus, call_next, msg)
+        return None
 
 
-async def _respond(respond: Responder, msg: Msg) -> bytes | None:
+async def _respond(call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> bytes | None:
     try:
-        return await respond(Message(msg.subject, msg.data, msg.reply, msg.headers or {}))
+        reply: BaseModel | bytes | None = await call_next(msg)
     except BanksmanError as error:
         return error_envelope(error)
     except Exception as error:
-        logger.exception("%s: answering failed", msg.subject)
+        logger.exception("%s: the handler failed", msg.raw_message.subject)
         return error_envelope(error)
+    return reply.model_dump_json().encode() if isinstance(reply, BaseModel) else reply
 
 
-async def _handle(bus: Bus, stream: str, handler: Handler, msg: Msg) -> None:
-    metadata = msg.metadata
-    message = WorkMessage(
-        msg.subject, msg.data, msg.headers or {}, metadata.sequence.stream, metadata.num_delivered
-    )
-    async with _held(bus, msg.reply):
-        outcome = await handle(bus, stream, handler, message)
-        await settle(bus, message, msg.reply, outcome)
+async def _settle(bus: Bus, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> None:
+    raw = msg.raw_message
+
+    async def handler(_message: WorkMessage) -> Outcome:
+        return await call_next(msg)
+
+    message = _work_message(raw)
+    async with _held(bus, raw.reply):
+        outcome = await handle(bus, raw.metadata.stream, handler, message)
+        await settle(bus, message, raw.reply, outcome)
 
 
 @asynccontextmanager
 async def _held(bus: Bus, reply: str) -> AsyncGenerator[None]:
-    """Keep a message ours for as long as the block runs."""
+    """Keep the server from redelivering a message while the block runs."""
 
     async def beat() -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             await say(bus, reply, IN_PROGRESS)
 
-    task = asyncio.create_task(beat())
-    try:
+    async with bus.background.running("heartbeat", beat):
         yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+
+
+def _request_decoder(item: Any, body: Callable[[Any], Decode]) -> Callable[[StreamMessage[Msg]], Any]:
+    decode: Decode | None = None
+
+    # FastStream uses a decoder with one parameter instead of its own.
+    async def decoder(message: StreamMessage[Msg]) -> Any:
+        nonlocal decode
+        decode = decode or body(_body_type(item))
+        return decode(_message(message.raw_message))
+
+    return decoder
+
+
+def _work_decoder(item: Any) -> Callable[[StreamMessage[Msg]], Any]:
+    adapter: TypeAdapter[Any] | None = None
+
+    async def decoder(message: StreamMessage[Msg]) -> Any:
+        nonlocal adapter
+        if (body := _body_type(item)) is None:
+            return None
+        adapter = adapter or TypeAdapter(body)
+        return decoded(adapter, _work_message(message.raw_message))
+
+    return decoder
+
+
+def _body_type(item: Any) -> Any:
+    """Return the declared type of a handler's body; None when the handler takes none."""
+    declared = [parameter.field_type for parameter in item.dependant.flat_params]
+    return declared[0] if declared else None
+
+
+def _reply_type(item: Any) -> Any:
+    """Return the declared type of a handler's reply; None when it is not a model."""
+    declared = item.dependant.serializer.response_option["return"].field_type
+    models = [one for one in get_args(declared) or (declared,) if one not in (NoneType, None, bytes)]
+    return models[0] if models else None
+
+
+def _message(raw: Msg) -> Message:
+    return Message(raw.subject, raw.data, raw.reply, raw.headers or {})
+
+
+def _work_message(raw: Msg) -> WorkMessage:
+    metadata = raw.metadata
+    return WorkMessage(
+        raw.subject, raw.data, raw.headers or {}, metadata.sequence.stream, metadata.num_delivered
+    )
+
+
+def _add_replies(document: dict[str, Any], name: str, reply: type[BaseModel] | None) -> None:
+    """Add what FastStream's document lacks: the reply of a request and its error envelope."""
+    components = document["components"]
+    channel = quote(name, safe="")
+    references: list[dict[str, str]] = []
+    for kind, model in (("Reply", reply), ("Error", ErrorFrame)):
+        if model is None:
+            continue
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        components["schemas"] |= schema.pop("$defs", {})
+        components["schemas"][model.__name__] = schema
+        message = f"{name}:{kind}"
+        components["messages"][message] = {
+            "title": message,
+            "payload": {"$ref": f"#/components/schemas/{model.__name__}"},
+        }
+        document["channels"][name]["messages"][kind] = {
+            "$ref": f"#/components/messages/{quote(message, safe=':')}"
+        }
+        references.append({"$ref": f"#/channels/{channel}/messages/{kind}"})
+    document["operations"][name]["reply"] = {
+        "channel": {"$ref": f"#/channels/{channel}"},
+        "messages": references,
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from banksman.bus.errors import NoResponders
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import CODE_NO_MESSAGE, CODE_NO_PEERS, CODE_NOT_ENABLED, api
 from banksman.contracts.errors import Fault, Unavailable
+from banksman.runtime.backoff import Backoff, retry
 
 BUDGET_S = 10.0
 """Seconds that a request to the API is repeated while a leader is elected or the server restarts."""
@@ -43,21 +43,18 @@ async def call(
         Forbidden: this user may not ask that.
     """
     payload = json.dumps(body).encode() if body else b""
-    pause, reason = _FIRST_PAUSE_S, "no connection"
-    try:
-        async with asyncio.timeout(budget_s):
-            while True:
-                await bus.wait_connected()
-                try:
-                    return await _call_once(bus, subject, payload)
-                except Unavailable as error:
-                    if bus.closed.is_set():
-                        raise
-                    reason = str(error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
-    except TimeoutError as error:
-        raise Unavailable(f"{subject}: no answer within {budget_s:g} s: {reason}") from error
+
+    async def attempt() -> dict[str, Any]:
+        await bus.wait_connected()
+        return await _call_once(bus, subject, payload)
+
+    return await retry(
+        attempt,
+        again=bus.may_recover,
+        backoff=Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
+        budget_s=budget_s,
+        failure=f"{subject}: no answer",
+    )
 
 
 async def last_message(

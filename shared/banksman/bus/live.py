@@ -9,6 +9,7 @@ time to time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import SEQUENCE
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison, Unavailable
+from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
@@ -66,23 +68,19 @@ class LiveHub:
         self.log = log
         self.check_s = check_s
         self.first_check_s = first_check_s
-        self._channels: dict[str, _Channel] = {}
+        self.channels: dict[str, _Channel] = {}
+        """The followed conversations, by the subject of their commits."""
         self._suspects: set[_Channel] = set()
         self._suspected = asyncio.Event()
         self._removers: list[Callable[[], None]] = []
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def open_conversations(self) -> int:
-        """How many conversations are followed."""
-        return len(self._channels)
+        self._task: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
         self._removers = [
             self.log.bus.on_reconnect(self._suspect_all),
             self.log.bus.on_slow_consumer(self._suspect_subject),
         ]
-        self._task = asyncio.create_task(self._check_for_ever())
+        self._task = self.log.bus.background.repeat("live", self._check_due, wait=self._wait)
         return self
 
     async def __aexit__(
@@ -91,11 +89,10 @@ class LiveHub:
         for remove in self._removers:
             remove()
         if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        for channel in tuple(self._channels.values()):
+            await self._task.stop()
+        for channel in tuple(self.channels.values()):
             await channel.close()
-        self._channels.clear()
+        self.channels.clear()
 
     async def follow(
         self, tenant: str, conversation_id: str, *, after_stream_seq: int, on_commit: OnCommit
@@ -110,9 +107,9 @@ class LiveHub:
             Unavailable: the log could not be read.
         """
         subject = subjects.live(tenant, conversation_id)
-        channel = self._channels.get(subject)
+        channel = self.channels.get(subject)
         if channel is None:
-            channel = self._channels[subject] = _Channel(self, subject, tenant, conversation_id)
+            channel = self.channels[subject] = _Channel(self, subject, tenant, conversation_id)
         return await channel.join(after_stream_seq, on_commit)
 
     @asynccontextmanager
@@ -136,8 +133,8 @@ class LiveHub:
 
     def forget(self, channel: _Channel) -> None:
         """Drop a channel that nobody follows."""
-        if self._channels.get(channel.subject) is channel:
-            del self._channels[channel.subject]
+        if self.channels.get(channel.subject) is channel:
+            del self.channels[channel.subject]
         self._suspects.discard(channel)
 
     def suspect(self, channel: _Channel) -> None:
@@ -146,29 +143,25 @@ class LiveHub:
         self._suspected.set()
 
     def _suspect_all(self) -> None:
-        self._suspects.update(self._channels.values())
+        self._suspects.update(self.channels.values())
         self._suspected.set()
 
     def _suspect_subject(self, subject: str) -> None:
-        if channel := self._channels.get(subject):
+        if channel := self.channels.get(subject):
             self.suspect(channel)
 
-    async def _check_for_ever(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            now = loop.time()
-            due = self._suspects | {channel for channel in self._channels.values() if channel.due <= now}
-            self._suspects.clear()
-            self._suspected.clear()
-            await self._check(due)
-            wake_at = min((channel.due for channel in self._channels.values()), default=now + self.check_s)
-            try:
-                async with asyncio.timeout_at(min(wake_at, now + self.first_check_s)):
-                    await self._suspected.wait()
-            except TimeoutError:
-                continue
+    async def _wait(self) -> None:
+        now = asyncio.get_running_loop().time()
+        wake_at = min((channel.due for channel in self.channels.values()), default=now + self.check_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(wake_at, now + self.first_check_s)):
+                await self._suspected.wait()
 
-    async def _check(self, channels: set[_Channel]) -> None:
+    async def _check_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        due = self._suspects | {channel for channel in self.channels.values() if channel.due <= now}
+        self._suspects.clear()
+        self._suspected.clear()
         places = asyncio.Semaphore(CHECKS_AT_ONCE)
 
         async def check(channel: _Channel) -> None:
@@ -176,7 +169,7 @@ class LiveHub:
                 await channel.check()
 
         async with asyncio.TaskGroup() as tasks:
-            for channel in channels:
+            for channel in due:
                 tasks.create_task(check(channel))
 
 
@@ -232,9 +225,10 @@ class _Channel:
                 if await self._hub.log.more(self._tenant, self._conversation_id, after=position):
                     logger.info("%s: a commit after %d did not arrive; reading it", self.subject, position)
                     await self._catch_up_all()
-        except BanksmanError as error:
-            # Whatever keeps one conversation from it, the others are compared all the same.
-            logger.warning("%s: could not be compared with its log: %s", self.subject, error)
+        except Exception as error:
+            # One conversation that fails must not keep the hub from comparing the others.
+            unforeseen = None if isinstance(error, BanksmanError) else error
+            logger.warning("%s: not compared with its log: %s", self.subject, error, exc_info=unforeseen)
             self._check_in(self._hub.first_check_s)
 
     def _check_in(self, seconds: float) -> None:

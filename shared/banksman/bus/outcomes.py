@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -14,6 +13,7 @@ from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogDamaged
 from banksman.contracts.errors import BanksmanError, Fenced, Poison, Refused, Unavailable
+from banksman.runtime.backoff import Backoff, retry
 
 logger = logging.getLogger(__name__)
 
@@ -133,20 +133,19 @@ async def _bury(bus: Bus, stream: str, message: WorkMessage, reason: str) -> Out
 
 
 async def _ack(bus: Bus, message: WorkMessage, reply: str) -> None:
-    """Acknowledge and wait until the server has it."""
-    pause = _FIRST_PAUSE_S
+    """Acknowledge, and wait until the server confirms it."""
+
+    async def attempt() -> None:
+        await bus.wait_connected()
+        await bus.replies.ask(reply, b"", timeout_s=_TRY_S, until_reconnect=True)
+
     try:
-        async with asyncio.timeout(ACK_BUDGET_S):
-            while True:
-                await bus.wait_connected()
-                try:
-                    await bus.replies.ask(reply, b"", timeout_s=_TRY_S, until_reconnect=True)
-                    return
-                except Unavailable as error:
-                    if bus.closed.is_set():
-                        raise
-                    logger.info("%s: acknowledging again: %s", message.subject, error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
-    except (TimeoutError, BanksmanError):
-        logger.warning("%s: message %d not acknowledged", message.subject, message.stream_seq)
+        await retry(
+            attempt,
+            again=bus.may_recover,
+            backoff=Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
+            budget_s=ACK_BUDGET_S,
+            failure=f"message {message.stream_seq}: no acknowledgement",
+        )
+    except BanksmanError as error:
+        logger.warning("%s: %s", message.subject, error)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from banksman.bus.names import (
     stream_of,
 )
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
+from banksman.runtime.backoff import Backoff, retry
 
 logger = logging.getLogger(__name__)
 
@@ -116,24 +115,26 @@ async def durable(
     sent = _headers(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
     )
-    tries, pause = 1, FIRST_PAUSE_S
-    reason = "no connection"
-    try:
-        async with asyncio.timeout(budget_s):
-            while True:
-                try:
-                    return await _publish(bus, subject, payload, sent, tries)
-                except _TryAgain as again:
-                    reason = str(again)
-                    tries += again.may_be_stored
-                    if isinstance(again.__cause__, TimedOut) and await _stores_nothing(bus, subject):
-                        full = f"{subject}: NATS is there and stores nothing: is its disk full?"
-                        raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
-                    logger.info("%s: publishing again: %s", subject, reason)
-                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
-                pause = min(pause * 2, LONGEST_PAUSE_S)
-    except TimeoutError as error:
-        raise Unavailable(f"{subject}: not acknowledged within {budget_s:g} s: {reason}") from error
+    tries = 1
+
+    async def attempt() -> PubAck:
+        nonlocal tries
+        try:
+            return await _publish(bus, subject, payload, sent, tries)
+        except _TryAgain as again:
+            tries += again.may_be_stored
+            if isinstance(again.__cause__, TimedOut) and await _stores_nothing(bus, subject):
+                full = f"{subject}: NATS responds but stores nothing: is its disk full?"
+                raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
+            raise
+
+    return await retry(
+        attempt,
+        again=lambda error: isinstance(error, _TryAgain),
+        backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
+        budget_s=budget_s,
+        failure=f"{subject}: not acknowledged",
+    )
 
 
 def message_id(subject: str, msg_id: str) -> str:

@@ -21,7 +21,8 @@ from banksman.bus.kv import Bucket, Entry, is_marker
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import SEQUENCE, SUBJECT, TIME_STAMP, kv_subject
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Poison
+from banksman.contracts.errors import Poison
+from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,6 @@ T = TypeVar("T", bound=BaseModel)
 
 CHECK_S = 20.0
 """Seconds between comparisons with the stream."""
-RETRY_S = 1.0
 
 
 class BucketView(Generic[T]):
@@ -63,7 +63,7 @@ class BucketView(Generic[T]):
         self._changed = asyncio.Event()
         self._removers: list[Callable[[], None]] = []
         self._subscription: Subscription | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
 
     def get(self, key: str) -> Entry[T] | None:
         """The entry of a key; None when there is none."""
@@ -88,7 +88,7 @@ class BucketView(Generic[T]):
             bus.on_reconnect(self._stale.set),
             bus.on_slow_consumer(lambda subject: self._stale.set() if subject == pattern else None),
         ]
-        self._task = asyncio.create_task(self._check_for_ever())
+        self._task = bus.background.repeat(f"bucket-{self._bucket.name}", self._load, wait=self._wait)
         return self
 
     async def __aexit__(
@@ -97,24 +97,15 @@ class BucketView(Generic[T]):
         for remove in self._removers:
             remove()
         if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._task.stop()
         if self._subscription:
             await self._subscription.unsubscribe()
 
-    async def _check_for_ever(self) -> None:
-        wait_s = self._check_s
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._stale.wait()
-            self._stale.clear()
-            try:
-                await self._load()
-                wait_s = self._check_s
-            except BanksmanError as error:
-                logger.warning("bucket %s could not be read: %s", self._bucket.name, error)
-                wait_s = RETRY_S
+    async def _wait(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._check_s):
+                await self._stale.wait()
+        self._stale.clear()
 
     async def _load(self) -> None:
         known = set(self._entries)

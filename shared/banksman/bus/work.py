@@ -33,6 +33,7 @@ from banksman.bus.outcomes import (
     settle,
 )
 from banksman.contracts.errors import Unavailable
+from banksman.runtime.backoff import Backoff
 
 __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
 
@@ -106,7 +107,9 @@ class _Worker:
         self._outstanding = 0
         """Messages that the current pull may still bring."""
         self._heard_at = 0.0
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = 0.0
+        """Seconds until the next pull, after one that failed."""
 
     async def run(self, stop: asyncio.Event, grace_s: float) -> None:
         subscription = await subscribe(self._bus.nc, f"{self._inbox}.*", self._received)
@@ -114,7 +117,7 @@ class _Worker:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                heartbeats = group.create_task(self._beat_for_ever())
+                heartbeats = self._bus.background.run("heartbeats", self._beat_for_ever)
                 try:
                     await self._pull_until(stop)
                     # Still subscribed: what the last pull brings goes back at once.
@@ -126,7 +129,8 @@ class _Worker:
                     # First, so that what is given back does not come here again.
                     with contextlib.suppress(NatsError):
                         await subscription.unsubscribe()
-                    for task in (heartbeats, *self._tasks):
+                    await heartbeats.stop()
+                    for task in tuple(self._tasks):
                         task.cancel()
         finally:
             remove()
@@ -179,8 +183,12 @@ class _Worker:
     def _pull_failed(self, reason: str) -> None:
         logger.info("%s/%s: pulling again: %s", self._stream, self._durable, reason)
         self._outstanding = 0
-        self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+        self._pause_s = self._backoff.next_s()
         self._changed.set()
+
+    def _pulls_work(self) -> None:
+        self._pause_s = 0.0
+        self._backoff.reset()
 
     def _reconnected(self) -> None:
         self._outstanding = 0
@@ -194,7 +202,7 @@ class _Worker:
             return
         self._heard_at = asyncio.get_running_loop().time()
         self._outstanding = max(0, self._outstanding - 1)
-        self._pause_s = 0.0
+        self._pulls_work()
         try:
             metadata = msg.metadata
         except NatsError:
@@ -217,7 +225,8 @@ class _Worker:
             case status if status == _IDLE_HEARTBEAT:
                 pass
             case status if status == _REQUEST_TIMEOUT:
-                self._outstanding, self._pause_s = 0, 0.0
+                self._outstanding = 0
+                self._pulls_work()
                 self._changed.set()
             case status:
                 self._pull_failed(f"{status} {headers.get(DESCRIPTION, '')}")

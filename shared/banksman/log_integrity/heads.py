@@ -1,9 +1,10 @@
-"""What every log held, kept beside the logs: how many commits, and which was the last.
+"""Record of the stored logs: how many commits each has, and which is the last.
 
-A log that lost its end looks like one that ended there. So one agent follows the headers of all commits in
-the order of the stream and keeps, every few seconds, which logs they belong to: in segments of the stream, so
-that a write is as large as what happened lately, whatever the number of conversations. No run writes anything
-for it. What was stored in the seconds before a crash may be missing; nothing is here that was not stored.
+A log that lost its end looks like one that ended there. Therefore one agent follows the headers of all
+commits in stream order, and every few seconds writes to which logs they belong. The record is divided into
+segments of the stream, so that the size of a write depends on recent commits, not on the number of
+conversations. Runs write nothing for it. Commits of the last seconds before a crash may be missing in the
+record; it never holds commits that were not stored.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from banksman.bus.jetstream import call
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import EVENTS, HEADS, api, kv_stream, kv_subject
 from banksman.bus.tail import last_sequence, tail
-from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import new_id
 from banksman.contracts.integrity import HeadsMark, HeadsSegment, LogHead
 from banksman.contracts.wire import Timestamp
+from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
 SEGMENT_COMMITS = 2_000
-KEEP_EVERY_S = 5.0
-"""Seconds between two writes while commits come."""
+WRITE_EVERY_S = 5.0
+"""Seconds between two writes while commits arrive."""
 STANDBY_S = 10.0
-"""Seconds after which a process that does not keep the heads looks whether anybody does."""
+"""Seconds between two checks of a standby process that the record is being written."""
 
 _MARK = "mark"
 _TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(Timestamp)
@@ -44,7 +45,7 @@ _TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(Timestamp)
 
 @dataclass(slots=True)
 class KnownLog:
-    """What is known to have been stored of a log."""
+    """The recorded state of a log."""
 
     commits: int = 0
     last: int = 0
@@ -53,18 +54,18 @@ class KnownLog:
 
 @dataclass(slots=True)
 class KnownHeads:
-    """What is known to have been stored of all logs."""
+    """The recorded state of all logs."""
 
     mark: Entry[HeadsMark] | None = None
-    """None where nobody has begun to keep it."""
+    """Begin of the record; None if there is no record."""
     upto: int = 0
-    """Stream sequence of the last commit that is counted."""
+    """Stream sequence of the last recorded commit."""
     logs: dict[str, KnownLog] = field(default_factory=dict[str, KnownLog])
     """By `{tenant}.{conversation}`."""
 
 
 class LogHeads:
-    """The account of all logs."""
+    """The stored record."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
@@ -72,14 +73,14 @@ class LogHeads:
         self.segments = Bucket(bus, HEADS, HeadsSegment)
 
     async def mark(self) -> Entry[HeadsMark] | None:
-        """Where the account begins; None when there is none."""
+        """Return the begin of the record, or None."""
         return await self._marks.get(_MARK)
 
     async def read(self) -> KnownHeads:
-        """All that is kept. A replica may answer: the last few seconds can be missing.
+        """Return the whole record. A replica may serve the read, so the last few seconds can be missing.
 
         Raises:
-            Unavailable: no answer.
+            Unavailable: the broker does not respond.
         """
         known = KnownHeads(await self.mark())
         if known.mark is None:
@@ -93,16 +94,16 @@ class LogHeads:
         return known
 
     async def newest(self, generation: str) -> Entry[HeadsSegment] | None:
-        """The segment that was written last."""
+        """Return the segment that was written last, or None."""
         subject = kv_subject(HEADS, f"{generation}.>")
         message = await jetstream.last_message(self.bus, kv_stream(HEADS), subject)
         return None if message is None else self.segments.entry(message)
 
     async def begin(self, earlier: Entry[HeadsMark] | None) -> HeadsMark | None:
-        """Begin a new account of what is stored now in the place of another; None when somebody else did.
+        """Replace the record by a new one of what is stored now; return None if another process did.
 
         Raises:
-            Unavailable, Overloaded: it could not be stored.
+            Unavailable, Overloaded: the record could not be stored.
         """
         mark = HeadsMark(
             generation=new_id("g"),
@@ -119,7 +120,7 @@ class LogHeads:
 
 
 def created_at(info: dict[str, Any]) -> datetime:
-    """When the server made a stream, by its answer to `STREAM.INFO`."""
+    """Return the creation time of a stream from its `STREAM.INFO`."""
     return _TIMESTAMP.validate_python(info["created"])
 
 
@@ -129,34 +130,36 @@ class _Segment:
 
     number: int
     revision: int = 0
-    """Of what is stored of it; 0 for nothing."""
+    """Revision of the stored segment; 0 if none is stored."""
     upto: int = 0
     heads: dict[str, LogHead] = field(default_factory=dict[str, LogHead])
 
     def count(self, log: str, stream_seq: int) -> None:
-        """Take the next commit."""
+        """Count a commit."""
         head = self.heads.get(log)
         self.heads[log] = LogHead(commits=head.commits + 1 if head else 1, last=stream_seq)
         self.upto = stream_seq
 
 
-class HeadsKeeper:
-    """Keeps the account, unless another process does. As a context manager it works in the background."""
+class HeadsRecorder:
+    """Writes the record in the background while its context is open, unless another process does."""
 
     def __init__(
-        self, heads: LogHeads, *, keep_every_s: float = KEEP_EVERY_S, standby_s: float = STANDBY_S
+        self, heads: LogHeads, *, write_every_s: float = WRITE_EVERY_S, standby_s: float = STANDBY_S
     ) -> None:
         self._heads = heads
-        self._keep_every_s = keep_every_s
+        self._write_every_s = write_every_s
         self._standby_s = standby_s
-        self._heard: list[tuple[str, int]] = []
+        self._received: list[tuple[str, int]] = []
         self._ending = asyncio.Event()
-        self.keeping = asyncio.Event()
-        """Set while this process keeps the account."""
-        self._task: asyncio.Task[None] | None = None
+        self.recording = asyncio.Event()
+        """Set while this process writes the record."""
+        # Beside the task, so that a restarted one continues where it failed.
+        self._first, self._seen = True, 0
+        self._task: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._keep_for_ever(), name="heads")
+        self._task = self._heads.bus.background.run("heads", self._record)
         return self
 
     async def __aexit__(
@@ -164,78 +167,73 @@ class HeadsKeeper:
     ) -> None:
         self._ending.set()
         if self._task:
-            await asyncio.wait([self._task], timeout=self._keep_every_s)
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._task.ended(self._write_every_s)
+            await self._task.stop()
 
-    async def _keep_for_ever(self) -> None:
-        first, seen = True, 0
+    async def _record(self) -> None:
         while not self._ending.is_set():
-            try:
-                mark = await self._heads.mark()
-                if mark is None:
-                    await self._heads.begin(None)
-                    continue
-                generation = mark.value.generation
+            mark = await self._heads.mark()
+            if mark is None:
+                await self._heads.begin(None)
+                continue
+            generation = mark.value.generation
+            newest = await self._heads.newest(generation)
+            # The writer writes whenever there are new commits; a standby takes over when it does not.
+            if self._first or await self._is_left(newest, self._seen):
+                self._first = False
+                await self._follow(generation, newest)
                 newest = await self._heads.newest(generation)
-                # Whoever keeps the account writes whenever there is something new.
-                if first or await self._is_left(newest, seen):
-                    first = False
-                    await self._keep(generation, newest)
-                    newest = await self._heads.newest(generation)
-                seen = newest.revision if newest else 0
-            except BanksmanError as error:
-                logger.warning("the heads of the logs are not kept now: %s", error)
+            self._seen = newest.revision if newest else 0
             await self._pause(self._standby_s)
 
     async def _is_left(self, newest: Entry[HeadsSegment] | None, seen: int) -> bool:
-        """Whether nobody wrote since the last look although there is something to write."""
+        """Whether no process wrote since the last check although there are new commits."""
         revision, upto = (newest.revision, newest.value.upto) if newest else (0, 0)
         return revision == seen and await last_sequence(self._heads.bus, EVENTS) > upto
 
-    async def _keep(self, generation: str, newest: Entry[HeadsSegment] | None) -> None:
-        """Follow and write, until another process writes or this one ends."""
+    async def _follow(self, generation: str, newest: Entry[HeadsSegment] | None) -> None:
+        """Follow the commits and write them, until another process writes or this one stops."""
         segment = _Segment(0)
         if newest is not None:
             number = int(newest.key.rpartition(".")[2])
             segment = _Segment(number, newest.revision, newest.value.upto, dict(newest.value.heads))
-        self._heard.clear()
-        reader = asyncio.create_task(self._hear(segment.upto), name="heads heard")
-        self.keeping.set()
+        self._received.clear()
+        reader = asyncio.create_task(self._receive(segment.upto), name="heads received")
+        self.recording.set()
         try:
             while True:
-                await self._pause(self._keep_every_s)
+                await self._pause(self._write_every_s)
                 if reader.done():
                     reader.result()
                 following = await self._write(generation, segment)
                 if following is None:
-                    logger.info("the heads of the logs are kept by another process")
+                    logger.info("another process writes the record of the logs")
                     return
                 segment = following
                 if self._ending.is_set():
                     return
         finally:
-            self.keeping.clear()
+            self.recording.clear()
             reader.cancel()
             await asyncio.wait([reader])
 
-    async def _hear(self, after: int) -> None:
+    async def _receive(self, after: int) -> None:
         async with aclosing(tail(self._heads.bus, EVENTS, after=after)) as commits:
             async for commit in commits:
                 _, _, log = commit.subject.partition(".")
-                self._heard.append((log, commit.stream_seq))
+                self._received.append((log, commit.stream_seq))
 
     async def _write(self, generation: str, segment: _Segment) -> _Segment | None:
-        """Keep what was heard; the segment to go on in, or None when another process wrote."""
-        heard, self._heard = self._heard, []
-        for log, stream_seq in heard:
+        """Write the received commits; return the current segment, or None if another process wrote."""
+        received, self._received = self._received, []
+        for log, stream_seq in received:
             number = (stream_seq - 1) // SEGMENT_COMMITS
             if number != segment.number:
                 if not await self._put(generation, segment):
                     return None
                 segment = _Segment(number)
             segment.count(log, stream_seq)
-        return segment if not heard or await self._put(generation, segment) else None
+        return segment if not received or await self._put(generation, segment) else None
 
     async def _put(self, generation: str, segment: _Segment) -> bool:
         if not segment.heads:

@@ -1,9 +1,12 @@
-"""Named places in the code where a test may let a process die, hesitate or fail.
+"""Named places in the code where a test can kill, delay or fail a process.
 
     BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=runner.after_claim:kill
     BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=agent.before_ack:sleep=2,gateway.before_answer:error
+    BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=background.clock:fault=3
 
-A process arms them once, at its start; without the first variable it refuses to start with the second.
+The actions are `kill` (SIGKILL), `sleep=SECONDS`, `error` (raises `Unavailable`) and `fault=TIMES` (raises an
+unforeseen exception so many times). A process arms its failpoints once, at its start. A process without
+`BANKSMAN_TESTING=1` refuses to start with failpoints.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, cast, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from banksman.contracts.errors import BadInput, Unavailable
 
@@ -33,51 +37,74 @@ Failpoint = Literal[
     "runner.result_stored",
 ]
 """
-agent.reply_received   the model has answered, and nothing of it is stored
-agent.before_question  the log says that the run is parked, and its question is not stored
-agent.before_ack       the log says that a run is parked or over, and its message is not acknowledged
-gateway.before_answer  a request for a run is stored, and its client does not know
-runner.workspace_made  a workspace begins with its first files, and the runner has not noted that
-runner.before_claim    a call was accepted, and its start is not stored
-runner.after_claim     its start is stored, and nothing else was done
-runner.begin           its workspace is open, and its tool is about to run
+agent.reply_received   the model has replied; nothing of the reply is stored
+agent.before_question  the log says that the run is parked; its approval request is not stored
+agent.before_ack       the log says that a run is parked or finished; its message is not acked
+gateway.before_answer  a request for a run is stored; its client has no response
+runner.workspace_made  a workspace has its first files; the runner has not recorded it
+runner.before_claim    a call is accepted; its start is not stored
+runner.after_claim     the start is stored; nothing else is done
+runner.begin           the workspace is open; the tool is about to run
 runner.running         the tool has begun to write output
-runner.end             the tool has ended, and its result is not stored
-runner.result_stored   its result is stored, and the runner goes on
+runner.end             the tool has ended; its result is not stored
+runner.result_stored   the result is stored; the runner continues
 """
 
-_Act = Callable[[Failpoint], Awaitable[None]]
+
+class InjectedFault(Exception):
+    """An exception that no code foresees, as a programming error would raise it."""
+
+
+_TASK = "background."
+
+_Act = Callable[[str], Awaitable[None]]
 _armed: dict[str, _Act] = {}
 
 
 async def reach(name: Failpoint) -> None:
-    """Do what was armed for this place; nothing in a process that was not armed.
+    """Perform the action that is armed for this place; nothing in a process without failpoints.
 
     Raises:
-        Unavailable: that is what was armed.
+        Unavailable: The action is `error`.
+        InjectedFault: The action is `fault`.
     """
-    act = _armed.get(name)
-    if act is not None:
-        await act(name)
+    await _perform(name)
+
+
+async def reach_task(task: str) -> None:
+    """Perform the action that is armed for a background task, before each round of its work.
+
+    Raises:
+        Unavailable, InjectedFault: As of `reach`.
+    """
+    # Without failpoints this costs one comparison: it runs in every process.
+    if _armed:
+        await _perform(f"{_TASK}{task}")
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Take what the environment asks for.
+    """Arm the failpoints that the environment names, and disarm all others.
 
     Raises:
-        BadInput: it cannot be read, or this is no test.
+        BadInput: A name or an action is unknown, or the process does not run under a test.
     """
-    asked = environment.get(VARIABLE)
+    named = environment.get(VARIABLE)
     _armed.clear()
-    if not asked:
+    if not named:
         return
     if environment.get(TESTING_VARIABLE) != "1":
-        raise BadInput(VARIABLE, asked, f"nothing, unless {TESTING_VARIABLE}=1 says that this is a test")
-    for entry in asked.split(","):
+        raise BadInput(VARIABLE, named, f"no value, unless {TESTING_VARIABLE}=1 marks a test")
+    for entry in named.split(","):
         name, _, action = entry.strip().partition(":")
-        if name not in get_args(Failpoint):
-            raise BadInput(VARIABLE, name, f"one of {', '.join(get_args(Failpoint))}")
-        _armed[cast(Failpoint, name)] = _act(action)
+        if name not in get_args(Failpoint) and not name.startswith(_TASK):
+            raise BadInput(VARIABLE, name, f"{_TASK}TASK, or one of {', '.join(get_args(Failpoint))}")
+        _armed[name] = _act(action)
+
+
+async def _perform(name: str) -> None:
+    act = _armed.get(name)
+    if act is not None:
+        await act(name)
 
 
 def _act(action: str) -> _Act:
@@ -87,15 +114,27 @@ def _act(action: str) -> _Act:
             return _kill
         case "error" if not value:
             return _fail
+        case "fault" if value.isdigit():
+            return _Faults(int(value))
         case "sleep" if value.replace(".", "", 1).isdigit():
             return lambda _name: asyncio.sleep(float(value))
         case _:
-            raise BadInput(VARIABLE, action, "kill, error, or sleep=SECONDS")
+            raise BadInput(VARIABLE, action, "kill, error, fault=TIMES or sleep=SECONDS")
 
 
-async def _kill(_name: Failpoint) -> None:
+async def _kill(_name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def _fail(name: Failpoint) -> None:
+async def _fail(name: str) -> None:
     raise Unavailable(f"failpoint {name}")
+
+
+@dataclass(slots=True)
+class _Faults:
+    left: int
+
+    async def __call__(self, name: str) -> None:
+        if self.left > 0:
+            self.left -= 1
+            raise InjectedFault(name)

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from banksman.runtime.background import Background
 from banksman.runtime.settings import HealthSettings
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,11 @@ class Health:
     draining: bool = False
     started: bool = False
     since: float = field(default_factory=time.monotonic)
+    background: Background = field(default_factory=Background)
+    """The background tasks of the process. One that keeps failing makes the process not ready."""
+
+    def __post_init__(self) -> None:
+        self.checks["background"] = self.background.problem
 
     @property
     def uptime_s(self) -> float:

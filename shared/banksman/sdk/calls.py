@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallReply, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.wire import parse
 from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.runner import CallDesk
+from banksman.runs.runner import RunnerCalls
 from banksman.sdk.execution import Stop, execute
 from banksman.sdk.tools import AnyTool
 
@@ -32,7 +30,7 @@ class Calls:
     """Of one process, from its lease's beginning to its end."""
 
     bus: Bus
-    desk: CallDesk
+    desk: RunnerCalls
     lease: Lease
     tools: Mapping[str, AnyTool]
     tasks: asyncio.TaskGroup
@@ -42,28 +40,34 @@ class Calls:
     """By tenant and attempt, of every call that runs."""
     _performing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    async def on_call(self, message: Message) -> bytes | None:
-        """Answer `tool.call`; asking again for an attempt is safe.
+    def on_call(self, request: CallRequest, subject: str) -> CallReply | None:
+        """Reply to `tool.call`. A repeated request for the same attempt is safe.
 
-        Every process of the server hears it. The one that it names answers, the others are silent.
+        Every process of the server receives it. The one that the request names replies; others return None.
+
+        Raises:
+            BadInput: The subject is another conversation's.
         """
-        request = parse(CallRequest, message.data).with_local_deadline(datetime.now(UTC))
-        _check_subject(message, request.tenant, request.conversation_id)
+        request = request.with_local_deadline(datetime.now(UTC))
+        _check_subject(subject, request.tenant, request.conversation_id)
         if request.runner_epoch != self.desk.runner_epoch:
             return None
-        return self._answer(request).model_dump_json().encode()
+        return self._accept(request)
 
-    async def on_cancel(self, message: Message) -> bytes | None:
-        """End a call; silent when it is not here."""
-        asked = parse(CancelCall, message.data)
-        tenant = message.subject.split(".")[3]
-        _check_subject(message, tenant, asked.attempt)
-        stop = self._stops.get(f"{tenant}.{asked.attempt}")
+    def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply | None:
+        """End a call; return None if it does not run here.
+
+        Raises:
+            BadInput: The subject is another call's.
+        """
+        tenant = subject.split(".")[3]
+        _check_subject(subject, tenant, cancel.attempt)
+        stop = self._stops.get(f"{tenant}.{cancel.attempt}")
         if stop is None:
             return None
         if not stop.done():
-            stop.set_result(asked.reason)
-        return CallReply(answer="accepted").model_dump_json().encode()
+            stop.set_result(cancel.reason)
+        return CallReply(answer="accepted")
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing more; give running calls `grace_s` seconds, then end them and store that."""
@@ -74,7 +78,7 @@ class Calls:
                 stop.set_result("cancelled")
         await self._ended(KILL_S)
 
-    def _answer(self, request: CallRequest) -> CallReply:
+    def _accept(self, request: CallRequest) -> CallReply:
         tool = self.tools.get(request.call.name)
         if tool is None:
             return CallReply(
@@ -129,7 +133,7 @@ class Calls:
                     await asyncio.wait(self._performing)
 
 
-def _check_subject(message: Message, tenant: str, last: str) -> None:
+def _check_subject(subject: str, tenant: str, last: str) -> None:
     """Refuse a body that is about something else than its subject, which is what permissions judge."""
-    if message.subject.split(".")[3:] != [tenant, last]:
-        raise BadInput("subject", message.subject, f"a subject that ends in {tenant}.{last}")
+    if subject.split(".")[3:] != [tenant, last]:
+        raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")

@@ -41,6 +41,7 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, JsonValue
 from banksman.contracts.work import ApprovalRequest
+from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.events import EventFrame
 from banksman.sdk.feed import follow
 
@@ -342,19 +343,19 @@ class Client:
 
     async def _request(self, subject: str, body: bytes, request_id: str, reply: type[M]) -> M:
         headers = {REQUEST_ID: request_id, SCHEMA_VERSION: str(WIRE_VERSION)}
-        reason = "no connection"
-        try:
-            async with asyncio.timeout(BUDGET_S):
-                while True:
-                    await self._bus.wait_connected()
-                    try:
-                        data = await self._bus.request(subject, body, ANSWER_S, headers)
-                        return reply.model_validate_json(answer(data))
-                    except Unavailable as error:
-                        reason = str(error)
-                    await asyncio.sleep(PAUSE_S)
-        except TimeoutError as error:
-            raise Unavailable(f"{subject}: no gateway answered within {BUDGET_S:g} s: {reason}") from error
+
+        async def attempt() -> M:
+            await self._bus.wait_connected()
+            data = await self._bus.request(subject, body, ANSWER_S, headers)
+            return reply.model_validate_json(answer(data))
+
+        return await retry(
+            attempt,
+            again=self._bus.may_recover,
+            backoff=Backoff(PAUSE_S, PAUSE_S),
+            budget_s=BUDGET_S,
+            failure=f"{subject}: no gateway responded",
+        )
 
 
 async def _items(queue: asyncio.Queue[T]) -> AsyncIterator[T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from pydantic import BaseModel
@@ -10,8 +9,8 @@ from pydantic import BaseModel
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import RemoteError, answer
 from banksman.contracts import subjects
-from banksman.contracts.errors import Unavailable
 from banksman.contracts.registry import ListedTool, RegisterTool, ToolList, ToolRegistration, WithdrawTool
+from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.tools import AnyTool
 
 ANSWER_S = 5.0
@@ -56,17 +55,18 @@ class Registry:
     async def _ask(self, action: str, body: BaseModel | None) -> bytes:
         subject = subjects.registry("tool", action)
         data = body.model_dump_json().encode() if body is not None else b""
-        reason: Exception | None = None
-        try:
-            async with asyncio.timeout(BUDGET_S):
-                while True:
-                    await self._bus.wait_connected()
-                    try:
-                        return answer(await self._bus.request(subject, data, ANSWER_S))
-                    except (Unavailable, RemoteError) as error:
-                        if isinstance(error, RemoteError) and not error.retryable:
-                            raise
-                        reason = error
-                    await asyncio.sleep(PAUSE_S)
-        except TimeoutError as error:
-            raise Unavailable(f"{subject}: no answer within {BUDGET_S:g} s: {reason}") from error
+
+        async def attempt() -> bytes:
+            await self._bus.wait_connected()
+            return answer(await self._bus.request(subject, data, ANSWER_S))
+
+        def again(error: Exception) -> bool:
+            return error.retryable if isinstance(error, RemoteError) else self._bus.may_recover(error)
+
+        return await retry(
+            attempt,
+            again=again,
+            backoff=Backoff(PAUSE_S, PAUSE_S),
+            budget_s=BUDGET_S,
+            failure=f"{subject}: no response",
+        )

@@ -21,18 +21,16 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.bus.leases import instance_key
 from banksman.bus.slots import CallSlots
-from banksman.contracts import subjects
-from banksman.contracts.calls import DRAINING, CallReply, CallRequest, CancelCall, RunnerLease
+from banksman.contracts.calls import DRAINING, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
-from banksman.contracts.subjects import ANY
 from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.records import CallRecords
-from banksman.runs.runner import CallDesk
+from banksman.runs.runner import LeasedSlots, RunnerCalls
 from banksman.sdk.calls import Calls
 from banksman.sdk.local import nats_settings
 from banksman.sdk.registry import Registry
+from banksman.sdk.router import tool_router
 from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
 
 logger = logging.getLogger(__name__)
@@ -190,7 +188,10 @@ class ToolServer:
                 load=lambda: len(calls.desk.active),
             )
             calls = self._calls(bus, epoch, lease, tasks)
-            async with self._control_plane(bus, calls), _held(lease, tasks):
+            control = ControlPlane(bus, tool_router(self.name, calls), title=f"Tool server {self.name}")
+            async with control, _held(lease, tasks):
+                # Not a supervised background task: a refused registration, or any other failure here, must
+                # end the server and reach the caller of `run`.
                 renewing = tasks.create_task(self._keep_registered(), name="registration")
                 await self._stop.wait()
                 renewing.cancel()
@@ -199,10 +200,10 @@ class ToolServer:
 
     def _calls(self, bus: Bus, epoch: int, lease: Lease, tasks: asyncio.TaskGroup) -> Calls:
         slots = CallSlots(bus, may_read=False)
-        desk = CallDesk(
+        desk = RunnerCalls(
             runner=self.name,
             runner_epoch=epoch,
-            slots=CallRecords(slots, runner_epoch=epoch, holds=lambda: lease.holds),
+            slots=LeasedSlots(slots, runner_epoch=epoch, holds=lambda: lease.holds),
             capacity=self._capacity,
             now=lambda: datetime.now(UTC),
             may_start=lambda: lease.holds and not calls.draining,
@@ -210,13 +211,6 @@ class ToolServer:
         )
         calls = Calls(bus, desk, lease, self.tools, tasks)
         return calls
-
-    def _control_plane(self, bus: Bus, calls: Calls) -> ControlPlane:
-        control = ControlPlane(bus, title=f"Tool server {self.name}")
-        call, cancel = subjects.tool_call(self.name, ANY, ANY), subjects.tool_cancel(self.name, ANY, ANY)
-        control.serve(call, calls.on_call, request=CallRequest, reply=CallReply, title="tool.call")
-        control.serve(cancel, calls.on_cancel, request=CancelCall, reply=CallReply, title="tool.cancel")
-        return control
 
     async def _keep_registered(self) -> None:
         """Register again: at once, now that a lease keeps the registry from withdrawing, and regularly."""
@@ -232,6 +226,8 @@ class ToolServer:
 @asynccontextmanager
 async def _held(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None]:
     await lease.take()
+    # Not a supervised background task: a process without its lease must end its calls, so a failure here ends
+    # the session.
     keeper = tasks.create_task(lease.keep(), name="lease")
     try:
         yield

@@ -41,7 +41,7 @@ DURABLE = {
     "dead",
 }
 """Functions of `contracts.subjects` whose messages wait in a stream until somebody has handled them."""
-LISTENS = {"subscribe", "serve"}
+LISTENS = {"subscribe", "subscriber"}
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
@@ -79,18 +79,35 @@ def test_every_subscriber_of_a_stream_acknowledges_by_hand() -> None:
     assert without == []
 
 
-def test_subscribers_are_made_in_one_place() -> None:
-    """A20: whatever FastStream is asked for passes the rules of the control plane."""
-    made = {path for path in SOURCES for name, _ in calls(path) if name == "subscriber"}
+def test_every_subscriber_is_served_by_the_control_plane() -> None:
+    """A20: subscribers are declared on routers, and the only broker that serves routers adds our rules."""
+    declared = {path for path in SOURCES for name, _ in calls(path) if name == "subscriber"}
+    routers = {path for path in SOURCES for name, _ in calls(path) if name == "NatsRouter"}
     brokers = {path for path in SOURCES if "NatsBroker" in path.read_text(encoding="utf-8")}
 
-    assert made == brokers == {ROOT / "shared/banksman/bus/control.py"}
+    assert declared == routers
+    assert {path.name for path in declared} == {"router.py"}
+    assert brokers == {ROOT / "shared/banksman/bus/control.py"}
+
+
+def test_every_subscriber_of_a_stream_binds_to_an_existing_consumer() -> None:
+    """A20: streams and consumers are created in one place, by provisioning."""
+    streams = [(path, call) for path in SOURCES for name, call in calls(path) if name == "JStream"]
+    declares = [where(path, call) for path, call in streams if not _binds_only(call)]
+
+    assert len(streams) >= 3
+    assert declares == []
 
 
 def test_nobody_hears_a_durable_subject_by_a_core_subscription() -> None:
     """A20: a slow or absent subscriber loses what a consumer of the stream would keep for it."""
     services = [path for path in SOURCES if not CLIENTS & set(path.parts)]
-    listening = [(path, call) for path in services for name, call in calls(path) if name in LISTENS]
+    listening = [
+        (path, call)
+        for path in services
+        for name, call in calls(path)
+        if name in LISTENS and not _of_stream(call)
+    ]
     wrong = [where(path, call) for path, call in listening if names_in(call) & DURABLE]
 
     assert len(listening) >= 10
@@ -112,6 +129,13 @@ def test_no_subscriber_of_a_stream_has_workers_of_its_own(option: str) -> None:
 
 def _of_stream(call: ast.Call) -> bool:
     return any(one.arg in ("stream", "durable", "pull_sub") for one in call.keywords)
+
+
+def _binds_only(call: ast.Call) -> bool:
+    return any(
+        one.arg == "declare" and isinstance(one.value, ast.Constant) and one.value.value is False
+        for one in call.keywords
+    )
 
 
 def _policy(call: ast.Call) -> str | None:

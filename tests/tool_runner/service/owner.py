@@ -12,12 +12,13 @@ from typing import Any
 from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.processes import WAIT_S, RunnerProcess, until
 
+from banksman.agent.router import report_router
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket, Entry
-from banksman.bus.names import AGENTS, RUNNERS
-from banksman.bus.slots import CallSlots, StoredFact, watch_results
+from banksman.bus.names import RUNNERS
+from banksman.bus.slots import CallSlots, StoredSlot, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     CallFinished,
@@ -30,7 +31,6 @@ from banksman.contracts.calls import (
     RunnerLease,
 )
 from banksman.contracts.ids import attempt_id, new_id
-from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.deployment.users import AGENT, GATEWAY
 
@@ -51,7 +51,7 @@ class Owner:
             asyncio.get_running_loop().create_future
         )
 
-    async def on_fact(self, fact: StoredFact) -> None:
+    async def on_fact(self, fact: StoredSlot) -> None:
         self._stored[fact.attempt, fact.kind].set_result(fact.decode())
 
     def request(
@@ -138,7 +138,4 @@ async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[O
 
 def hearing_reports(bus: Bus) -> ControlPlane:
     """What agents answer to runners that tell of their workspaces."""
-    control = ControlPlane(bus, title="reports")
-    subject = subjects.workspace_report(ANY, ANY, ANY)
-    control.serve(subject, WorkspaceReports(bus).on_report, queue=AGENTS)
-    return control
+    return ControlPlane(bus, report_router(WorkspaceReports(bus)), title="reports")

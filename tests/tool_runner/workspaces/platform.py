@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from faststream.nats import NatsRouter
 from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
+from banksman.bus.control import CONCURRENCY, ControlPlane, Received
 from banksman.bus.kv import Bucket
-from banksman.bus.messages import Message
 from banksman.bus.names import AGENTS, OWNERS, WORKSPACES
 from banksman.bus.objects import ObjectInfo, Objects
-from banksman.bus.slots import CallSlots, StoredFact, watch_results
+from banksman.bus.slots import CallSlots, StoredSlot, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     CallFinished,
@@ -37,11 +37,11 @@ from banksman.contracts.calls import (
 from banksman.contracts.ids import attempt_id, new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport
+from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport, WorkspaceReportReply
 from banksman.deployment.users import AGENT, OPERATOR_FILES, TOOL_RUNNER
+from banksman.runs.call_attempt import REPEAT_S
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
-from banksman.runs.settle import ASK_AGAIN_S
 
 WAIT_S = 20.0
 """For what takes a moment, on a machine that has more to do."""
@@ -75,7 +75,7 @@ class Platform:
     def slots(self) -> CallSlots:
         return CallSlots(self.bus)
 
-    async def on_fact(self, fact: StoredFact) -> None:
+    async def on_fact(self, fact: StoredSlot) -> None:
         stored = fact.decode()
         if isinstance(stored, CallFinished):
             self._finished[stored.attempt].set_result(stored.result)
@@ -156,7 +156,7 @@ class Platform:
         async with asyncio.timeout(WAIT_S):
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(ASK_AGAIN_S):
+                    async with asyncio.timeout(REPEAT_S):
                         return placement, await asyncio.shield(self._finished[request.attempt])
                 placement, request = await self._asked_again(placement, request)
 
@@ -219,15 +219,13 @@ async def platform(
 
 def hearing(bus: Bus, *, copies: bool) -> ControlPlane:
     """What agents answer to runners that tell of their workspaces; to those with a copy only if wanted."""
-    reports = WorkspaceReports(bus)
+    reports, router = WorkspaceReports(bus), NatsRouter()
 
-    async def on_report(message: Message) -> bytes | None:
-        report = WorkspaceReport.model_validate_json(message.data)
-        return await reports.on_report(message) if copies or report.snapshot is None else None
+    @router.subscriber(subjects.workspace_report(ANY, ANY, ANY), queue=AGENTS, max_workers=CONCURRENCY)
+    async def on_report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply | None:
+        return await reports.on_report(report, message.subject) if copies or report.snapshot is None else None
 
-    control = ControlPlane(bus, title="reports")
-    control.serve(subjects.workspace_report(ANY, ANY, ANY), on_report, queue=AGENTS)
-    return control
+    return ControlPlane(bus, router, title="reports")
 
 
 def home(runners: tuple[RunnerProcess, ...], runner_id: str) -> RunnerProcess:

@@ -9,28 +9,23 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from pydantic import BaseModel
-
 from banksman.agent.catalog import DEFAULT_AWAY_S, WORKSPACE_NAMES
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
-from banksman.bus.messages import Message
 from banksman.bus.names import TOOLS
 from banksman.bus.watch import BucketView
 from banksman.contracts.errors import BadInput, BanksmanError, Conflict, NotFound, Overloaded
 from banksman.contracts.registry import (
     ListedTool,
-    RegisterTool,
     ToolList,
     ToolRegistration,
-    WithdrawTool,
     visible_to,
 )
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import parse
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import check_schema
+from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +39,7 @@ MAX_SCHEMA_BYTES = 64 * 1024
 
 
 class ToolRegistry:
-    """Answers `tool.register`, `tool.withdraw` and `tool.list`.
+    """Registers, withdraws and lists tools.
 
     As a context manager it also withdraws the tools whose server has gone. Every write is a compare-and-set,
     so any number of agents may serve it.
@@ -73,32 +68,14 @@ class ToolRegistry:
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
         self._registered = registered
         self._placements = placements
-        self._sweeping: asyncio.Task[None] | None = None
+        self._background = bus.background
+        self._sweeping: BackgroundTask | None = None
 
-    async def on_register(self, message: Message) -> bytes:
-        """Answer with the registration as it is stored. Registering the same again changes nothing.
-
-        Raises:
-            BadInput, Conflict, Overloaded: become the answer; what was registered before stays.
-        """
-        asked = parse(RegisterTool, message.data)
-        return _encoded(await self.register(_tenant_of(message), asked.definition))
-
-    async def on_withdraw(self, message: Message) -> bytes:
-        """Answer with what was registered.
-
-        Raises:
-            BadInput, NotFound: become the answer.
-        """
-        asked = parse(WithdrawTool, message.data)
-        return _encoded(await self.withdraw(_tenant_of(message), asked.name, asked.server))
-
-    async def on_list(self, message: Message) -> bytes:
-        """Answer with the tools that the asker's models may call."""
-        tenant = _tenant_of(message)
+    def list(self, tenant: str | None) -> ToolList:
+        """Return the tools that a tenant's models may call; for None, the tools of every tenant's models."""
         entries = (entry.value for entry in self._registered.entries())
         found = visible_to(tenant, entries) if tenant else tuple(one for one in entries if one.tenant is None)
-        return _encoded(ToolList(tools=tuple(self._listed(one) for one in found)))
+        return ToolList(tools=tuple(self._listed(one) for one in found))
 
     async def register(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
         """Offer a tool to a tenant's models, or everybody's. Its own server may change it.
@@ -141,22 +118,19 @@ class ToolRegistry:
                 return entry.value
 
     async def __aenter__(self) -> Self:
-        self._sweeping = asyncio.create_task(self._sweep(), name="tool registry")
+        self._sweeping = self._background.repeat("tool-registry", self._sweep, wait=_wait_to_sweep)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
+            await self._sweeping.stop()
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_EVERY_S)
-            for entry in self._registered.entries():
-                if self._abandoned(entry) and self._gone(entry):
-                    await self._remove(entry)
+        for entry in self._registered.entries():
+            if self._abandoned(entry) and self._gone(entry):
+                await self._remove(entry)
 
     async def _remove(self, entry: Entry[ToolRegistration]) -> None:
         try:
@@ -201,6 +175,10 @@ class ToolRegistry:
         return ListedTool(tenant=one.tenant, definition=one.definition, instances=len(instances))
 
 
+async def _wait_to_sweep() -> None:
+    await asyncio.sleep(SWEEP_EVERY_S)
+
+
 def _check_definition(definition: ToolDefinition) -> None:
     if definition.server is None:
         raise BadInput("definition.server", None, "the id of the tool server that answers the calls")
@@ -221,15 +199,5 @@ def _taken(first: ToolRegistration) -> Conflict:
     return Conflict(f"tool {definition.name!r} is already registered by server {definition.server!r}")
 
 
-def _tenant_of(message: Message) -> str | None:
-    """Whose account the broker says it came from; None for a service of the platform."""
-    tokens = message.subject.split(".")
-    return tokens[2] if len(tokens) == 3 else None
-
-
 def _key(tenant: str | None, name: str) -> str:
     return name if tenant is None else f"{tenant}.{name}"
-
-
-def _encoded(value: BaseModel) -> bytes:
-    return value.model_dump_json().encode()

@@ -1,47 +1,44 @@
-"""What runners tell of their workspaces, written where calls are placed."""
+"""Reports of runners about their workspaces, recorded where calls are placed."""
 
 from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
-from banksman.bus.messages import Message
 from banksman.bus.names import ASSISTANTS, CONVERSATIONS, OWNERS
 from banksman.contracts.assistants import Assistant, ConversationRecord
 from banksman.contracts.ids import check_token
-from banksman.contracts.wire import parse
-from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport
+from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport, WorkspaceReportReply
 from banksman.runs.workspaces import reported
 
 
 class WorkspaceReports:
-    """Answers `workspace.report`; any agent may, each report is one compare-and-set."""
+    """Records the reports of runners. Any agent may serve them: each report is one compare-and-set."""
 
     def __init__(self, bus: Bus) -> None:
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._conversations = Bucket(bus, CONVERSATIONS, ConversationRecord)
         self._assistants = Bucket(bus, ASSISTANTS, Assistant)
 
-    async def on_report(self, message: Message) -> bytes:
-        """Take in a report. Safe to repeat: it says what is so, not what to do.
+    async def on_report(self, report: WorkspaceReport, subject: str) -> WorkspaceReportReply:
+        """Record a report. Safe to repeat: a report states what is, not what changed.
 
         Raises:
-            BadInput: it cannot be read.
-            Unavailable: it could not be stored; ask again.
+            BadInput: A token of the subject is no id.
+            Unavailable: The record could not be stored.
         """
-        report = parse(WorkspaceReport, message.data)
-        *_, runner, tenant, conversation_id = message.subject.split(".")
+        *_, runner, tenant, conversation_id = subject.split(".")
         key = f"{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}"
         assistant = await self._assistant_of(tenant, key) if report.starts else None
         while True:
             entry = await self._owners.get(key)
             record, verdict = reported(entry and entry.value, runner, report, assistant)
             if entry is None or record is None:
-                return verdict.model_dump_json().encode()
+                return verdict
             if await self._owners.update(key, record, entry.revision) is not None:
-                return verdict.model_dump_json().encode()
+                return verdict
 
     async def _assistant_of(self, tenant: str, key: str) -> Assistant | None:
-        """The assistant of a conversation as it is now; None when either is gone."""
+        """Return the current assistant of a conversation; None when either is missing."""
         conversation = await self._conversations.get(key)
         if conversation is None:
             return None

@@ -184,7 +184,14 @@ def application(
     asyncapi: Callable[[], Mapping[str, Any]],
 ) -> ASGIApp:
     """Return the gateway's ASGI application: every interface but the NATS API."""
-    app = FastAPI(title="Banksman", version=VERSION, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Banksman",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
     app.state.gateway, app.state.upstreams = gateway, upstreams
     errors.install(app)
     app.router.routes.extend(health.routes())

@@ -1,4 +1,4 @@
-"""The calls that come over NATS: answered at once, performed in tasks."""
+"""Calls received over NATS: each gets a reply immediately and then runs in a task of its own."""
 
 from __future__ import annotations
 
@@ -7,136 +7,171 @@ import contextlib
 import logging
 from dataclasses import dataclass, field
 
-from banksman.bus.messages import Message
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.tools import ToolResult, failed
-from banksman.contracts.wire import parse
-from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.runner import CallDesk
-from banksman.tool_runner.execution import Execution
+from banksman.runs.lease import LeaseLost
+from banksman.runs.runner import RunnerCalls
+from banksman.tool_runner.admission import Admission
+from banksman.tool_runner.execution import CallExecutor
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.workspaces.registry import SnapshotLost, Holding, WorkspaceRegistry
-from banksman.tool_runner.workspaces.turns import Turns
+from banksman.tool_runner.workspaces.registry import HeldWorkspace, SnapshotLost
+from banksman.tool_runner.workspaces.turns import Turns, takes_workspace
 
 logger = logging.getLogger(__name__)
 
 KILL_S = 5.0
-"""Seconds for killed calls to store their results."""
+"""Seconds that killed calls get to store their results."""
 FENCE_S = 3.0
-"""Likewise without a lease, of those that the whole process may still take."""
+"""Seconds that killed calls get after the lease is lost; the process must end soon after."""
 
 
 @dataclass
 class Worker:
-    """Takes calls for one runner process."""
+    """Accepts, runs and cancels the calls of one runner process."""
 
-    desk: CallDesk
-    lease: Lease
+    calls: RunnerCalls
+    admission: Admission
     turns: Turns
-    holdings: WorkspaceRegistry
-    execution: Execution | None
-    """None when the sandbox does not hold: every call is refused with `problem`."""
-    problem: str | None
+    executor: CallExecutor | None
+    """None if the sandbox failed its self-test: every call is refused."""
     tasks: asyncio.TaskGroup
-    """Ends with the process, and every call with it."""
-    draining: bool = False
-    _stops: dict[str, Stop] = field(default_factory=dict[str, Stop])
-    """By attempt, of every call that waits or runs."""
-    _performing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    """The task group of the process: calls end with the process."""
+    _active: dict[str, ActiveCall] = field(default_factory=dict[str, "ActiveCall"])
+    """Calls that wait or run, by tenant and attempt."""
+    _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    async def on_call(self, message: Message) -> bytes:
-        """Answer `tool.call`; asking again for an attempt is safe."""
-        request = parse(CallRequest, message.data).with_local_deadline(self.desk.now())
-        _check_subject(message, request.tenant, request.conversation_id)
-        return self._answer(request).model_dump_json().encode()
+    def on_call(self, request: CallRequest, subject: str) -> CallReply:
+        """Reply to `tool.call`. A repeated request for the same attempt is safe.
 
-    async def on_cancel(self, message: Message) -> bytes:
-        """Answer `tool.cancel`: `accepted` when the call is ended now, `done` when it is not here."""
-        asked = parse(CancelCall, message.data)
-        tenant = message.subject.split(".")[3]
-        _check_subject(message, tenant, asked.attempt)
-        stop = self._stops.get(f"{tenant}.{asked.attempt}")
-        if stop is not None:
-            stop.request(asked.reason)
-        return CallReply(answer="done" if stop is None else "accepted").model_dump_json().encode()
+        Raises:
+            BadInput: The subject is another conversation's.
+        """
+        request = request.with_local_deadline(self.calls.now())
+        _check_subject(subject, request.tenant, request.conversation_id)
+        return self._accept(request)
+
+    def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply:
+        """Reply to `tool.cancel`: `accepted` if the call is ended now, `done` if there is no such call.
+
+        Raises:
+            BadInput: The subject is another call's.
+        """
+        tenant = subject.split(".")[3]
+        _check_subject(subject, tenant, cancel.attempt)
+        call = self._active.get(f"{tenant}.{cancel.attempt}")
+        if call is not None:
+            call.stop.request(cancel.reason)
+        return CallReply(answer="done" if call is None else "accepted")
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing more; give running calls `grace_s` seconds, then kill them and store that."""
-        self.draining = True
-        await self._ended(grace_s)
+        """Start no further call; after `grace_s` seconds, kill the running calls and store their results."""
+        self.admission.draining = True
+        await self._wait_for_calls(grace_s)
         self._kill()
-        await self._ended(KILL_S)
+        await self._wait_for_calls(KILL_S)
 
     async def fence(self) -> None:
-        """Start nothing more and kill all calls: others may have declared what they came to.
+        """Start no further call and kill all calls: owners may already have declared their outcomes.
 
-        What they come to is stored as their result, or as a note where another one is stored already.
+        Each outcome is stored as the result of its call, or as a note if another result is already stored.
         """
-        self.draining = True
+        self.admission.draining = True
         self._kill()
-        await self._ended(FENCE_S)
+        await self._wait_for_calls(FENCE_S)
 
-    def _answer(self, request: CallRequest) -> CallReply:
-        if self.execution is None:
-            return CallReply(answer="refused", reason=f"The sandbox does not hold. {self.problem}")
-        answer, admitted = self.desk.admit(request)
+    def _accept(self, request: CallRequest) -> CallReply:
+        if self.executor is None:
+            reason = f"The sandbox failed its self-test. {self.admission.problem}"
+            return CallReply(answer="refused", reason=reason)
+        reply, admitted = self.calls.admit(request)
         if admitted:
-            holding = self.holdings.enter(request.tenant, request.workspace_id)
-            perform = self._perform(request, self.execution, holding)
-            task = self.tasks.create_task(perform, name=request.attempt)
-            self._performing.add(task)
-            task.add_done_callback(self._performing.discard)
-        return answer
+            workspace = self.admission.registry.enter(request.tenant, request.workspace_id)
+            call = ActiveCall(request, workspace, self, self.executor)
+            self._active[call.key] = call
+            task = self.tasks.create_task(call.run(), name=request.attempt)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return reply
 
-    async def _perform(self, request: CallRequest, execution: Execution, holding: Holding) -> None:
-        key = f"{request.tenant}.{request.attempt}"
-        stop = self._stops[key] = Stop()
-        lost: str | None = None
+    def forget(self, call: ActiveCall) -> None:
+        """Remove a call that has ended."""
+        self.admission.registry.leave(call.workspace)
+        self._active.pop(call.key, None)
 
-        async def execute(request: CallRequest) -> ToolResult:
-            # The process may have been frozen while the start was stored.
-            if not self.lease.holds:
-                raise LeaseLost("the lease ended before the call could begin")
-            if lost is not None:
-                return failed(request.call.id, "unavailable", f"Not executed. {lost}")
-            return await execution.run(request, stop, turn)
+    def _kill(self) -> None:
+        for call in self._active.values():
+            call.stop.request("cancelled")
 
+    async def _wait_for_calls(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._running:
+                    await asyncio.wait(self._running)
+
+
+class ActiveCall:
+    """One admitted call, from the wait for its turn to its stored result."""
+
+    def __init__(
+        self, request: CallRequest, workspace: HeldWorkspace, worker: Worker, executor: CallExecutor
+    ) -> None:
+        self.key = f"{request.tenant}.{request.attempt}"
+        self.workspace = workspace
+        self.stop = Stop()
+        """Ends the call, also while it waits."""
+        self._request = request
+        self._worker = worker
+        self._executor = executor
+        self._turn = contextlib.AsyncExitStack()
+        self._unusable: str | None = None
+        """Why the call's workspace has no usable files; None if it has."""
+
+    async def run(self) -> None:
+        """Wait for the turn, run the call and store its result. Errors are logged: no caller awaits them."""
+        request = self._request
         try:
             name = request.call.name
-            async with self.turns.turn(name, request.tenant, request.workspace_id) as turn:
-                try:
-                    changes = not self.desk.may_repeat(request)
-                    await self.holdings.ready(holding, request.place, changes=changes)
-                except SnapshotLost as error:
-                    lost = str(error)
-                except OSError as error:
-                    lost = f"The workspace cannot be used: {error.strerror}"
-                except BaseException:
-                    self.desk.release(request)
-                    raise
-                await self.desk.perform(request, execute)
+            async with self._worker.turns.turn(name, request.tenant, request.workspace_id) as self._turn:
+                await self._prepare_workspace()
+                await self._worker.calls.perform(request, self._execute)
         except BanksmanError as error:
             logger.error("%s: ended without a stored result: %s", request.attempt, error)
         except Exception:
             logger.exception("%s: ended without a stored result", request.attempt)
         finally:
-            self.holdings.leave(holding)
-            self._stops.pop(key, None)
+            self._worker.forget(self)
 
-    def _kill(self) -> None:
-        for stop in self._stops.values():
-            stop.request("cancelled")
+    async def _prepare_workspace(self) -> None:
+        """Bring the files of the workspace here. If that fails, the result of the call states the reason."""
+        request, admission = self._request, self._worker.admission
+        try:
+            await admission.registry.prepare(
+                self.workspace,
+                request.place,
+                changes=not admission.may_repeat(request),
+                has_turn=takes_workspace(request.call.name),
+            )
+        except SnapshotLost as error:
+            self._unusable = str(error)
+        except OSError as error:
+            self._unusable = f"The workspace cannot be used: {error.strerror}"
+        except BaseException:
+            # The call has not started, so the owner may send it again, here or elsewhere.
+            self._worker.calls.release(request)
+            raise
 
-    async def _ended(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._performing:
-                    await asyncio.wait(self._performing)
+    async def _execute(self, request: CallRequest) -> ToolResult:
+        # The process may have been frozen while the start was stored, and the lease may have expired.
+        if not self._worker.admission.holds_lease():
+            raise LeaseLost("the lease ended before the call could start")
+        if self._unusable is not None:
+            return failed(request.call.id, "unavailable", f"Not executed. {self._unusable}")
+        return await self._executor.run(request, self.stop, self._turn)
 
 
-def _check_subject(message: Message, tenant: str, last: str) -> None:
-    """Refuse a body that is about something else than its subject, which is what permissions judge."""
-    named = message.subject.split(".")[3:]
+def _check_subject(subject: str, tenant: str, last: str) -> None:
+    """Refuse a body that disagrees with its subject: permissions apply to the subject only."""
+    named = subject.split(".")[3:]
     if named != [tenant, last]:
-        raise BadInput("subject", message.subject, f"a subject that ends in {tenant}.{last}")
+        raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")

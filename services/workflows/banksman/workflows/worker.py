@@ -1,40 +1,34 @@
-"""What the service does about each message it is given. Every handler is safe to run twice."""
+"""The handler of workflow starts. It is safe to run twice."""
 
 from __future__ import annotations
 
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import TypeAdapter
 
 from banksman.bus.decoding import check_subject, decoded
-from banksman.bus.messages import Message
 from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.events import WorkflowLinked
 from banksman.contracts.registry import (
-    CheckWorkflow,
     StartWorkflow,
-    WorkflowCategories,
-    WorkflowChecked,
     WorkflowDefinition,
-    WorkflowList,
-    WorkflowName,
 )
-from banksman.contracts.wire import parse
 from banksman.contracts.work import StartRun
+from banksman.runs.claim import accept
 from banksman.runs.handlers import wake_queue
-from banksman.runs.owner import Ownership, accept, append
+from banksman.runs.loop import drive
+from banksman.runs.notifications import OwnerNotifications
+from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS
-from banksman.runs.stores import Watch
-from banksman.workflows.forms import filled
-from banksman.workflows.loop import drive
-from banksman.workflows.performance import Performance
-from banksman.workflows.registry import Registry, by_category
+from banksman.workflows.execution import WorkflowExecution
+from banksman.workflows.registry import Registry
 from banksman.workflows.tools import Tools
 from banksman.workflows.workflow import Workflow, WorkflowFailed
 
@@ -42,32 +36,32 @@ logger = logging.getLogger(__name__)
 
 START: TypeAdapter[StartWorkflow] = TypeAdapter(StartWorkflow)
 MAX_CALL_ROUNDS = 1000
-"""Rounds of calls after which a run ends with status `max_iterations`."""
+"""Iterations after which a run ends with status `max_iterations`."""
 MAX_SHOWN_CHARS = 4_000
-"""Of the parameters in the message that opens a run's log."""
-LOOK_AGAIN_S = 1.0
-"""Seconds until a start looks again whether another run of its log has ended."""
+"""Characters of the parameters that the first message of a run shows."""
+RETRY_S = 1.0
+"""Seconds until a start that waits for another run of its log is delivered again."""
 FIRST_WORK_SEQ = 1 << 48
-"""Work sequences count on from here: stream RUNS numbers its messages too, and a start from there must never
-pass for the redelivery of ours."""
+"""Added to stream sequences of WORKFLOWS. RUNS numbers its messages too, and one of those must never be taken
+for the redelivery of a workflow's start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The handlers of one process."""
+    """Drives the workflow runs of one process."""
 
     ports: Ports
-    watch: Watch
+    notifications: OwnerNotifications
     tools: Tools
     workflows: dict[str, Workflow]
     registry: Registry
 
     async def on_start(self, message: WorkMessage) -> Outcome:
-        """Run a workflow to its end. Idempotent by run id: the log says what was done.
+        """Drive a workflow run to its end. Idempotent by run id: the log holds what was done.
 
         Raises:
-            Poison: the message cannot be read, came on another's subject, or its run was given up.
-            Fenced: another process took the run over.
+            Poison: The message cannot be decoded, came on another subject, or its run ended as a crash loop.
+            Fenced: Another process took the run over.
         """
         start = _decode(message)
         workflow = self.workflows.get(start.workflow)
@@ -75,55 +69,30 @@ class Worker:
             raise Poison(message.subject, f"workflow {start.workflow!r} is not served here")
         state = await self.ports.log.read(start.tenant, start.conversation_id)
         if not state.knows(start.run_id) and (state.run is not None or state.queue):
-            return Later(LOOK_AGAIN_S)
-        there = await self._link(start)
+            return Later(RETRY_S)
+        if not await self._link(start):
+            workflow = Workflow(workflow.definition, _without_conversation)
         work_seq = FIRST_WORK_SEQ + message.stream_seq
         owned = await accept(self.ports, as_run(start, workflow.definition), work_seq, start_next=False)
         claims = state.claims_in_row if owned is None else owned.state.claims_in_row
         if owned is not None:
             owned.workspace = start.in_conversation
-            if not await self._performed(
-                owned, workflow if there else _without_conversation(workflow), start
-            ):
+            if not await self._drive(owned, workflow, start):
                 return Leave()
         await wake_queue(self.ports, state)
         if claims >= CRASH_LOOP_CLAIMS:
             raise Poison(message.subject, f"crash_loop: run {start.run_id} was given up")
         return Done()
 
-    async def on_list(self, _message: Message) -> bytes:
-        """Answer with every workflow."""
-        return _encoded(WorkflowList(workflows=await self.registry.all()))
-
-    async def on_categories(self, _message: Message) -> bytes:
-        """Answer with every workflow in its category."""
-        return _encoded(WorkflowCategories(categories=by_category(await self.registry.all())))
-
-    async def on_get(self, message: Message) -> bytes:
-        """Answer with one workflow.
-
-        Raises:
-            BadInput, NotFound: become the answer.
-        """
-        return _encoded(await self.registry.get(parse(WorkflowName, message.data).name))
-
-    async def on_check(self, message: Message) -> bytes:
-        """Answer with the parameters that a start would run with.
-
-        Raises:
-            BadInput, NotFound: become the answer.
-        """
-        asked = parse(CheckWorkflow, message.data)
-        definition = await self.registry.get(asked.workflow)
-        parameters = filled(definition.parameters_schema, asked.parameters)
-        return _encoded(WorkflowChecked(workflow=definition, parameters=parameters))
-
-    async def _performed(self, owned: Ownership, workflow: Workflow, start: StartWorkflow) -> bool:
-        """Drive a run; False when that failed: then its message must come again."""
-        performance = Performance(owned, lambda name: self.tools.find(start.tenant, name))
+    async def _drive(self, owned: Ownership, workflow: Workflow, start: StartWorkflow) -> bool:
+        """Drive a claimed run; return False if an unforeseen error left it open."""
+        execution = WorkflowExecution(owned, partial(self.tools.find, start.tenant))
         try:
-            async with self.watch.driving(owned.state), performance.of(workflow, start.parameters):
-                await drive(owned, performance)
+            async with (
+                self.notifications.following(owned.state),
+                execution.running(workflow, start.parameters),
+            ):
+                await drive(owned, execution)
         except (Fenced, Refused):
             raise
         except Exception:
@@ -132,7 +101,7 @@ class Worker:
         return True
 
     async def _link(self, start: StartWorkflow) -> bool:
-        """Leave a link in the conversation it was started in, once; False when that one was deleted."""
+        """Record a link in the conversation that started it, once; return False if that was deleted."""
         if start.in_conversation is None:
             return True
         link = WorkflowLinked(
@@ -148,7 +117,7 @@ class Worker:
 
 
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
-    """A workflow's start as that of a run, for the protocol of runs."""
+    """Return the start of a workflow as the start of a run."""
     shown = json.dumps(start.parameters, ensure_ascii=False)[:MAX_SHOWN_CHARS]
     return StartRun(
         tenant=start.tenant,
@@ -166,18 +135,12 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
     )
 
 
-def _without_conversation(workflow: Workflow) -> Workflow:
-    async def refuse(_context: object, **_parameters: object) -> str:
-        raise WorkflowFailed("The conversation it was started in was deleted.")
-
-    return Workflow(workflow.definition, refuse)
+async def _without_conversation(_context: object, **_parameters: object) -> str:
+    """The function of every workflow whose conversation was deleted before it started."""
+    raise WorkflowFailed("The conversation it was started in was deleted.")
 
 
 def _decode(message: WorkMessage) -> StartWorkflow:
     start = decoded(START, message)
     check_subject(message, subjects.workflow_run(start.workflow, start.tenant, start.conversation_id))
     return start
-
-
-def _encoded(model: WorkflowList | WorkflowCategories | WorkflowDefinition | WorkflowChecked) -> bytes:
-    return model.model_dump_json().encode()

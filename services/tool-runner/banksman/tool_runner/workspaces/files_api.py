@@ -1,4 +1,4 @@
-"""What people do with the files of a workspace, through the same guard as the tools."""
+"""File requests of clients. They pass the same path checks as the file tools."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import asyncio
 import base64
 import binascii
 import posixpath
-from collections.abc import Callable
 from typing import assert_never
 
-from pydantic import TypeAdapter
-
-from banksman.bus.messages import Message
 from banksman.contracts.calls import (
     FileDelete,
     FileEntry,
@@ -22,84 +18,85 @@ from banksman.contracts.calls import (
     FileWrite,
 )
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
-from banksman.contracts.wire import parse_as
 from banksman.contracts.workspaces import WorkspaceForget
+from banksman.runs.lease import Lease
 from banksman.tool_runner.workspaces import files
 from banksman.tool_runner.workspaces.files import PathRefused, relative
-from banksman.tool_runner.workspaces.registry import CopyLost, Moved, WorkspaceRegistry
+from banksman.tool_runner.workspaces.registry import SnapshotLost, WorkspaceMoved, WorkspaceRegistry
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.uploads import Uploads
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 MAX_LISTED = 100_000
-"""Files of a workspace that are looked at for a list."""
+"""Entries of a workspace that one listing reads at most."""
 
-OnFiles = FileList | FileRead | FileWrite | FileDelete
-
-_REQUEST: TypeAdapter[FileRequest] = TypeAdapter(FileRequest)
+WorkspaceRequest = FileList | FileRead | FileWrite | FileDelete
 
 
 class FilesApi:
-    """Answers file requests. They take no turn: each reads or replaces one file in one step."""
+    """Replies to file requests.
+
+    They take no turn in the workspace: each reads or replaces one file atomically.
+    """
 
     def __init__(
         self,
         workspaces: WorkspaceStore,
         uploads: Uploads,
-        holdings: WorkspaceRegistry,
-        keeper: SnapshotScheduler,
-        *,
-        holds: Callable[[], bool],
+        registry: WorkspaceRegistry,
+        scheduler: SnapshotScheduler,
+        lease: Lease,
     ) -> None:
         self._workspaces = workspaces
         self._uploads = uploads
-        self._holdings = holdings
-        self._keeper = keeper
-        self._holds = holds
+        self._registry = registry
+        self._scheduler = scheduler
+        self._lease = lease
 
-    async def respond(self, message: Message) -> bytes:
-        """Answer `file.{r}.{t}.{c}`; every failure is an answer with `error`."""
-        *_, tenant, conversation_id = message.subject.split(".")
+    async def respond(self, request: FileRequest, subject: str) -> FileReply:
+        """Reply to `file.{r}.{t}.{c}`; every failure is a reply with `error`."""
+        *_, tenant, conversation_id = subject.split(".")
         try:
-            request: FileRequest = parse_as(_REQUEST, message.data)
-            if not self._holds():
+            if not self._lease.holds:
                 raise Unavailable("this runner does not hold its lease now")
             if isinstance(request, WorkspaceForget):
-                await self._keeper.forget(tenant, conversation_id, request.snapshot)
-                answer = FileReply()
+                await self._scheduler.forget(tenant, conversation_id, request.snapshot)
+                reply = FileReply()
             else:
-                answer = await self._placed(tenant, conversation_id, request)
-        except Moved:
-            answer = FileReply(moved=True)
-        except (BanksmanError, PathRefused, CopyLost) as error:
-            answer = FileReply(error=str(error))
+                reply = await self._reply_if_placed(tenant, conversation_id, request)
+        except WorkspaceMoved:
+            reply = FileReply(moved=True)
+        except (BanksmanError, PathRefused, SnapshotLost) as error:
+            reply = FileReply(error=str(error))
         except OSError as error:
-            answer = FileReply(error=f"the workspace cannot be used: {error.strerror}")
-        return answer.model_dump_json().encode()
+            reply = FileReply(error=f"the workspace cannot be used: {error.strerror}")
+        return reply
 
-    async def _placed(self, tenant: str, conversation_id: str, request: OnFiles) -> FileReply:
-        """Answer with the workspace as it was placed."""
+    async def _reply_if_placed(
+        self, tenant: str, conversation_id: str, request: WorkspaceRequest
+    ) -> FileReply:
+        """Handle a request if its workspace is on this runner; otherwise reply `moved`."""
         place, changes = request.place, not isinstance(request, FileList | FileRead)
-        if not self._holdings.admits(tenant, conversation_id, place):
+        if not self._registry.admits(tenant, conversation_id, place):
             return FileReply(moved=True)
-        if isinstance(request, FileList) and self._holdings.is_empty(tenant, conversation_id, place):
+        if isinstance(request, FileList) and self._registry.is_empty(tenant, conversation_id, place):
             return FileReply()
-        holding = self._holdings.enter(tenant, conversation_id)
+        held = self._registry.enter(tenant, conversation_id)
         try:
-            await self._holdings.ready(holding, place, changes=changes)
+            await self._registry.prepare(held, place, changes=changes, has_turn=False)
             await self._measure(tenant, conversation_id, request)
-            return await asyncio.to_thread(self._answer, tenant, conversation_id, request)
+            return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
-            self._holdings.leave(holding)
+            self._registry.leave(held)
 
-    async def _measure(self, tenant: str, conversation_id: str, request: OnFiles) -> None:
-        """Learn how full a workspace is before something is put into it."""
+    async def _measure(self, tenant: str, conversation_id: str, request: WorkspaceRequest) -> None:
+        """Measure a workspace before a file is written to it, if a measurement is due."""
         if isinstance(request, FileWrite) and request.last:
             workspace = self._workspaces.get(tenant, conversation_id)
             if workspace.meter.due:
                 await workspace.meter.renew()
 
-    def _answer(self, tenant: str, conversation_id: str, request: OnFiles) -> FileReply:
+    def _handle(self, tenant: str, conversation_id: str, request: WorkspaceRequest) -> FileReply:
         workspace = self._workspaces.get(tenant, conversation_id)
         match request:
             case FileList():

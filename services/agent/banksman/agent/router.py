@@ -1,0 +1,140 @@
+"""What an agent serves besides the work loop: signals, decisions, timers, the tool registry and reports."""
+
+from __future__ import annotations
+
+from faststream import AckPolicy, ExceptionMiddleware
+from faststream.nats import JStream, NatsRouter
+
+from banksman.agent.registry import ToolRegistry
+from banksman.agent.worker import TimedApproval, Worker
+from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.bus import names
+from banksman.bus.connection import Bus
+from banksman.bus.control import CONCURRENCY, ONE_AT_A_TIME, Received, Work, inbox_of
+from banksman.bus.messages import Message
+from banksman.bus.outcomes import Outcome
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison
+from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
+from banksman.contracts.subjects import ANY
+from banksman.contracts.work import ApprovalReply, RunSignal
+from banksman.contracts.workspaces import WorkspaceReport, WorkspaceReportReply
+
+
+def agent_router(bus: Bus, worker: Worker, registry: ToolRegistry, reports: WorkspaceReports) -> NatsRouter:
+    """Return the handlers of one agent."""
+    router = NatsRouter()
+
+    @router.subscriber(
+        subjects.run_signal(ANY, ANY),
+        stream=JStream(names.RUNS, declare=False),
+        durable=names.SIGNALS,
+        pull_sub=ONE_AT_A_TIME,
+        ack_policy=AckPolicy.MANUAL,
+        inbox_prefix=inbox_of(bus),
+        no_reply=True,
+        title="run signals",
+    )
+    async def signal(signal: RunSignal, message: Work) -> Outcome:
+        """Cancel, steer, rename and delete, beside the queue of runs."""
+        return await worker.on_signal(signal, message)
+
+    @router.subscriber(
+        subjects.timer_fired(ANY, ANY, ANY),
+        stream=JStream(names.TIMERS, declare=False),
+        durable=names.FIRED_TIMERS,
+        pull_sub=ONE_AT_A_TIME,
+        ack_policy=AckPolicy.MANUAL,
+        inbox_prefix=inbox_of(bus),
+        no_reply=True,
+        title="fired timers",
+    )
+    async def timer(approval: TimedApproval, message: Work) -> Outcome:
+        """Approval requests that expire, and approvals that are removed."""
+        return await worker.on_timer(approval, message)
+
+    router.include_routers(_decision_router(bus, worker), registry_router(registry), report_router(reports))
+    return router
+
+
+def _decision_router(bus: Bus, worker: Worker) -> NatsRouter:
+    invalid = ExceptionMiddleware()
+    router = NatsRouter(middlewares=(invalid,))
+
+    @invalid.add_handler(Poison, publish=True)
+    async def discard(poison: Poison, message: Work) -> Outcome:
+        if poison.subject != message.subject:
+            # Something else cannot be read, such as the conversation's log. The reply may be valid.
+            raise poison
+        return await worker.on_invalid_decision(message, poison.reason)
+
+    @router.subscriber(
+        subjects.approval_reply(ANY, ANY),
+        stream=JStream(names.APPROVALS, declare=False),
+        durable=names.APPROVAL_REPLIES,
+        pull_sub=ONE_AT_A_TIME,
+        ack_policy=AckPolicy.MANUAL,
+        inbox_prefix=inbox_of(bus),
+        no_reply=True,
+        title="approval replies",
+    )
+    async def decision(reply: ApprovalReply, message: Work) -> Outcome:
+        """The one reply to each approval request, as a gateway or the system stored it."""
+        return await worker.on_decision(reply, message)
+
+    return router
+
+
+def registry_router(registry: ToolRegistry) -> NatsRouter:
+    """Return the handlers of the tool registry, for the platform's services and for tenants' accounts."""
+    router = NatsRouter()
+
+    @router.subscriber(subjects.registry("tool", "register"), queue=names.AGENTS, max_workers=CONCURRENCY)
+    @router.subscriber(
+        subjects.tenant_registry("tool", "register", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
+    )
+    async def register(request: RegisterTool, message: Received) -> ToolRegistration:
+        """Register a tool and return the registration as it is stored; a repeated one changes nothing."""
+        return await registry.register(_tenant_of(message), request.definition)
+
+    @router.subscriber(subjects.registry("tool", "withdraw"), queue=names.AGENTS, max_workers=CONCURRENCY)
+    @router.subscriber(
+        subjects.tenant_registry("tool", "withdraw", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
+    )
+    async def withdraw(request: WithdrawTool, message: Received) -> ToolRegistration:
+        """Withdraw a tool and return its registration."""
+        return await registry.withdraw(_tenant_of(message), request.name, request.server)
+
+    @router.subscriber(subjects.registry("tool", "list"), queue=names.AGENTS, max_workers=CONCURRENCY)
+    @router.subscriber(
+        subjects.tenant_registry("tool", "list", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
+    )
+    async def list_tools(message: Received) -> ToolList:
+        """Return the tools that the models of the requesting tenant may call."""
+        return registry.list(_tenant_of(message))
+
+    return router
+
+
+def report_router(reports: WorkspaceReports) -> NatsRouter:
+    """Return the handler of runners' reports."""
+    router = NatsRouter()
+
+    @router.subscriber(
+        subjects.workspace_report(ANY, ANY, ANY),
+        queue=names.AGENTS,
+        max_workers=CONCURRENCY,
+        title="workspace.report",
+    )
+    async def report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply:
+        """Record what a runner reports about a workspace, and return where the workspace belongs."""
+        return await reports.on_report(report, message.subject)
+
+    return router
+
+
+def _tenant_of(message: Message) -> str | None:
+    """Return the tenant whose account sent a request; None for a service of the platform."""
+    # The broker adds the tenant to the subject when a request crosses from the tenant's account.
+    tokens = message.subject.split(".")
+    return tokens[2] if len(tokens) == 3 else None

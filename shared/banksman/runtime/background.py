@@ -1,0 +1,170 @@
+"""Background tasks of a process: named, restarted after an exception, and visible when they keep failing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from prometheus_client import Counter
+
+from banksman.contracts.errors import BanksmanError
+from banksman.runtime.backoff import Backoff
+from banksman.runtime.failpoints import reach_task
+
+logger = logging.getLogger(__name__)
+
+Step = Callable[[], Awaitable[None]]
+
+RETRY_S = 1.0
+"""Seconds until work is repeated that met a foreseen fault, such as a broker that is away."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+"""Seconds until work is repeated that raised an unforeseen exception."""
+UNREADY_FAILURES = 3
+"""Unforeseen exceptions in a row after which the process reports that it is not ready."""
+STEADY_S = 30.0
+"""Seconds without an exception after which a task counts as working, even if its work has not returned."""
+
+_RESTARTS = Counter(
+    "banksman_background_restarts", "Restarts of a background task after an unforeseen exception.", ["task"]
+)
+
+
+class BackgroundTask:
+    """One task of a `Background`."""
+
+    def __init__(self, name: str, work: Step, wait: Step | None, steady_s: float) -> None:
+        self.name = name
+        self._work = work
+        self._wait = wait
+        self._steady_s = steady_s
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._failures = 0
+        self._last_error = ""
+        self._recovery: asyncio.TimerHandle | None = None
+        self._task = asyncio.create_task(self._supervise(), name=name)
+
+    @property
+    def problem(self) -> str | None:
+        """The failures and the last error while the task keeps failing; None while it works."""
+        if self._failures < UNREADY_FAILURES:
+            return None
+        return f"background task {self.name!r} failed {self._failures} times in a row: {self._last_error}"
+
+    async def ended(self, within_s: float) -> None:
+        """Wait until the task has ended, but at most `within_s` seconds."""
+        await asyncio.wait([self._task], timeout=within_s)
+
+    async def stop(self) -> None:
+        """Cancel the task and wait until it has ended. Safe to call twice."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._await_recovery(None)
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the task has ended."""
+        self._task.add_done_callback(lambda _: callback())
+
+    async def _supervise(self) -> None:
+        waits = self._wait is not None
+        while True:
+            try:
+                if waits and self._wait is not None:
+                    await self._wait()
+                await reach_task(self.name)
+                await self._work()
+            except BanksmanError as error:
+                # The broker is away or storage is full: the checks of connection and streams report that.
+                logger.warning("background task %s: %s", self.name, error)
+                await asyncio.sleep(RETRY_S)
+                waits = False
+            except Exception as error:
+                await self._back_off(error)
+                waits = False
+            else:
+                self._recovered()
+                if self._wait is None:
+                    return
+                waits = True
+
+    async def _back_off(self, error: Exception) -> None:
+        self._await_recovery(None)
+        self._failures += 1
+        self._last_error = f"{type(error).__name__}: {error}"
+        _RESTARTS.labels(self.name).inc()
+        pause_s = self._backoff.next_s()
+        logger.exception("background task %s failed; it restarts in %.1f s", self.name, pause_s)
+        await asyncio.sleep(pause_s)
+        self._await_recovery(self._steady_s)
+
+    def _await_recovery(self, within_s: float | None) -> None:
+        """Count the task as working in `within_s` seconds; None cancels that."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            self._recovery = None
+        if within_s is not None:
+            self._recovery = asyncio.get_running_loop().call_later(within_s, self._recovered)
+
+    def _recovered(self) -> None:
+        self._await_recovery(None)
+        if self._failures:
+            logger.info("background task %s works again", self.name)
+        self._failures = 0
+        self._backoff.reset()
+
+
+class Background:
+    """The background tasks of one process.
+
+    A bare task that raises ends without a trace, and the process goes on without it. A task that is started
+    here survives every exception. Each unforeseen one is logged and counted, and a task that keeps failing
+    makes the process not ready. The component that starts a task stops it.
+    """
+
+    def __init__(self, *, steady_s: float = STEADY_S) -> None:
+        """Create an empty set of tasks.
+
+        Args:
+            steady_s: Seconds without an exception after which a task counts as working again.
+        """
+        self._steady_s = steady_s
+        self._tasks: set[BackgroundTask] = set()
+
+    def run(self, name: str, loop: Step) -> BackgroundTask:
+        """Run an endless loop, and run it again after each exception; the task ends when `loop` returns.
+
+        Args:
+            name: Names the task in the log, in the metric and in the readiness report.
+            loop: Safe to start again.
+        """
+        return self._start(BackgroundTask(name, loop, None, self._steady_s))
+
+    def repeat(self, name: str, work: Step, *, wait: Step) -> BackgroundTask:
+        """Repeat `wait` and `work` until the task is stopped; after an exception `work` is repeated soon.
+
+        Args:
+            name: Names the task in the log, in the metric and in the readiness report.
+            work: Safe to repeat.
+            wait: Returns when the work is due.
+        """
+        return self._start(BackgroundTask(name, work, wait, self._steady_s))
+
+    @asynccontextmanager
+    async def running(self, name: str, loop: Step) -> AsyncGenerator[None]:
+        """Run an endless loop as `run` does while the context is open."""
+        task = self.run(name, loop)
+        try:
+            yield
+        finally:
+            await task.stop()
+
+    async def problem(self) -> str | None:
+        """Name the tasks that keep failing; None while all work."""
+        found = sorted(problem for task in self._tasks if (problem := task.problem))
+        return "; ".join(found) or None
+
+    def _start(self, task: BackgroundTask) -> BackgroundTask:
+        self._tasks.add(task)
+        task.when_ended(lambda: self._tasks.discard(task))
+        return task

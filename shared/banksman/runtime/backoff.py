@@ -1,0 +1,79 @@
+"""Repeated attempts: pauses that double, with a random share so that processes do not repeat in step."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from banksman.contracts.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SPREAD = 0.25
+"""Share by which a pause is longer or shorter than its nominal length."""
+
+
+class Backoff:
+    """Pauses between attempts: each is twice as long as the one before, up to a longest one."""
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._next_s = first_s
+
+    def next_s(self) -> float:
+        """Return the length of the next pause in seconds, and double the one after it."""
+        pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._longest_s)
+        return pause_s * random.uniform(1 - SPREAD, 1 + SPREAD)
+
+    def reset(self) -> None:
+        """Start again from the first pause."""
+        self._next_s = self._first_s
+
+    async def pause(self) -> None:
+        """Sleep for the next pause."""
+        await asyncio.sleep(self.next_s())
+
+
+async def retry(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    again: Callable[[Exception], bool],
+    backoff: Backoff,
+    budget_s: float,
+    failure: str,
+) -> T:
+    """Repeat `attempt` until it returns, raises an error that is final, or the budget is used up.
+
+    The budget also ends an attempt that is still running; `tenacity` and `stamina` check their limits only
+    between attempts.
+
+    Args:
+        attempt: Safe to repeat.
+        again: Returns True for an error after which the attempt is repeated.
+        backoff: The pauses between attempts.
+        budget_s: Seconds for all attempts and pauses together.
+        failure: Begins the message of the error when the budget is used up, such as "STREAM.INFO: no answer".
+
+    Raises:
+        Unavailable: The budget is used up; the message ends with the reason of the last failed attempt.
+    """
+    reason = "no connection"
+    try:
+        async with asyncio.timeout(budget_s):
+            while True:
+                try:
+                    return await attempt()
+                except Exception as error:
+                    if not again(error):
+                        raise
+                    reason = str(error)
+                    logger.info("%s yet: %s", failure, reason)
+                await backoff.pause()
+    except TimeoutError as error:
+        raise Unavailable(f"{failure} within {budget_s:g} s: {reason}") from error

@@ -1,0 +1,28 @@
+"""The requests that one process of a tool server serves."""
+
+from __future__ import annotations
+
+from faststream.nats import NatsRouter
+
+from banksman.bus.control import CONCURRENCY, Received
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallReply, CallRequest, CancelCall
+from banksman.contracts.subjects import ANY
+from banksman.sdk.calls import Calls
+
+
+def tool_router(server: str, calls: Calls) -> NatsRouter:
+    """Return the handlers of one process."""
+    router = NatsRouter()
+
+    @router.subscriber(subjects.tool_call(server, ANY, ANY), max_workers=CONCURRENCY, title="tool.call")
+    async def call(request: CallRequest, message: Received) -> CallReply | None:
+        """Run a call, once. The reply states whether it is accepted; its result is published as an event."""
+        return calls.on_call(request, message.subject)
+
+    @router.subscriber(subjects.tool_cancel(server, ANY, ANY), max_workers=CONCURRENCY, title="tool.cancel")
+    async def cancel(request: CancelCall, message: Received) -> CallReply | None:
+        """End a call and store its result."""
+        return calls.on_cancel(request, message.subject)
+
+    return router
