@@ -1,4 +1,4 @@
-"""The check of all logs: that each holds every event from its first to its last, and none of another's."""
+"""Validation of the commits of all logs: numbering without gaps, and one log epoch between restores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from banksman.contracts.events import ConversationUpdated
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong with a log."""
+    """A damaged log and its first problem."""
 
     tenant: str
     conversation_id: str
@@ -34,19 +34,20 @@ class _Head:
 
 
 async def conversations(bus: Bus) -> AsyncIterator[tuple[str, str]]:
-    """Tenant and id of every conversation that has a log."""
+    """Yield tenant and id of each conversation that has a log."""
     counts, _ = await commit_counts(bus)
     for subject in counts:
         yield parts(subject)
 
 
 async def commit_counts(bus: Bus) -> tuple[dict[str, int], dict[str, Any]]:
-    """Stored commits by subject of the log, and what the server says of the stream. It reads no commit.
+    """Return the number of stored commits by log subject, and the server's info of the stream.
 
     Raises:
-        Unavailable: no answer.
+        Unavailable: the broker does not respond.
     """
     counts: dict[str, int] = {}
+    # The server returns the subjects of a stream in pages.
     offset = 0
     while True:
         body = {"subjects_filter": subjects.all_of("conversation"), "offset": offset}
@@ -59,14 +60,14 @@ async def commit_counts(bus: Bus) -> tuple[dict[str, int], dict[str, Any]]:
 
 
 async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[Damage]:
-    """Read every commit of every conversation and name the logs that are not whole, the first fault of each.
+    """Read all commits and yield the first problem of each damaged log.
 
     Args:
-        bus: The connection.
-        subject: Of the one log to read; None reads all.
+        bus: Connection that may read the logs.
+        subject: Subject of one log to read; None reads all.
 
     Raises:
-        Unavailable: no answer.
+        Unavailable: the broker does not respond.
     """
     heads: dict[str, _Head] = {}
     damaged: set[str] = set()
@@ -81,7 +82,7 @@ async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[Dama
 
 
 def _next(heads: dict[str, _Head], message: StoredMessage) -> str | None:
-    """Take the next message of a log; what is wrong with it, or None."""
+    """Process the next message of a log; return its problem, or None."""
     try:
         stored = stored_commit(message)
     except Poison as poison:
@@ -90,7 +91,7 @@ def _next(heads: dict[str, _Head], message: StoredMessage) -> str | None:
     if message.headers.get(FIRST_SEQ) != str(commit.first_seq) or message.headers.get(LAST_SEQ) != str(
         commit.last_seq
     ):
-        return f"message {message.stream_seq} is not what its headers say"
+        return f"message {message.stream_seq} does not match its headers"
     problem = _numbering(stored) or (_beginning(stored) if head is None else _joint(head, stored))
     heads[message.subject] = _Head(stored.stream_seq, commit.last_seq, commit.log_epoch)
     return problem
@@ -100,12 +101,12 @@ def _numbering(stored: StoredCommit) -> str | None:
     commit = stored.commit
     for expected, event in enumerate(commit.events, start=commit.first_seq):
         if event.seq != expected:
-            return f"message {stored.stream_seq} holds event {event.seq} where {expected} belongs"
+            return f"message {stored.stream_seq} holds event {event.seq} instead of {expected}"
     return None
 
 
 def _beginning(stored: StoredCommit) -> str | None:
-    """A log begins with event 1, or with the tombstone that is left of it."""
+    """Check that a log begins with event 1, or with the tombstone of a deleted conversation."""
     if stored.prev == 0 and stored.commit.first_seq == 1:
         return None
     if is_tombstone(stored):
@@ -114,7 +115,7 @@ def _beginning(stored: StoredCommit) -> str | None:
 
 
 def is_tombstone(stored: StoredCommit) -> bool:
-    """Whether a commit says that its conversation was deleted; what came before it may be gone."""
+    """Whether a commit is the tombstone of a deleted conversation; the commits before it may be purged."""
     bodies = [event.data for event in stored.commit.events]
     return any(isinstance(body, ConversationUpdated) and body.status == "deleted" for body in bodies)
 
@@ -126,14 +127,16 @@ def _joint(head: _Head, stored: StoredCommit) -> str | None:
     if commit.first_seq <= head.last_seq:
         return f"event {commit.first_seq} is stored twice, the second time in message {stored.stream_seq}"
     if stored.prev != head.stream_seq:
-        return f"message {stored.stream_seq} follows {stored.prev}, and {head.stream_seq} is before it"
-    # Only a restore changes the epoch, by a commit without events.
+        return (
+            f"message {stored.stream_seq} names predecessor {stored.prev} instead of {head.stream_seq}"
+        )
+    # Only a restore starts a new epoch, with a commit that has no events.
     if commit.log_epoch != head.log_epoch and commit.events:
-        return f"message {stored.stream_seq} is of another log"
+        return f"message {stored.stream_seq} is from another log epoch"
     return None
 
 
 def parts(subject: str) -> tuple[str, str]:
-    """Tenant and conversation of a log's subject."""
+    """Return tenant and conversation of a log's subject."""
     _, tenant, conversation_id = subject.split(".")
     return tenant, conversation_id

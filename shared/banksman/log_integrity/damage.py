@@ -1,4 +1,4 @@
-"""The logs that are known to be damaged: found by agents, known to every service, cleared by an operator."""
+"""Damaged logs: reported by agents, known to all services, cleared by an operator."""
 
 from __future__ import annotations
 
@@ -18,87 +18,87 @@ from banksman.contracts.integrity import DamagedLog
 logger = logging.getLogger(__name__)
 
 ALL = "all"
-"""Key of what is wrong with all logs together."""
+"""Key of a problem of all logs together."""
 SHOWN = 5
-"""Logs that a readiness warning names; the others it counts."""
+"""Number of logs that a readiness warning names; others are only counted."""
 
 OnFound = Callable[[str, str], None]
-"""Told tenant and conversation of a log that was found damaged; must not block."""
+"""Receives tenant and conversation of a damaged log. It must not block."""
 
 
 class DamagedLogs:
-    """Knows the damaged logs. As a context manager it is kept up to date."""
+    """The damaged logs. Within its context it follows changes of other processes."""
 
     def __init__(self, bus: Bus, *, on_found: OnFound | None = None) -> None:
-        """Describe it.
+        """Create a view of the damaged logs.
 
         Args:
-            bus: A connection that may read the bucket; who reports must be allowed to write it.
-            on_found: Told of each log that is damaged now, once.
+            bus: Connection that may read the bucket, and write it in order to report.
+            on_found: Called once for each log that becomes damaged.
         """
         self._bucket = Bucket(bus, DAMAGED, DamagedLog)
         self._view = BucketView(self._bucket, on_change=self._changed)
         self.on_found = on_found
 
     def problem(self, tenant: str, conversation_id: str) -> str | None:
-        """What is wrong with a log; None when nothing is known to be."""
+        """Return the known problem of a log, or None."""
         entry = self._view.get(key_of(tenant, conversation_id))
         return self.of_all if entry is None else entry.value.problem
 
     def check(self, tenant: str, conversation_id: str) -> None:
-        """Refuse a log that is damaged.
+        """Check that a log is not damaged.
 
         Raises:
-            LogDamaged: it is.
+            LogDamaged: the log, or all logs together, are damaged.
         """
         if problem := self.problem(tenant, conversation_id):
             raise LogDamaged(tenant, conversation_id, problem)
 
     @property
     def of_all(self) -> str | None:
-        """What is wrong with all logs together; None when they are not."""
+        """The problem of all logs together, or None."""
         entry = self._view.get(ALL)
         return None if entry is None else entry.value.problem
 
     @property
     def logs(self) -> list[DamagedLog]:
-        """Every damaged log, by tenant and conversation."""
+        """All damaged logs."""
         return [entry.value for entry in self._view.entries() if entry.key != ALL]
 
     async def unready(self) -> str | None:
-        """What keeps a process from being ready: that all logs are damaged."""
+        """Return why a process is not ready: a problem of all logs together; otherwise None."""
         return self.of_all
 
     async def warning(self) -> str | None:
-        """One sentence about the damaged logs; None when there are none."""
+        """Return one sentence about the damaged logs, or None."""
         found = self.logs
         if not found:
             return None
         named = "; ".join(f"{log.tenant}/{log.conversation_id}: {log.problem}" for log in found[:SHOWN])
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        return f"{len(found)} damaged: {named}{more}. `banksman check` says what to do"
+        return f"{len(found)} damaged: {named}{more}. `banksman check` lists them with the remedy"
 
     async def report(self, tenant: str, conversation_id: str, problem: str) -> LogDamaged:
-        """Have every service know that a log is damaged; returns what to raise.
+        """Report a damaged log to all services and return the error to raise.
 
         Raises:
-            Unavailable, Overloaded: it could not be stored.
+            Unavailable, Overloaded: the report could not be stored.
         """
         await self.put(found_now(tenant, conversation_id, problem))
         return LogDamaged(tenant, conversation_id, problem)
 
     async def put(self, damaged: DamagedLog) -> None:
-        """Store a finding, unless one is stored of the same log.
+        """Store a report, unless the log has one.
 
         Raises:
-            Unavailable, Overloaded: it could not be stored.
+            Unavailable, Overloaded: the report could not be stored.
         """
         key = key_of(damaged.tenant, damaged.conversation_id)
         if await self._bucket.create(key, damaged) is not None:
-            logger.error("the logs: %s is damaged: %s", key, damaged.problem)
+            logger.error("log %s is damaged: %s", key, damaged.problem)
 
     async def clear(self, tenant: str, conversation_id: str) -> None:
-        """Let a log be gone on in again, or forget it: it was mended, given up, or deleted."""
+        """Remove the report of a log that was repaired, accepted or deleted."""
         if await self._bucket.get(key_of(tenant, conversation_id)) is not None:
             await self._bucket.delete(key_of(tenant, conversation_id))
 
@@ -117,11 +117,11 @@ class DamagedLogs:
 
 
 def found_now(tenant: str, conversation_id: str, problem: str) -> DamagedLog:
-    """A finding of this moment; of all logs together when no conversation is named."""
+    """Return a report with the current time; for all logs together if the conversation is empty."""
     now = datetime.now(UTC)
     return DamagedLog(tenant=tenant, conversation_id=conversation_id, problem=problem, found_at=now)
 
 
 def key_of(tenant: str, conversation_id: str) -> str:
-    """Where a finding is kept."""
+    """Return the key of a log's report."""
     return f"{tenant}.{conversation_id}" if conversation_id else ALL

@@ -1,8 +1,8 @@
-"""The check at start: whether every log still holds what it is known to have held. It reads no commit.
+"""Comparison of the logs with the record of what was stored of them. It reads almost no commits.
 
-The server counts the messages of each subject in memory; those counts are compared with the account that is
-kept beside the logs (`log_heads`). Whatever a damaged store lost shows so: the middle of a log, its end, all
-of it. Only logs that hold less are looked at: a deleted one keeps nothing but its tombstone.
+The server counts the messages of each subject in memory. A count below the record in `heads` shows that a log
+lost commits: its middle, its end or all of it. Only such logs are read, because a deleted conversation keeps
+only its tombstone.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from banksman.log_integrity.damage import found_now
 from banksman.log_integrity.heads import KnownHeads, KnownLog, LogHeads, created_at
 
 CONFIRM_S: Mapping[Replicas, float] = {1: 1.0, 3: 10.0}
-"""Seconds for which less must be there before it counts as lost, by the servers that keep it: one that was
-elected a moment ago may still be taking up what the others stored."""
+"""Seconds for which commits must be missing before a log counts as damaged, by number of replicas: a newly
+elected leader may still be catching up with the other servers."""
 LOOK_AGAIN_S = 0.5
 MOST_DAMAGED = 1_000
-"""Damaged logs above which nothing goes on at all: then the store as a whole is not to be trusted."""
+"""Number of damaged logs above which all conversations stop: the store as a whole cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was found."""
+    """Result of the comparison."""
 
     known: KnownHeads
     damaged: tuple[DamagedLog, ...] = ()
     went_back: bool = False
-    """Whether the stream ends before what is known, or is another one: sequences will be used again."""
+    """Whether the stream ends before the recorded sequence or was recreated: it reuses sequences."""
 
 
 async def survey(heads: LogHeads) -> Survey:
-    """Compare what is stored with what is known to have been.
+    """Compare the stored commits with the record.
 
     Raises:
-        Unavailable: no answer.
+        Unavailable: the broker does not respond.
     """
     bus = heads.bus
-    # First what is known: what is stored only grows, but for deleted conversations.
+    # The record is read first: between the two reads logs only grow, except for deleted conversations.
     known = await heads.read()
     if known.mark is None:
         return Survey(known)
     counts, info = await commit_counts(bus)
     stored = {subject.partition(".")[2]: count for subject, count in counts.items()}
     suspects = {name: log for name, log in known.logs.items() if stored.get(name, 0) < log.commits}
-    # Where an operator lets the server remove what is old, less than was stored is no loss.
+    # With a maximum age set by an operator, the server removes old commits: fewer are no loss.
     damaged = [] if info["config"].get("max_age") else await _confirmed(bus, suspects)
     went_back = (
         int(info["state"]["last_seq"]) < known.upto or created_at(info) != known.mark.value.stream_created
@@ -66,7 +66,7 @@ async def survey(heads: LogHeads) -> Survey:
 
 
 async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[DamagedLog]:
-    """Those that hold less for as long as `CONFIRM_S`."""
+    """Return the logs that lack commits throughout `CONFIRM_S`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CONFIRM_S[bus.settings.replicas]
     found = {name: await _problem(bus, name, log) for name, log in suspects.items()}
@@ -84,13 +84,13 @@ async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[Damaged
 
 
 async def _problem(bus: Bus, name: str, log: KnownLog) -> str | None:
-    """What a log has lost; None when it has lost nothing, or was deleted."""
+    """Return what a log has lost; None if nothing, or if its conversation was deleted."""
     tenant, _, conversation_id = name.partition(".")
     subject = subjects.conversation(tenant, conversation_id)
     last = await jetstream.last_message(bus, EVENTS, subject)
     first = await jetstream.next_message(bus, EVENTS, subject, after=0)
     if last is None or first is None:
-        return f"all of it is gone: {log.commits} commits were stored"
+        return f"all of it is lost: {log.commits} commits were stored"
     try:
         end = stored_commit(last).commit.last_seq
         if is_tombstone(stored_commit(first)):
@@ -102,5 +102,5 @@ async def _problem(bus: Bus, name: str, log: KnownLog) -> str | None:
     if count >= log.commits:
         return None
     if last.stream_seq < log.last:
-        return f"its end after event {end} is gone: {log.commits} commits were stored, {count} are there"
-    return f"{log.commits - count} of the {log.commits} commits that were stored are gone from within it"
+        return f"its end after event {end} is lost: {log.commits} commits were stored, {count} are left"
+    return f"{log.commits - count} commits within it are lost: {log.commits} commits were stored"

@@ -60,7 +60,7 @@ async def test_an_event_that_does_not_belong_is_found(own_nats: NatsServer, tena
         await foreign.commit("c1", None, ConversationUpdated(title="theirs"))
     [damage] = await _damages(own_nats)
     assert damage.conversation_id == "c1"
-    assert "is of another log" in damage.problem
+    assert "is from another log epoch" in damage.problem
 
 
 def test_commands_say_which_value_is_wrong_and_what_was_expected(own_nats: NatsServer) -> None:

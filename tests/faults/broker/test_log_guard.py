@@ -110,8 +110,8 @@ async def test_a_stream_that_is_an_old_copy_of_itself_is_noticed(own_nats: NatsS
     async with _guarded(own_nats) as (_, damaged):
         found = {log.conversation_id: log.problem for log in damaged.logs}
         assert found.keys() == {"c-new", MIDDLE}
-        assert found["c-new"] == "all of it is gone: 3 commits were stored"
-        assert f"its end after event {COMMITS} is gone" in found[MIDDLE]
+        assert found["c-new"] == "all of it is lost: 3 commits were stored"
+        assert f"its end after event {COMMITS} is lost" in found[MIDDLE]
 
 
 async def test_nothing_that_was_acknowledged_is_called_lost_after_a_kill(
@@ -328,4 +328,4 @@ async def test_what_is_not_of_a_log_is_found_by_its_headers(own_nats: NatsServer
         found = {log.conversation_id: log.problem for log in damaged.logs}
         assert "is no commit" in found[EARLY]
         assert "stored twice" in found[MIDDLE]
-        assert "is of another log" in found[LATE]
+        assert "is from another log epoch" in found[LATE]

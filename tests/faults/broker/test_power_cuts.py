@@ -21,7 +21,7 @@ from banksman.bus.names import APPROVALS, RUNS
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.work import ApprovalReply, StartRun
-from banksman.log_integrity.heads import HeadsKeeper, LogHeads
+from banksman.log_integrity.heads import HeadsRecorder, LogHeads
 from banksman.log_integrity.survey import survey
 from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
 from tests.support.fixtures import connect, provision_all
@@ -138,7 +138,7 @@ async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGene
         async with (
             await connect(server) as bus,
             gateway_on(server, bus, tenant, frames_per_s=UNBOUNDED) as served,
-            HeadsKeeper(LogHeads(bus), keep_every_s=0.1),
+            HeadsRecorder(LogHeads(bus), write_every_s=0.1),
             asyncio.TaskGroup() as group,
         ):
             there = House(server, volume, served, bus)

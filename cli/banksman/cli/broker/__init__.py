@@ -1,1 +1,1 @@
-"""The broker as the CLI deploys and operates it: its program, configuration, keys and operator connections."""
+"""The broker as the CLI deploys it: program, configuration, keys and operator connections."""

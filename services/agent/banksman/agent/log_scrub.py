@@ -1,7 +1,7 @@
-"""The headers of all commits, read in the background: what is unreadable in an old file shows only so.
+"""Background check of the headers of all commits, which finds commits that the server can no longer read.
 
-The server counts what it stored, not what it can still read. Each commit says in its headers which one it
-follows and which events it holds, so a hole, a second numbering and what is not ours all show without a body.
+The server's counts include unreadable messages. The headers of each commit name its predecessor and its
+events, so gaps, duplicate numbers and foreign messages are found without reading bodies.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from banksman.log_integrity.heads import KnownLog, LogHeads
 
 AT_ONCE = 500
 PAUSE_S = 0.05
-"""Between so many: 10,000 commits a second at the most, so that an agent's work goes on beside it."""
+"""Seconds of pause after `AT_ONCE` commits: at most 10,000 per second, so that the agent can work."""
 SILENCE_S = 30.0
-"""Seconds without a commit after which what is left to read counts as removed meanwhile."""
+"""Seconds without a commit after which the remaining ones count as removed in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class _Head:
 
 
 async def scrub(heads: LogHeads) -> AsyncIterator[DamagedLog]:
-    """Read the headers of all commits that are stored now, and name the logs that are not whole.
+    """Read the headers of all stored commits and yield the damaged logs.
 
     Raises:
-        Unavailable: no answer.
+        Unavailable: the broker does not respond.
     """
     bus = heads.bus
     known = await heads.read()
@@ -61,7 +61,7 @@ async def scrub(heads: LogHeads) -> AsyncIterator[DamagedLog]:
 
 
 async def _suspects(heads: LogHeads, upto: int, found: dict[str, _Head]) -> set[str]:
-    """Subjects of the logs whose headers do not fit; `found` takes the last commit of each log."""
+    """Return the subjects of logs with inconsistent headers; fill `found` with each log's last commit."""
     suspects: set[str] = set()
     if not upto:
         return suspects
@@ -86,7 +86,7 @@ async def _suspects(heads: LogHeads, upto: int, found: dict[str, _Head]) -> set[
 
 
 def _fits(found: dict[str, _Head], commit: StoredHeaders) -> bool:
-    """Take the next commit of a log; whether it fits what came before."""
+    """Process the next commit of a log; return whether it continues the one before."""
     head = found.get(commit.subject)
     try:
         first, last, prev, epoch = _read(commit.headers)
@@ -95,7 +95,7 @@ def _fits(found: dict[str, _Head], commit: StoredHeaders) -> bool:
     found[commit.subject] = _Head(commit.stream_seq, last, epoch)
     if head is None:
         return (prev, first) == (0, 1)
-    # Only a restore changes the epoch, by a commit without events.
+    # Only a restore starts a new epoch, with a commit that has no events.
     same_log = epoch == head.log_epoch or last < first
     return prev == head.stream_seq and first == head.last_seq + 1 and same_log
 
@@ -105,7 +105,7 @@ def _read(headers: Mapping[str, str]) -> tuple[int, int, int, str]:
 
 
 async def _lost_end(heads: LogHeads, subject: str, log: KnownLog) -> str | None:
-    """Whether a log ends before its last known commit, though the server counts it."""
+    """Return the problem if the last recorded commit of a log is unreadable although it is counted."""
     try:
         last = await jetstream.last_message(heads.bus, EVENTS, subject)
         first = await jetstream.next_message(heads.bus, EVENTS, subject, after=0)
