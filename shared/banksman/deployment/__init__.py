@@ -1,1 +1,1 @@
-"""What a deployment of NATS consists of: accounts, users, streams and the server's configuration."""
+"""Users, streams and consumers of a NATS deployment, and the checks of their settings."""

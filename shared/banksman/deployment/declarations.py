@@ -1,4 +1,4 @@
-"""Streams and consumers as data: every setting, and the request that makes them."""
+"""Declarations of streams and consumers with all their settings, and the requests that create them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from banksman.bus.settings import Replicas
 
 SECOND_NS = 1_000_000_000
 MAX_MESSAGE_BYTES = 1024 * 1024 - 16 * 1024
-"""Bytes of one stored message, its headers included: what `max_payload` leaves when a dead letter's own
-headers come on top."""
+"""Maximum bytes of a stored message with its headers. It stays below `max_payload`, so that the message fits
+into a dead letter, which adds headers."""
 MAX_WORK_BYTES = MAX_MESSAGE_BYTES - 16 * 1024
-"""Bytes of a message that becomes part of a commit: the log's own words about it come on top."""
+"""Maximum bytes of a message that becomes part of a commit, which adds the fields of the log."""
 DUPLICATE_WINDOW_S = 600
 ACK_WAIT_S = 3
 MAX_ACK_PENDING = 10_000
@@ -22,27 +22,27 @@ MAX_ACK_PENDING = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StorageBudget:
-    """The bytes that all streams together may take.
+    """Bytes for all streams together.
 
-    Each stream reserves its share, so storage that runs out refuses writes on one stream, and never breaks
-    the server. What is not shared out is for timers, which the server does not let us bound.
+    Each stream reserves a share, so a full stream refuses writes and cannot exhaust the server's storage. The
+    unassigned rest is for timers, because the server does not allow a limit on streams with schedules.
     """
 
     total_bytes: int
 
     @classmethod
     def of_disk(cls, directory: Path) -> StorageBudget:
-        """80 % of the volume that holds `directory`."""
+        """Return 80 % of the volume that holds `directory`."""
         return cls(shutil.disk_usage(directory).total * 8 // 10)
 
     def share(self, per_mille: int) -> int:
-        """So many thousandths of the whole, in bytes."""
+        """Return this many thousandths of the budget, in bytes."""
         return self.total_bytes * per_mille // 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """A stream. Durations are seconds; `None` sets no limit."""
+    """A stream. Durations are in seconds; None sets no limit."""
 
     name: str
     subjects: tuple[str, ...]
@@ -53,24 +53,24 @@ class Stream:
     max_msg_size: int | None = MAX_MESSAGE_BYTES
     max_msgs_per_subject: int | None = None
     write_once: bool = False
-    """One message a subject; a second is refused."""
+    """One message per subject; a second one is refused."""
     replaces: bool = False
-    """One message a subject; a second replaces it (buckets)."""
+    """One message per subject; a second one replaces it (buckets)."""
     rollup: bool = False
-    """A message may remove the earlier ones of its subject."""
+    """Whether a message may remove the earlier ones of its subject."""
     direct: bool = False
-    """Any replica may answer reads."""
+    """Whether any replica may serve reads."""
     republish: tuple[str, str] | None = None
-    """Source and destination of what is sent on once it is stored."""
+    """Source and destination subject of the republish that follows each store."""
     schedules: bool = False
     message_ttl: bool = False
     marker_ttl_s: int | None = None
-    """How long the marker stays that tells of an expired subject; None leaves none."""
+    """Seconds for which the marker of an expired subject is kept; None writes no marker."""
     duplicate_window_s: int = DUPLICATE_WINDOW_S
     replicas: Replicas = 1
 
     def config(self) -> dict[str, Any]:
-        """The body of the server's request to create it."""
+        """Return the body of the create request."""
         config: dict[str, Any] = {
             "name": self.name,
             "subjects": list(self.subjects),
@@ -103,7 +103,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """A durable pull consumer. It redelivers for ever; poison is counted in the log."""
+    """A durable pull consumer with unlimited redelivery. Poison messages are counted in the log."""
 
     stream: str
     durable: str
@@ -112,7 +112,7 @@ class Consumer:
     replicas: Replicas = 1
 
     def config(self) -> dict[str, Any]:
-        """The body of the server's request to create it. A `backoff` would override `ack_wait`."""
+        """Return the body of the create request. It has no `backoff`, which would override `ack_wait`."""
         return {
             "durable_name": self.durable,
             "filter_subject": self.filter,

@@ -1,4 +1,4 @@
-"""The check that every service makes: what it relies on exists, and is as strong as promised."""
+"""Readiness check of all services: streams, consumers and the server are as strong as required."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from banksman.deployment.topology import Topology, app_topology, run_topology
 logger = logging.getLogger(__name__)
 
 LEAST_STORAGE = StorageBudget(1_000_000)
-"""What the streams must at least be given, together; how much more is the operator's choice."""
-LOOK_AGAIN_S = 60.0
-"""Seconds that a good answer holds: settings that drift make a running service unready after that."""
+"""Minimum bytes for all streams together; the operator may give them more."""
+RECHECK_S = 60.0
+"""Seconds for which a positive result is reused. After that, weakened settings make a service unready."""
 RETRY_S = 1.0
 
 
 class Durability:
-    """Says whether streams, consumers and the server are as strong as promised."""
+    """Checks that streams, consumers and the server are as strong as required."""
 
     def __init__(self, bus: Bus, topology: Topology) -> None:
-        """Describe the check.
+        """Create the check.
 
         Args:
-            bus: A connection in the account of the streams.
-            topology: What the service relies on, at the least.
+            bus: Connection in the account of the streams.
+            topology: Minimum settings of what the service needs.
         """
         self._bus = bus
         self._topology = topology
-        self._said: str | None = None
-        self._asked_at = float("-inf")
-        # Readiness is asked for by several at once; one look is enough for all.
+        self._problem: str | None = None
+        self._checked_at = float("-inf")
+        # Serialises concurrent readiness requests, so that one check serves all of them.
         self._turn = asyncio.Lock()
 
     @classmethod
     def of_app(cls, bus: Bus) -> Self:
-        """Of what gateways, agents and workflows rely on."""
+        """Return the check for gateways, agents and the workflows service."""
         return cls(bus, app_topology(LEAST_STORAGE, replicas=bus.settings.replicas))
 
     @classmethod
     def of_run(cls, bus: Bus) -> Self:
-        """Of what tool-runners rely on in their own account; the rest they cannot see."""
+        """Return the check for tool-runners: their own account, the only one that they can inspect."""
         return cls(bus, run_topology(LEAST_STORAGE, replicas=bus.settings.replicas))
 
     async def problem(self) -> str | None:
-        """What is missing or weaker; None when all is well.
+        """Return what is missing or weaker than required, or None.
 
         Raises:
-            Unavailable: no answer, and none was had before.
+            Unavailable: the broker does not respond, and no earlier result exists.
         """
         async with self._turn:
             now = asyncio.get_running_loop().time()
-            if self._said is not None or now - self._asked_at > LOOK_AGAIN_S:
-                await self._look(now)
-            return self._said
+            if self._problem is not None or now - self._checked_at > RECHECK_S:
+                await self._check(now)
+            return self._problem
 
     async def holds(self, stop: asyncio.Event) -> bool:
-        """Wait until all is well; False when `stop` came first."""
-        told: str | None = None
+        """Wait until there is no problem; return False if `stop` is set first."""
+        logged: str | None = None
         while not stop.is_set():
             try:
                 found = await self.problem()
@@ -70,24 +70,24 @@ class Durability:
                 found = str(error)
             if found is None:
                 return True
-            if found != told:
+            if found != logged:
                 logger.error("not ready: %s", found)
-                told = found
+                logged = found
             await _pause(stop)
         return False
 
-    async def _look(self, now: float) -> None:
+    async def _check(self, now: float) -> None:
         try:
             findings = await streams.verify(self._bus, self._topology)
             for warning in await streams.nearly_full(self._bus, self._topology):
                 logger.warning("%s", warning)
         except Refused:
-            # An election that takes a moment does not make weak what was strong a minute ago.
-            if self._asked_at == float("-inf"):
+            # During a leader election requests fail, but the settings have not changed.
+            if self._checked_at == float("-inf"):
                 raise
             return
-        self._said = "; ".join(findings) or None
-        self._asked_at = now
+        self._problem = "; ".join(findings) or None
+        self._checked_at = now
 
 
 async def _pause(stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""The one place that creates streams and consumers, and the check that they are as strong as promised."""
+"""Creation and update of streams and consumers, and the check that they are as strong as required."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _JETSTREAM_OFF = "server: JetStream is off, expected on"
 _SYNCS_LATE = (
     "server: sync_interval is not `always`, expected `always`: a power cut loses acknowledged messages"
 )
-_UNSEEN = (
-    "server: BANKSMAN_NATS__MONITORING_URL is not set, expected where a single server tells how it syncs"
+_UNKNOWN_SYNC = (
+    "server: BANKSMAN_NATS__MONITORING_URL is not set; a single server reports its sync_interval there"
 )
 
 _AT_LEAST = ("max_bytes", "num_replicas", "duplicate_window", "max_msg_size", "max_ack_pending")
-"""Settings where a bigger value is no weakness."""
+"""Settings whose larger values are not weaker."""
 
 
 async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
-    """Create what is missing and bring what differs to its settings; returns what was done, a line each.
+    """Create missing streams and consumers and update those that differ; return one line per change.
 
-    Run by the operator's user before services start, any number of times.
+    The operator's user runs it before services start. It is safe to repeat.
 
     Raises:
-        ApiError: the server refused; a stream's storage, retention and subjects it held cannot be changed.
-        Unavailable: no answer.
+        ApiError: the server refused. Storage and retention of an existing stream cannot be changed.
+        Unavailable: the broker does not respond.
     """
     done: list[str] = []
     for stream in topology.streams:
@@ -58,7 +58,7 @@ async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
 
 async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
-    """Create a consumer, or bring it to its settings."""
+    """Create a consumer, or update it if its settings differ; return one line per change."""
     found = await _consumer_config(bus, consumer)
     if found is not None and not _differences(found, consumer.config()):
         return []
@@ -67,10 +67,10 @@ async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
 
 
 async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
-    """The streams that hold more than 80 % of what they may, a sentence each.
+    """Return one sentence for each stream that uses more than 80 % of its bytes.
 
     Raises:
-        Unavailable: no answer.
+        Unavailable: the broker does not respond.
     """
     found: list[str] = []
     for stream in topology.streams:
@@ -91,7 +91,7 @@ async def _write_consumer(bus: Bus, consumer: Consumer) -> None:
             await call(bus, subject, body)
             return
         except ApiError as error:
-            # A stream that was told to have more copies acknowledges before it counts them.
+            # The server acknowledges an update to more replicas before the stream has them.
             growing = error.err_code == CODE_MORE_REPLICAS_THAN_STREAM
             if not growing or asyncio.get_running_loop().time() > deadline:
                 raise
@@ -99,13 +99,13 @@ async def _write_consumer(bus: Bus, consumer: Consumer) -> None:
 
 
 async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
-    """Say where what exists is missing or weaker than `topology`; empty when all is well.
+    """Return one line for each stream, consumer or server setting that is missing or weaker than `topology`.
 
-    A server that alone keeps a stream must sync every write (`sync_interval: always`): without, a power cut
-    loses acknowledged messages. That it does is read at `monitoring_url` of the connection's settings.
+    A single server must sync every write (`sync_interval: always`), because otherwise a power cut loses
+    acknowledged messages. The check reads this from `monitoring_url` of the connection's settings.
 
     Raises:
-        Unavailable: no answer.
+        Unavailable: the broker does not respond.
     """
     server = await _verify_server(bus.settings.monitoring_url, topology)
     if _JETSTREAM_OFF in server:
@@ -136,11 +136,11 @@ async def _provision_stream(bus: Bus, stream: Stream) -> list[str]:
 
 
 async def stream_info(bus: Bus, name: str) -> dict[str, Any] | None:
-    """What the server says of a stream, `config` and `state`; None when there is none of that name.
+    """Return the server's info of a stream with `config` and `state`, or None if it does not exist.
 
     Raises:
-        ApiError: it refused.
-        Unavailable: no answer.
+        ApiError: the server refused.
+        Unavailable: the broker does not respond.
     """
     try:
         return await call(bus, api("STREAM.INFO", name))
@@ -184,16 +184,16 @@ async def _verify_consumer(bus: Bus, consumer: Consumer) -> list[str]:
 async def _verify_server(monitoring_url: str | None, topology: Topology) -> list[str]:
     alone = all(stream.replicas == 1 for stream in topology.streams)
     if monitoring_url is None:
-        return [_UNSEEN] if alone else []
+        return [_UNKNOWN_SYNC] if alone else []
     try:
-        # Proxies of the environment are for the way out, not for this network.
+        # Proxies of the environment are for outgoing requests, not for this network.
         async with httpx.AsyncClient(timeout=MONITORING_TIMEOUT_S, trust_env=False) as client:
-            answer = await client.get(f"{monitoring_url}/varz")
-            config = cast(dict[str, Any], answer.json()["jetstream"].get("config"))
+            response = await client.get(f"{monitoring_url}/varz")
+            config = cast(dict[str, Any], response.json()["jetstream"].get("config"))
     except (httpx.HTTPError, KeyError, ValueError) as error:
-        # In a cluster another node may serve while this one is down.
-        unseen = f"server: {monitoring_url} does not say how it syncs: {type(error).__name__}"
-        return [unseen] if alone else []
+        # In a cluster this server may be down while others serve.
+        unknown = f"server: {monitoring_url} does not report its sync_interval: {type(error).__name__}"
+        return [unknown] if alone else []
     if not config:
         return [_JETSTREAM_OFF]
     return [_SYNCS_LATE] if alone and not config.get("sync_always") else []
@@ -212,7 +212,7 @@ def _weaknesses(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) 
 
 
 def _same(found: object, wanted: object) -> bool:
-    # The server leaves out what is false or zero.
+    # The server omits values that are false or zero.
     return found == wanted or (not found and not wanted)
 
 

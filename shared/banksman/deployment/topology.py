@@ -1,4 +1,4 @@
-"""What exists in NATS: every stream, consumer, bucket and object store of both accounts."""
+"""All streams, consumers, buckets and object stores of both accounts."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What one account holds."""
+    """Streams and consumers of one account."""
 
     account: str
     streams: tuple[Stream, ...]
     consumers: tuple[Consumer, ...] = ()
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name."""
+        """Return the stream with this name."""
         return next(stream for stream in self.streams if stream.name == name)
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes that all its streams may take together."""
+        """Maximum bytes of all its streams together."""
         return sum(stream.max_bytes or 0 for stream in self.streams)
 
 
 def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
-    """What account APP holds: 80 % of the budget, with a fifth of that for snapshots."""
+    """Return the topology of account APP: 80 % of the budget."""
     streams = (*_logs(budget, replicas), *_work(budget, replicas), *_slots(budget, replicas))
     return Topology(
         "APP", (*streams, *_buckets(budget, replicas), _snapshots(budget, replicas)), _consumers(replicas)
@@ -59,7 +59,7 @@ def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
 
 
 def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
-    """What account RUN holds: 15 % of the budget, for whole outputs and workspaces."""
+    """Return the topology of account RUN: 15 % of the budget, for whole outputs and workspaces."""
     return Topology(
         "RUN",
         (
@@ -70,7 +70,7 @@ def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
 
 
 def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
-    """The durable that serves one workflow; `workflow-{name}`."""
+    """Return the consumer of one workflow, `workflow-{name}`."""
     return Consumer(
         stream=names.WORKFLOWS,
         durable=f"workflow-{name}",
@@ -80,16 +80,16 @@ def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
 
 
 def bucket(
-    name: str, max_bytes: int, replicas: Replicas, *, ttl_s: int | None = None, tells_end: bool = False
+    name: str, max_bytes: int, replicas: Replicas, *, ttl_s: int | None = None, marks_expiry: bool = False
 ) -> Stream:
-    """A bucket that keeps the last value of each key and sends each change on once it is stored.
+    """Return a bucket that keeps the last value of each key and republishes each stored change.
 
     Args:
-        name: The bucket's.
-        max_bytes: Of all values together.
+        name: Name of the bucket.
+        max_bytes: Maximum bytes of all values together.
         replicas: 1 or 3.
-        ttl_s: Seconds after which a key ends unless it is written again.
-        tells_end: Whether watchers are told when a key ends so.
+        ttl_s: Seconds after which a key expires unless it is written again; None: never.
+        marks_expiry: Whether watchers receive a marker when a key expires.
     """
     keys = names.kv_subject(name, ">")
     return Stream(
@@ -102,14 +102,14 @@ def bucket(
         direct=True,
         republish=(keys, subjects.stored(keys)),
         message_ttl=True,
-        marker_ttl_s=1 if tells_end else None,
+        marker_ttl_s=1 if marks_expiry else None,
         duplicate_window_s=min(DUPLICATE_WINDOW_S, ttl_s or DUPLICATE_WINDOW_S),
         replicas=replicas,
     )
 
 
 def object_store(name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None) -> Stream:
-    """An object store in the layout that all NATS clients share."""
+    """Return an object store in the layout that all NATS clients use."""
     return Stream(
         name=names.object_stream(name),
         subjects=(names.object_chunks(name, ">"), names.object_meta(name, ">")),
@@ -170,7 +170,7 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             max_msg_size=MAX_WORK_BYTES,
             replicas=replicas,
         ),
-        # The server refuses schedules with `discard: new` and drops them silently at a limit.
+        # The server refuses schedules with `discard: new`, and with limits it drops them silently.
         Stream(
             name=names.TIMERS,
             subjects=(subjects.timer_set(ANY, ANY, ANY), subjects.timer_fired(ANY, ANY, ANY)),
@@ -213,7 +213,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.WORKFLOW_DEFINITIONS, budget.share(5), replicas),
         bucket(names.CONVERSATIONS, budget.share(40), replicas),
         bucket(names.OWNERS, budget.share(10), replicas),
-        bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S[replicas], tells_end=True),
+        bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S[replicas], marks_expiry=True),
         bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
         bucket(names.USAGE, budget.share(2), replicas),
         bucket(names.HEADS, budget.share(15), replicas),

@@ -1,4 +1,4 @@
-"""Who may connect to NATS, and what each may publish and hear. The rights of every service in one place."""
+"""Users of NATS and their permissions, for all services in one place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STREAMS = (
     names.ADVISORIES,
 )
 TOOL_REGISTRY: Final = ("register", "withdraw", "list")
-"""What a tool server asks of the registry."""
+"""Actions of the tool registry that a tool server may request."""
 
 _EVERYTHING = (">",)
 _FILES = (names.OUTPUTS, names.WORKSPACES)
@@ -57,32 +57,32 @@ _FILES = (names.OUTPUTS, names.WORKSPACES)
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One identity, with its own key."""
+    """One NATS user, with its own key."""
 
     name: str
     account: str
     publish: tuple[str, ...]
-    """Subjects it may publish on, besides its own inbox; nothing else."""
+    """Subjects it may publish to, in addition to its own inbox."""
     subscribe: tuple[str, ...]
-    """Subjects it may hear, besides its own inbox; nothing else."""
-    answers: bool = False
-    """Whether it may answer the requests it gets, once each."""
-    answers_many: bool = False
-    """Whether an answer may be several messages."""
+    """Subjects it may subscribe to, in addition to its own inbox."""
+    responds: bool = False
+    """Whether it may publish one reply to each request it receives."""
+    responds_repeatedly: bool = False
+    """Whether it may publish several replies to a request."""
 
     @property
     def inbox_prefix(self) -> str:
-        """Head of the subjects its answers come to; no other user of its account may hear them."""
+        """Prefix of its inbox subjects, to which no other user of its account may subscribe."""
         return inbox_prefix(self.name)
 
 
 def inbox_prefix(user: str) -> str:
-    """Head of a user's inbox subjects."""
+    """Return the prefix of a user's inbox subjects."""
     return f"_INBOX_{user}"
 
 
 def gateway() -> User:
-    """Takes requests, reads logs, writes decisions; never appends to a log, never calls a tool."""
+    """Accepts requests, reads logs and stores decisions. It cannot append to a log or call a tool."""
     return User(
         GATEWAY,
         APP,
@@ -97,7 +97,7 @@ def gateway() -> User:
             all_of("workflows"),
             all_of("dead"),
             *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
-            # An upload may come before the first call: then the gateway places the workspace.
+            # An upload can precede the first call: then the gateway places the workspace.
             *_writes(names.OWNERS),
             *_inspects(),
             *_reads(names.EVENTS),
@@ -114,13 +114,13 @@ def gateway() -> User:
             all_of("stored"),
             all_of("api"),
         ),
-        answers=True,
-        answers_many=True,
+        responds=True,
+        responds_repeatedly=True,
     )
 
 
 def agent() -> User:
-    """Drives runs, calls tools, and as the janitor ends and removes what its owner cannot."""
+    """Drives runs and calls tools. As the janitor it ends and removes what its owner cannot."""
     return User(
         AGENT,
         APP,
@@ -135,7 +135,7 @@ def agent() -> User:
             *_pulls(names.RUNS, names.SIGNALS),
             *_pulls(names.APPROVALS, names.APPROVAL_REPLIES),
             *_pulls(names.TIMERS, names.FIRED_TIMERS),
-            # Each agent follows all logs, to know what a tenant consumed at any of them.
+            # Each agent follows all logs to add up the usage of each tenant over all agents.
             api("CONSUMER.CREATE", names.EVENTS, ANY),
             api("CONSUMER.MSG.NEXT", names.EVENTS, ANY),
             *(api("STREAM.PURGE", stream) for stream in (*_STREAMS, kv_stream(names.HEADS))),
@@ -152,7 +152,7 @@ def agent() -> User:
             subjects.tenant_registry("tool", ANY, ANY),
             subjects.workspace_report(ANY, ANY, ANY),
         ),
-        answers=True,
+        responds=True,
     )
 
 
@@ -182,28 +182,28 @@ def workflows() -> User:
             subjects.registry("workflow", ANY),
             subjects.tenant_registry("workflow", ANY, ANY),
         ),
-        answers=True,
+        responds=True,
     )
 
 
 def operator() -> User:
-    """Provisions, inspects, backs up and replays dead letters; no service runs as it."""
-    return User(OPERATOR, APP, publish=_EVERYTHING, subscribe=_EVERYTHING, answers=True)
+    """Provisions, inspects, backs up and replays dead letters. No service uses it."""
+    return User(OPERATOR, APP, publish=_EVERYTHING, subscribe=_EVERYTHING, responds=True)
 
 
 def operator_files() -> User:
-    """The operator's identity in RUN."""
-    return User(OPERATOR_FILES, RUN, publish=_EVERYTHING, subscribe=_EVERYTHING, answers=True)
+    """The operator's user in account RUN."""
+    return User(OPERATOR_FILES, RUN, publish=_EVERYTHING, subscribe=_EVERYTHING, responds=True)
 
 
 def tool_runner(runner: str | None = None) -> User:
-    """Takes the calls of one runner and stores their results; has no right in APP beyond that.
+    """Receives the calls of one runner and stores their results. It has no other permission in APP.
 
     Args:
-        runner: Its id; None for an identity that any runner may share, where their ids are not known
-            beforehand. Such runners could act for each other.
+        runner: Id of the runner. None: a user that all runners share because their ids are not known in
+            advance; such runners can act for each other.
     """
-    who = ANY if runner is None else check_token(runner, "runner")
+    token = ANY if runner is None else check_token(runner, "runner")
     return User(
         TOOL_RUNNER if runner is None else f"{TOOL_RUNNER}-{runner}",
         RUN,
@@ -211,22 +211,22 @@ def tool_runner(runner: str | None = None) -> User:
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
             subjects.tool_progress(ANY, ANY),
-            kv_subject(names.RUNNERS, who),
-            subjects.workspace_report(who, ANY, ANY),
+            kv_subject(names.RUNNERS, token),
+            subjects.workspace_report(token, ANY, ANY),
             subjects.late_result(),
             *(subject for store in _FILES for subject in _writes_objects(store)),
         ),
         subscribe=(
-            subjects.tool_call(who, ANY, ANY),
-            subjects.tool_cancel(who, ANY, ANY),
-            subjects.files(who, ANY, ANY),
+            subjects.tool_call(token, ANY, ANY),
+            subjects.tool_cancel(token, ANY, ANY),
+            subjects.files(token, ANY, ANY),
         ),
-        answers=True,
+        responds=True,
     )
 
 
 def tool_server(server: str) -> User:
-    """Serves tools that every tenant's models may call: takes their calls and stores their results."""
+    """Serves tools to the models of all tenants: receives their calls and stores their results."""
     check_token(server, "server")
     return User(
         f"tool-server-{server}",
@@ -239,29 +239,29 @@ def tool_server(server: str) -> User:
             kv_subject(names.RUNNERS, f"{server}.{ANY}"),
         ),
         subscribe=(subjects.tool_call(server, ANY, ANY), subjects.tool_cancel(server, ANY, ANY)),
-        answers=True,
+        responds=True,
     )
 
 
 def gateway_files() -> User:
-    """Reads whole outputs, for those who download them."""
+    """Reads whole outputs for downloads."""
     return User(GATEWAY_FILES, RUN, publish=_reads(object_stream(names.OUTPUTS)), subscribe=())
 
 
 def agent_files() -> User:
-    """Reads outputs and, as the janitor, removes the outputs and workspaces of deleted conversations."""
+    """Reads outputs. As the janitor it removes outputs and workspaces of deleted conversations."""
     reads = tuple(subject for store in _FILES for subject in _reads(object_stream(store)))
     purges = tuple(api("STREAM.PURGE", object_stream(store)) for store in _FILES)
     return User(AGENT_FILES, RUN, publish=(*reads, *purges), subscribe=())
 
 
 def system() -> User:
-    """The system account's user, for monitoring over NATS; no service runs as it."""
+    """The user of the system account, for monitoring over NATS. No service uses it."""
     return User(SYSTEM, SYS, publish=_EVERYTHING, subscribe=_EVERYTHING)
 
 
 def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ()) -> tuple[User, ...]:
-    """Every user but those of tenants; one for each runner whose id is known, else one they share."""
+    """Return all users except those of tenants: one per runner id, or one that all runners share."""
     return (
         gateway(),
         agent(),
@@ -293,7 +293,7 @@ def _drives_runs() -> tuple[str, ...]:
 
 
 def _inspects() -> tuple[str, ...]:
-    """What `streams.verify` asks."""
+    """Return the requests of `streams.verify`."""
     return (api("STREAM.INFO", ANY), api("CONSUMER.INFO", ANY, ANY))
 
 

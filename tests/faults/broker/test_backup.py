@@ -105,7 +105,7 @@ async def test_a_damaged_backup_is_refused_before_anything_is_touched(
         assert refused.code == 2
         assert "SHA-256" in refused.err
         (copy / "manifest.json").unlink()
-        assert "the manifest of a whole backup" in (await banksman(fleet, "restore", str(copy))).err
+        assert "the manifest of a complete backup" in (await banksman(fleet, "restore", str(copy))).err
         assert (await banksman(fleet, "streams", "check")).code == 0
 
 

@@ -69,7 +69,7 @@ def test_commands_say_which_value_is_wrong_and_what_was_expected(own_nats: NatsS
         _banksman(own_nats, "accept", "c"),
         _banksman(own_nats, "accept", "--all"),
     )
-    assert (unknown.returncode, "one that `banksman check` names (got 't/c')" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "a log listed by `banksman check` (got 't/c')" in unknown.stderr) == (2, True)
     assert (malformed.returncode, "TENANT/CONVERSATION" in malformed.stderr) == (2, True)
     assert (nothing.returncode, nothing.stdout) == (0, "no log is damaged\n")
 

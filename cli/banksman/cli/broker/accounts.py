@@ -1,8 +1,8 @@
-"""The server's configuration: accounts, who is in them, and the few subjects that cross between them.
+"""Configuration of nats-server: accounts, their users, and the few subjects that cross between accounts.
 
-Users of one account are not kept apart by their permissions alone: the reply subject of a permitted request
-is not checked. Whoever must not forge lives in another account: a runner in RUN cannot name an inbox or a
-stream of APP, since only the subjects below cross, and answers come back on subjects the server makes.
+Permissions alone do not separate users of one account, because the server does not check the reply subject of
+a permitted request. Users that could forge messages are therefore in another account: a runner in RUN cannot
+address an inbox or a stream of APP. Only the subjects below cross; the server creates their reply subjects.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from banksman.deployment.topology import StorageBudget
 from banksman.deployment.users import APP, RUN, SYS, TOOL_REGISTRY, User, all_users
 
 PublicKeys = Mapping[str, str | Variable]
-"""User name to public key (`U…`), or to the variable of the server's environment that holds it."""
+"""Maps user names to public keys (`U…`), or to variables of the server's environment that hold them."""
 
 _RUN_PER_MILLE = 150
 CLUSTER_SIZE = 3
-"""Servers of a cluster; each keeps every stream."""
+"""Number of servers of a cluster; each keeps every stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant that uses NATS itself, in an account of its own."""
+    """A tenant that uses NATS directly, in its own account."""
 
     tenant: str
     tool_servers: tuple[str, ...] = ()
-    """Ids of the tool servers that it runs; `*` for any, then its processes could also hear, and answer in
-    the runners' place, the calls of the tenant's own conversations."""
+    """Ids of its tool servers. `*` allows any id: then its processes can also receive, and reply to in place
+    of runners, all calls of the tenant's conversations."""
 
     @property
     def account(self) -> str:
-        """Its account."""
+        """Name of its account."""
         return f"TENANT_{self.tenant}"
 
     @property
     def user(self) -> str:
-        """Its user."""
+        """Name of its user."""
         return f"tenant-{self.tenant}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of the server's certificate."""
+    """Paths of the server's certificate files."""
 
     cert_file: str
     key_file: str
@@ -59,13 +59,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """This server's place in a cluster of three."""
+    """Cluster settings of one of three servers."""
 
     listen: str
     routes: tuple[str, ...]
     name: str = "banksman"
     tls: Tls | None = None
-    """Servers show each other certificates, and check them against `ca_file`; None for an open cluster."""
+    """Certificate for routes; servers verify each other against `ca_file`. None: routes are not encrypted."""
 
 
 def user_names(
@@ -74,7 +74,7 @@ def user_names(
     tenants: tuple[Tenant, ...] = (),
     tool_servers: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """Everybody who needs a key."""
+    """Return the names of all users, each of which needs a key."""
     users = all_users(runners, tool_servers)
     return (*(user.name for user in users), *(tenant.user for tenant in tenants))
 
@@ -96,24 +96,24 @@ def render_config(
     tenants: tuple[Tenant, ...] = (),
     tool_servers: tuple[str, ...] = (),
 ) -> str:
-    """The configuration file of one server.
+    """Render the configuration file of one server.
 
     Args:
-        keys: Public keys of all users, of runners and tenants too.
-        port: Where clients connect.
-        http_port: Where the server tells of itself; None for nowhere. Not for the public.
+        keys: Public keys of all users, including those of runners and tenants.
+        port: Port for clients.
+        http_port: Port of the monitoring endpoints, which must not be public; None disables them.
         host: Interface for clients.
-        http_host: Interface for monitoring.
-        server_name: Unique in a cluster.
+        http_host: Interface of the monitoring endpoints.
+        server_name: Name that is unique in a cluster.
         store_dir: Directory of the streams.
-        budget: Bytes that the streams may take.
-        sync_always: Whether every write is synced to disk before it is acknowledged. One node alone loses
-            acknowledged messages in a power cut without.
-        tls: The server's certificate; None for a network nobody else is on.
-        cluster: Its place in a cluster; None for a single server.
-        runners: Ids of the runners that have keys of their own; none for one key that all share.
-        tenants: Tenants with accounts of their own.
-        tool_servers: Ids of the tool servers that serve every tenant.
+        budget: Bytes for all streams together.
+        sync_always: Whether every write is synced to disk before it is acknowledged. Without it, a single
+            server loses acknowledged messages in a power cut.
+        tls: The server's certificate; None for a network without other users.
+        cluster: Cluster settings; None for a single server.
+        runners: Ids of the runners with their own keys; empty for one shared key.
+        tenants: Tenants with their own accounts.
+        tool_servers: Ids of the tool servers that serve all tenants.
     """
     config: dict[str, Any] = {
         "server_name": server_name,
@@ -125,7 +125,7 @@ def render_config(
         "jetstream": _jetstream(store_dir, budget, sync_always=sync_always),
         "accounts": _accounts(
             keys,
-            # The server counts each copy of a stream against its account.
+            # The server charges each replica of a stream to the account.
             budget if cluster is None else StorageBudget(budget.total_bytes * CLUSTER_SIZE),
             all_users(runners, tool_servers),
             tenants,
@@ -148,7 +148,7 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
         "listen": cluster.listen,
         "routes": list(cluster.routes),
     }
-    # Without `verify` anybody who reaches the port could join, and would see every account.
+    # Without `verify`, any process that reaches the port could join and read every account.
     return config if cluster.tls is None else {**config, "tls": {**_tls(cluster.tls), "verify": True}}
 
 
@@ -158,7 +158,7 @@ def _jetstream(store_dir: str, budget: StorageBudget, *, sync_always: bool) -> d
 
 
 def _tls(tls: Tls) -> dict[str, Any]:
-    # The server's own two seconds for a handshake are short for a busy machine.
+    # The default handshake timeout of two seconds is too short on a busy machine.
     files = {"cert_file": tls.cert_file, "key_file": tls.key_file, "timeout": 10}
     return {**files, "ca_file": tls.ca_file} if tls.ca_file else files
 
@@ -170,7 +170,7 @@ def _accounts(
     tenants: tuple[Tenant, ...],
     tool_servers: tuple[str, ...],
 ) -> dict[str, Any]:
-    asked_by_run = (*_RUN_WRITES, *_tool_servers_ask(tool_servers))
+    used_by_run = (*_RUN_WRITES, *_tool_server_requests(tool_servers))
 
     def members(account: str) -> list[dict[str, Any]]:
         return [_user(user, keys[user.name]) for user in users if user.account == account]
@@ -181,16 +181,16 @@ def _accounts(
             "jetstream": {"max_file": budget.total_bytes - run_bytes},
             "users": members(APP),
             "exports": [
-                *_offered_to_run(asked_by_run),
-                *(offer for one in tenants for offer in _offered_to(one)),
+                *_exported_to_run(used_by_run),
+                *(export for one in tenants for export in _exported_to(one)),
             ],
-            "imports": [*_taken_from_run(), *(taken for one in tenants for taken in _taken_from(one))],
+            "imports": [*_imported_from_run(), *(entry for one in tenants for entry in _imported_from(one))],
         },
         RUN: {
             "jetstream": {"max_file": run_bytes},
             "users": members(RUN),
             "exports": _run_exports(),
-            "imports": [_service(APP, subject) for subject in asked_by_run],
+            "imports": [_service(APP, subject) for subject in used_by_run],
         },
         SYS: {"users": members(SYS)},
         **{one.account: _tenant(one, keys[one.user]) for one in tenants},
@@ -203,8 +203,8 @@ def _user(user: User, key: str | Variable) -> dict[str, Any]:
         "publish": {"allow": [inbox, *user.publish]},
         "subscribe": {"allow": [inbox, *user.subscribe]},
     }
-    if user.answers:
-        permissions["allow_responses"] = {"max": -1 if user.answers_many else 1, "expires": "5m"}
+    if user.responds:
+        permissions["allow_responses"] = {"max": -1 if user.responds_repeatedly else 1, "expires": "5m"}
     return {"nkey": key, "permissions": permissions}
 
 
@@ -213,7 +213,7 @@ _RUN_SERVES = (
     subjects.tool_cancel(ANY, ANY, ANY),
     subjects.files(ANY, ANY, ANY),
 )
-"""What APP may ask of runners."""
+"""Requests that APP may send to runners."""
 _RUN_WRITES = (
     subjects.tool_started(ANY, ANY),
     subjects.tool_result(ANY, ANY),
@@ -221,27 +221,27 @@ _RUN_WRITES = (
     subjects.workspace_report(ANY, ANY, ANY),
     subjects.late_result(),
 )
-"""What runners may store in APP, and tell it. The acknowledgement comes back as a service's answer."""
-_RUN_TELLS = subjects.tool_progress(ANY, ANY)
+"""Subjects on which runners may store and report in APP. The acknowledgement is the reply of a service."""
+_RUN_PUBLISHES = subjects.tool_progress(ANY, ANY)
 
 
-def _tool_servers_ask(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
-    """The registry, and the leases of their processes."""
+def _tool_server_requests(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the subjects of the registry and of the leases of tool server processes."""
     registry = [subjects.registry("tool", action) for action in TOOL_REGISTRY] if tool_servers else []
     return (*registry, *(kv_subject(names.RUNNERS, f"{server}.{ANY}") for server in tool_servers))
 
 
-def _offered_to_run(asked: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [{"service": subject, "accounts": [RUN]} for subject in asked]
+def _exported_to_run(used: tuple[str, ...]) -> list[dict[str, Any]]:
+    return [{"service": subject, "accounts": [RUN]} for subject in used]
 
 
-def _taken_from_run() -> list[dict[str, Any]]:
-    return [*(_service(RUN, subject) for subject in _RUN_SERVES), _stream(RUN, _RUN_TELLS)]
+def _imported_from_run() -> list[dict[str, Any]]:
+    return [*(_service(RUN, subject) for subject in _RUN_SERVES), _stream(RUN, _RUN_PUBLISHES)]
 
 
 def _run_exports() -> list[dict[str, Any]]:
     services = [{"service": subject, "accounts": [APP]} for subject in _RUN_SERVES]
-    return [*services, {"stream": _RUN_TELLS, "accounts": [APP]}]
+    return [*services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
 
 
 def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
@@ -253,8 +253,8 @@ def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
             {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
         ],
         "imports": [
-            *(_service(APP, subject) for subject in _tenant_asks(one)),
-            *(_stream(APP, subject) for subject in _tenant_hears(t)),
+            *(_service(APP, subject) for subject in _tenant_requests(one)),
+            *(_stream(APP, subject) for subject in _tenant_subscribes(t)),
             *(
                 {
                     **_service(APP, subjects.tenant_registry(kind, action, t)),
@@ -266,19 +266,19 @@ def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
     }
 
 
-def _offered_to(one: Tenant) -> list[dict[str, Any]]:
+def _exported_to(one: Tenant) -> list[dict[str, Any]]:
     registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
-    door = subjects.all_of("api", one.tenant)
+    api = subjects.all_of("api", one.tenant)
     services = [*_tenant_stores(one), *registry]
     return [
-        # A replay has many answers; without this the server passes on the first one only.
-        {"service": door, "response": "stream", "accounts": [one.account]},
+        # A replay has many replies; without `stream` the server delivers only the first one.
+        {"service": api, "response": "stream", "accounts": [one.account]},
         *({"service": subject, "accounts": [one.account]} for subject in services),
-        *({"stream": subject, "accounts": [one.account]} for subject in _tenant_hears(one.tenant)),
+        *({"stream": subject, "accounts": [one.account]} for subject in _tenant_subscribes(one.tenant)),
     ]
 
 
-def _taken_from(one: Tenant) -> list[dict[str, Any]]:
+def _imported_from(one: Tenant) -> list[dict[str, Any]]:
     return [
         *(_service(one.account, subject) for subject in _tenant_serves(one)),
         _stream(one.account, subjects.tool_progress(one.tenant, ANY)),
@@ -288,18 +288,18 @@ def _taken_from(one: Tenant) -> list[dict[str, Any]]:
 _REGISTRATIONS = (*(("tool", action) for action in TOOL_REGISTRY), ("workflow", "register"))
 
 
-def _tenant_asks(one: Tenant) -> tuple[str, ...]:
-    """The door, and what its tool servers store."""
+def _tenant_requests(one: Tenant) -> tuple[str, ...]:
+    """Return the subjects of the API, and those on which its tool servers store."""
     return (subjects.all_of("api", one.tenant), *_tenant_stores(one))
 
 
 def _tenant_stores(one: Tenant) -> tuple[str, ...]:
-    """The slots of the calls that its tool servers take, and the leases of their processes."""
+    """Return the slots of calls to its tool servers, and the leases of their processes."""
     leases = (kv_subject(names.RUNNERS, f"{server}.{one.tenant}.{ANY}") for server in one.tool_servers)
     return (subjects.tool_started(one.tenant, ANY), subjects.tool_result(one.tenant, ANY), *leases)
 
 
-def _tenant_hears(tenant: str) -> tuple[str, ...]:
+def _tenant_subscribes(tenant: str) -> tuple[str, ...]:
     return (
         subjects.live(tenant, ANY),
         subjects.delta(tenant, ANY),

@@ -1,4 +1,7 @@
-"""The server's configuration language, as far as we write it."""
+"""The part of nats-server's configuration language that `accounts` needs.
+
+https://docs.nats.io/running-a-nats-service/configuration#configuration-file-format
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ _INDENT = "  "
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A value that the server takes from its environment."""
+    """A value that the server reads from its environment."""
 
     name: str
 
 
 def render(config: Mapping[str, Any]) -> str:
-    """A configuration file: strings quoted, maps and lists indented."""
+    """Return the text of a configuration file, with quoted strings and indented maps and lists."""
     return "".join(f"{key}: {_value(value, 0)}\n" for key, value in config.items())
 
 

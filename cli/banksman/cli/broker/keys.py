@@ -1,4 +1,4 @@
-"""Keys of NATS users: made once, kept where only their owner reads them."""
+"""Keys of NATS users: created once, in files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# Untyped, and without stubs.
+# The package has no type annotations and no stubs.
 _nkeys: Any = importlib.import_module("nkeys")
 
 
 def generate_keys(directory: Path, users: Iterable[str]) -> dict[str, str]:
-    """Make a key for every user that has none yet, and return the public ones by user name.
+    """Create a key for each user that has none, and return the public keys by user name.
 
     Each seed is a file `{user}.nk` with mode 0600 in a directory with mode 0700.
     """
@@ -23,18 +23,18 @@ def generate_keys(directory: Path, users: Iterable[str]) -> dict[str, str]:
 
 
 def seed_file(directory: Path, user: str) -> Path:
-    """Where `generate_keys` keeps a user's seed."""
+    """Return the path of a user's seed."""
     return directory / f"{user}.nk"
 
 
 def key_variable(user: str) -> str:
-    """The environment variable that holds a user's public key for a configuration without literal keys."""
+    """Return the environment variable of a user's public key, for a configuration without literal keys."""
     return f"BANKSMAN_NKEY_{user.upper().replace('-', '_')}"
 
 
 def _key(file: Path) -> str:
     if not file.exists():
-        # Created with its mode, so that no moment exists in which others could read it.
+        # Opened with its final mode: there is no moment in which another user could read it.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(_nkeys.encode_seed(secrets.token_bytes(32), _nkeys.PREFIX_BYTE_USER))
