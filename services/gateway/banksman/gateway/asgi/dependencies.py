@@ -67,7 +67,10 @@ def _token(bearer: HTTPAuthorizationCredentials | None) -> str | None:
 async def request_id(
     idempotency_key: Annotated[
         str,
-        Header(description="Identifies the request for 24 hours: a repeat returns the first result."),
+        Header(
+            alias="Idempotency-Key",
+            description="Identifies the request for 24 hours: a repeat returns the first result.",
+        ),
     ] = "",
 ) -> str:
     """Return the first 128 characters of the `Idempotency-Key` header; a new id without it."""

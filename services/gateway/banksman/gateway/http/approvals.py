@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Response
+from fastapi.responses import JSONResponse
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import ApprovalDecision
@@ -39,10 +40,8 @@ async def list_approvals(
 
 @routes.post(
     "/context/approvals/{approval_id}",
-    response_model=LateDecision | Resolution,
-    response_model_exclude_none=True,
+    response_model=Resolution,
     responses={
-        200: {"model": Resolution, "description": "The submitted decision counts"},
         409: {
             "model": LateDecision | ErrorBody,
             "description": "An earlier decision counts, or the request has expired",
@@ -52,16 +51,15 @@ async def list_approvals(
 async def decide_approval(
     approval_id: str,
     body: StrictBody[DecisionBody],
-    response: Response,
     gateway: ServiceDep,
     caller: CallerDep,
     request_id: RequestId,
-) -> Resolution:
+) -> Resolution | Response:
     """Decide an approval request. The first decision counts; later ones get 409 with that decision."""
     frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
     ack = await gateway.requests.handle(caller, frame)
     if not ack.already_resolved:
         return Resolution.of(ack)
-    response.status_code = 409
     message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
-    return LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    late = LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)

@@ -34,10 +34,10 @@ STARTED: dict[int | str, dict[str, Any]] = {
     200: {
         "model": EndedRun,
         "description": "The outcome, within `wait_s`; or with `Accept: text/event-stream` the run's events",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}},
         "headers": Location,
     },
-    202: {"model": AcceptedRun | Run, "description": "The run is stored", "headers": Location},
+    202: {"description": "The run is stored", "headers": Location},
 }
 """The responses to a start."""
 
@@ -47,7 +47,7 @@ routes = router("runs")
 @routes.post(
     "/context/conversations/{conversation_id}/runs",
     status_code=202,
-    response_model=AcceptedRun | EndedRun | Run,
+    response_model=EndedRun | Run | AcceptedRun,
     responses=STARTED,
 )
 async def start_run(
@@ -66,7 +66,7 @@ async def start_run(
     return await _start(gateway, caller, request, response, frame, wait_s, detail)
 
 
-@routes.post("/v1/chat", status_code=202, response_model=AcceptedRun | EndedRun | Run, responses=STARTED)
+@routes.post("/v1/chat", status_code=202, response_model=EndedRun | Run | AcceptedRun, responses=STARTED)
 async def chat(
     body: StrictBody[NewChat],
     request: Request,

@@ -37,10 +37,10 @@ async def read_workflow(name: str, gateway: ServiceDep, caller: CallerDep) -> Wo
 @routes.post(
     "/workflows/{name}/runs",
     status_code=202,
-    response_model=AcceptedRun | EndedRun | Run,
+    response_model=EndedRun | Run | AcceptedRun,
     responses={
         200: {"model": EndedRun, "description": "The outcome, within `wait_s`", "headers": Location},
-        202: {"model": AcceptedRun | Run, "description": "The run is stored", "headers": Location},
+        202: {"description": "The run is stored, or has not ended within `wait_s`", "headers": Location},
     },
 )
 async def start_workflow(
