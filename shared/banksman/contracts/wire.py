@@ -178,7 +178,7 @@ def _unique(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
 
 
 def _no_constant(name: str) -> JsonValue:
-    raise ValueError(f"{name} is not a JSON value")
+    raise ValueError(f"{name} is not JSON")
 
 
 def depth_of(value: JsonValue) -> int:

@@ -1,1 +1,1 @@
-"""What a model is told: templates, tool definitions, how to call. Pure; agents and gateways share it."""
+"""System prompts: templates, tool descriptions and calling instructions. Does no I/O."""

@@ -1,4 +1,4 @@
-"""The prompt of assistants that have none, and the instructions that every enhanced prompt ends with."""
+"""The default system prompt, and the instructions that enhanced prompts contain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ another way.
 - Answer in the user's language, shortest useful form first. Say plainly what you did, what you found and \
 what you could not do.\
 """
-"""The `default` assistant's prompt, and that of every assistant without one of its own."""
+"""The prompt of the `default` assistant and of every assistant without a prompt."""
 
 MERMAID_INSTRUCTIONS = """\
 ## Diagrams

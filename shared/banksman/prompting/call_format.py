@@ -1,6 +1,6 @@
-"""The one JSON object that a call is when it is written as text: its words, and how a model is told of them.
+"""The JSON object of a call that a model writes as text: its keys, and the instructions about it.
 
-The words stand in this module and in the adapter that reads them, nowhere else.
+Only this module and the adapter that parses the object use the keys.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ need no tool, answer in plain text; do not show such an object in an answer unle
 
 
 def correction(rule: str, attempt: int) -> str:
-    """What a model is told of a call that cannot be read.
+    """Return the correction to send to a model after a call that cannot be parsed.
 
     Args:
-        rule: The rule that was broken, and where.
-        attempt: 1 for the first unreadable reply in a row; each attempt is told more.
+        rule: The broken rule and its position.
+        attempt: 1 for the first malformed reply in a row. Later corrections contain more instructions.
     """
-    told = f"Your last reply looks like a tool call, but it cannot be read: {rule}. Nothing was executed."
+    problem = f"Your last reply looks like a tool call, but it cannot be read: {rule}. Nothing was executed."
     match attempt:
         case 1:
-            return f"{told}\nSend the corrected call as one JSON object, or answer in plain text."
+            return f"{problem}\nSend the corrected call as one JSON object, or answer in plain text."
         case 2:
             return (
-                f"{told}\nA call is exactly one object of this form, with all three fields and nothing else "
-                f"in the reply:\n{CALL_SKELETON}\n"
+                f"{problem}\nA call is exactly one object of this form, with all three fields and nothing "
+                f"else in the reply:\n{CALL_SKELETON}\n"
                 f'"{PARAMETERS_KEY}" is an object, not a string; "{TERMINATE_KEY}" is true or false without '
                 "quotes."
             )
         case _:
             return (
-                f"{told}\nThis is the last attempt. Reply with nothing but the JSON object, on one line, "
+                f"{problem}\nThis is the last attempt. Reply with nothing but the JSON object, on one line, "
                 f"without a code fence:\n{CALL_SKELETON}\n"
                 "If you do not need a tool, reply in plain words without any braces."
             )

@@ -1,4 +1,4 @@
-"""The enhanced system prompt: base, tools by category, how to call, diagrams (R4, R24, R25, R26, R33)."""
+"""The enhanced system prompt: base, tools by category, calling instructions, diagrams (R4, R24-R26, R33)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from banksman.prompting.call_format import HOW_TO_CALL_AS_TEXT
 from banksman.prompting.relevance import Needs, ranks
 
 DEFAULT_BUDGET_TOKENS = 8_000
-"""Tokens that an enhanced prompt may take beside its base, where nobody says otherwise."""
+"""Default budget of an enhanced prompt in estimated tokens, in addition to its base."""
 
 CHARS_PER_TOKEN = 4
-"""The estimate that budgets are kept with; vendors count between 3 and 5."""
+"""The estimate for budgets. Vendors count 3 to 5 characters per token."""
 
 DEFAULT_MAX_TOOLS = 64
-"""Tools that one request may offer, where nobody says otherwise; vendors refuse more than 128."""
+"""Default maximum of tools in one request. Vendors refuse more than 128."""
 
 SHORT_DESCRIPTION_CHARS = 160
-"""Characters of a tool's description that are left when descriptions must be shortened."""
+"""Characters of a shortened tool description."""
 
 NO_NEEDS = Needs()
 
@@ -35,19 +35,19 @@ _GAP = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class EnhancedPrompt:
-    """A system prompt with everything a model must know, and what had to be left out."""
+    """An enhanced system prompt, and the tools that did not fit into it."""
 
     text: str
     tools: tuple[ToolDefinition, ...]
-    """The tools that the prompt tells of, in their order; only these may be offered."""
+    """The tools that the prompt describes, in their order. Only these may be offered."""
     dropped: tuple[str, ...] = ()
-    """Names of the tools that are left out, the first one dropped first."""
+    """Names of the omitted tools, in the order in which they were dropped."""
     shortened: bool = False
-    """True when descriptions were cut to fit."""
+    """True if descriptions were shortened to fit the budget."""
 
     @property
     def estimated_tokens(self) -> int:
-        """About how many tokens the text takes."""
+        """The estimated number of tokens of `text`."""
         return estimated_tokens(self.text)
 
 
@@ -61,20 +61,20 @@ def enhance(
     needs: Needs = NO_NEEDS,
     mermaid: bool = True,
 ) -> EnhancedPrompt:
-    """Add tools, calling convention and diagram instructions to a rendered prompt.
+    """Add tool descriptions, calling instructions and diagram instructions to a rendered prompt.
 
-    Of more than `max_tools` those stay that matter most to the conversation (`relevance`). While the
-    additions take more than `budget_tokens`, descriptions are shortened first, and then tools are dropped,
-    the one that matters least first. Tools that the history tells of are never dropped, nor is the base cut.
+    If there are more than `max_tools` tools, the most relevant ones stay (see `relevance`). If the additions
+    exceed `budget_tokens`, descriptions are shortened first, and then tools are dropped, the least relevant
+    first. Tools that occur in the history are never dropped, and the base is never cut.
 
     Args:
-        base: The prompt with its variables already filled in.
-        tools: The tools that the run may offer; none leaves the tool section out (R57).
-        protocol: How the model writes calls.
-        budget_tokens: Estimated tokens that the additions may take.
-        max_tools: Tools that may be offered.
-        needs: What the conversation says about the tools it needs.
-        mermaid: Whether to tell how diagrams are drawn.
+        base: The prompt, with its variables already replaced.
+        tools: The tools that the run may offer. Without tools, the prompt has no tool section (R57).
+        protocol: The format in which the model writes calls.
+        budget_tokens: Maximum size of the additions in estimated tokens.
+        max_tools: Maximum number of tools to offer.
+        needs: The conversation's need for tools.
+        mermaid: True adds the diagram instructions.
     """
     budget_chars = budget_tokens * CHARS_PER_TOKEN
     order = _least_first(tools, needs)
@@ -92,12 +92,12 @@ def enhance(
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens a text takes."""
+    """Return the estimated number of tokens of a text."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def _least_first(tools: Sequence[ToolDefinition], needs: Needs) -> list[ToolDefinition]:
-    """Those that may be left out, the one that matters least first."""
+    """Return the tools that may be dropped, the least relevant first."""
     rank = ranks(tools, needs)
     return sorted((tool for tool in tools if tool.name not in needs.used), key=lambda tool: rank[tool.name])
 
@@ -105,24 +105,24 @@ def _least_first(tools: Sequence[ToolDefinition], needs: Needs) -> list[ToolDefi
 def _excess(
     tools: Sequence[ToolDefinition], leaving: Sequence[ToolDefinition], excess_chars: int
 ) -> list[ToolDefinition]:
-    """The tools that go so that the text shrinks by `excess_chars`, if there are enough that may."""
+    """Return the first tools of `leaving` whose removal shrinks the text by `excess_chars`, or all."""
     left_in = Counter(tool.category for tool in tools)
-    gone: list[ToolDefinition] = []
+    dropped: list[ToolDefinition] = []
     for tool in leaving:
         if excess_chars <= 0:
             break
-        gone.append(tool)
+        dropped.append(tool)
         left_in[tool.category] -= 1
         excess_chars -= len(_tool(tool, shortened=True)) + len(_GAP)
         if not left_in[tool.category]:
             excess_chars -= len(_heading(tool.category)) + len(_GAP)
-    return gone
+    return dropped
 
 
 def _without(
-    tools: Sequence[ToolDefinition], gone: Sequence[ToolDefinition]
+    tools: Sequence[ToolDefinition], dropped: Sequence[ToolDefinition]
 ) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
-    names = {tool.name: None for tool in gone}
+    names = {tool.name: None for tool in dropped}
     return tuple(tool for tool in tools if tool.name not in names), tuple(names)
 
 
@@ -177,8 +177,8 @@ def _tool(tool: ToolDefinition, shortened: bool) -> str:
 
 def _parameter(name: str, schema: JsonObject, required: bool, shortened: bool) -> str:
     needed = "required" if required else "optional"
-    told = schema.get("description")
-    description = f": {_description(told, shortened)}" if isinstance(told, str) and told else ""
+    text = schema.get("description")
+    description = f": {_description(text, shortened)}" if isinstance(text, str) and text else ""
     return f"- `{name}` ({_type(schema)}, {needed}){description}{_limits(schema)}"
 
 

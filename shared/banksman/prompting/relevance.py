@@ -1,20 +1,19 @@
-"""Which tools matter to a conversation as it stands, for when not all of them can be offered. Pure.
+"""The relevance of tools to a conversation, which selects the tools to offer. Does no I/O.
 
-While all tools fit, all are offered. When there are more than a request may hold, or their descriptions do
-not fit the prompt, tools are left out from the end of this order; the first reason that differs decides:
+If all tools fit, all are offered. If there are more than a request may contain, or their descriptions exceed
+the budget of the prompt, the least relevant tools are dropped. The first criterion that differs decides:
 
-1. the conversation has called it: its history tells of the calls, so it is never left out
-2. its assistant always offers it
+1. the conversation has called the tool; such a tool is never dropped
+2. the assistant always offers it
 3. the user names it
-4. its category is one that the user names, or that an earlier run of the conversation called tools of
-5. it works on files, and the conversation has some
-6. how many of the user's words its name and description share
+4. the user names its category, or an earlier run of the conversation called a tool of its category
+5. it works on files, and the conversation has files
+6. the number of the user's words in its name and description
 7. its priority
-8. its place in the list
+8. its position in the list
 
-The user's words are those of this run and of the ones before it; what the run itself has called so far
-moves only the called tools, so that the offer, and with it what a vendor caches, stays the same while a run
-goes on.
+The user's words are those of this run and of earlier runs. The calls of the current run raise only the called
+tools, so that the offer does not change during a run and vendors can serve it from their caches.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from banksman.contracts.tools import ToolDefinition
 WORKSPACE = "workspace"
 """The category of the tools that work on a conversation's files."""
 USER_MESSAGES = 4
-"""Messages of the user whose words count, the newest."""
+"""Number of the user's newest messages whose words count."""
 MAX_TEXT_CHARS = 20_000
-"""Of each of them, from its beginning."""
+"""Maximum characters of each message, from its start."""
 LEAST_WORD_CHARS = 3
-"""Shorter words say nothing about what a tool is for."""
+"""Shorter words do not describe the purpose of a tool."""
 
 _WORD = re.compile(r"[^\W_]+")
-# Only what many descriptions and requests hold alike.
+# Words that most descriptions and messages contain.
 _COMMON = frozenset(
     "and any are but can could did does for from has have how into its let may more most not now one only "
     "other our out over please run same should some such than that the their them then there these they this "
@@ -47,29 +46,29 @@ _COMMON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a conversation says about the tools it needs."""
+    """Facts about a conversation from which the relevance of tools follows."""
 
     used: frozenset[str] = frozenset()
-    """Names of the tools that its history tells of."""
+    """Names of the tools that its history contains calls of."""
     used_before: frozenset[str] = frozenset()
-    """Those of them that were called before this run."""
+    """The part of `used` that earlier runs called."""
     always: frozenset[str] = frozenset()
-    """Names of the tools that its assistant always offers."""
+    """Names of the tools that the assistant always offers."""
     words: frozenset[str] = frozenset()
-    """What the user wrote, in lower case."""
+    """The user's words, in lower case and in the singular."""
     has_files: bool = False
 
 
 Rank = tuple[bool, bool, bool, bool, bool, int, int, int]
-"""The reasons above in their order; higher stays longer."""
+"""The criteria above in their order; a higher rank is dropped later."""
 
 
-def needs_of(history: Iterable[Message], asked: str, always: Iterable[str] = ()) -> Needs:
-    """Read a history.
+def needs_of(history: Iterable[Message], message_id: str, always: Iterable[str] = ()) -> Needs:
+    """Return the needs of a conversation.
 
     Args:
-        history: As the model is shown it.
-        asked: Id of the message that the run is about; what comes after it is of this run.
+        history: The history that the model request contains.
+        message_id: Id of the message that started the run. Later messages belong to this run.
         always: Names of the tools that the assistant always offers.
     """
     used: set[str] = set()
@@ -82,11 +81,11 @@ def needs_of(history: Iterable[Message], asked: str, always: Iterable[str] = ())
             case AssistantMessage(calls=calls):
                 used.update(call.name for call in calls)
                 replies.add(message.message_id)
-            # Our correction of an unreadable reply has the reply's id.
+            # The correction of a malformed reply has the id of the reply.
             case UserMessage(content=content) if message.message_id not in replies:
                 texts.append(text_of(content)[:MAX_TEXT_CHARS])
                 has_files |= not isinstance(content, str) and any(isinstance(p, FilePart) for p in content)
-                if message.message_id == asked and before is None:
+                if message.message_id == message_id and before is None:
                     before = set(used)
             case _:
                 pass
@@ -96,7 +95,7 @@ def needs_of(history: Iterable[Message], asked: str, always: Iterable[str] = ())
 
 
 def ranks(tools: Sequence[ToolDefinition], needs: Needs) -> dict[str, Rank]:
-    """How much each tool matters, by its name."""
+    """Return the rank of each tool by its name."""
     categories = {tool.category for tool in tools if tool.name in needs.used_before}
     return {
         tool.name: _rank(tool, place, needs, tool.category in categories) for place, tool in enumerate(tools)
@@ -104,7 +103,7 @@ def ranks(tools: Sequence[ToolDefinition], needs: Needs) -> dict[str, Rank]:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a text that may tell what it is about: lower case, without endings of the plural."""
+    """Return the significant words of a text in lower case and in the singular."""
     found = (_singular(word) for word in _WORD.findall(text.lower()) if len(word) >= LEAST_WORD_CHARS)
     return frozenset(word for word in found if word not in _COMMON)
 

@@ -15,28 +15,28 @@ _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
 
 
 def run_variables(*, service: str, user_message: str, variables: Mapping[str, JsonValue]) -> JsonObject:
-    """The variables of one run: those that were given, and the names that every run has."""
+    """Return the variables of one run: `variables`, completed with the names that every run has."""
     return {"rag_context": "", "intent": "", "service": service, **variables, "user_message": user_message}
 
 
 def render(template: str, variables: Mapping[str, JsonValue]) -> str:
-    """Put values in the place of variables.
+    """Replace the variables of a template by their values.
 
-    Text stands as it is, anything else as JSON. `{{name|text}}` gives `text`, white space trimmed, where the
-    variable is missing or null. Values are put in once: braces in them are text, so that nobody can reach a
-    variable through a message. White space round a name does not matter.
+    Strings are inserted unchanged, other values as JSON. `{{name|text}}` inserts `text` without surrounding
+    white space if the variable is missing or null. Braces in values are not replaced, so a message cannot
+    read a variable. White space around a name is ignored.
 
     Raises:
-        BadInput: naming the variable that is missing, or the braces that hold no name.
+        BadInput: A variable is missing, or braces contain no name.
     """
     return _PLACEHOLDER.sub(lambda found: _value(found[1], variables), template)
 
 
 def variables_of(template: str) -> tuple[str, ...]:
-    """The names that a template asks for, in their order, each once.
+    """Return the distinct names of a template's variables in their order.
 
     Raises:
-        BadInput: naming the braces that hold no name.
+        BadInput: Braces contain no name.
     """
     return tuple(dict.fromkeys(_split(found[1])[0] for found in _PLACEHOLDER.finditer(template)))
 

@@ -1,4 +1,4 @@
-"""How a model writes calls, and how its replies are read: one adapter for each tool protocol."""
+"""One adapter per tool protocol: it formats the history for a model and reads calls from replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from banksman.contracts.messages import ToolProtocol
 
 
 def protocol_for(name: ToolProtocol) -> Protocol:
-    """The adapter of a tool protocol."""
+    """Return the adapter of a tool protocol."""
     match name:
         case "native":
             return Native()

@@ -1,4 +1,4 @@
-"""What the loop asks of a tool protocol, and the words between a protocol and a provider."""
+"""The interface of a tool protocol, and the types that protocols and providers exchange."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 
 MAX_REPLY_CHARS = 256 * 1024
-"""Characters of one reply that are kept, the size of a stored text; the rest is cut and said to be."""
+"""Maximum characters of one stored reply. A longer one is cut and ends with a note."""
 
 MAX_NAME_CHARS = 256
-"""Characters of a tool's name that the log keeps."""
+"""Maximum characters of a tool's name in the log."""
 
 FALLBACK_TEXT = "I encountered an issue and could not finish the answer."
-"""The answer when a model stops for an unknown reason without a word."""
+"""The final text if a model stops for an unknown reason without text."""
 
 WITHHELD_TEXT = "The model's provider withheld the answer."
-"""The answer when the vendor's content filter left nothing."""
+"""The final text if the vendor's content filter removed all text."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,61 +33,61 @@ _CUT_NOTE = "\n\n[The reply was cut at its size limit.]"
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request to a model, in our words; a provider's adapter translates it."""
+    """One provider-neutral model request, which a provider's adapter translates."""
 
     model: str
     """The vendor's name of the model, without `provider:`."""
     system: str
-    """The finished system prompt; empty for none."""
+    """The complete system prompt; empty for none."""
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...] = ()
-    """The tools to offer through the vendor's own interface; none when calls are written as text."""
+    """The tools to offer through the vendor's API; empty if the model writes calls as text."""
     options: ModelOptions = field(default_factory=ModelOptions)
     conversation_id: str = ""
-    """Names what a vendor keeps of the conversation; empty outside of one."""
+    """Names the state that a vendor stores per conversation; empty outside a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawCall:
-    """A call as the vendor delivered it."""
+    """A call as the vendor returned it."""
 
     provider_call_id: str | None
     name: str
     arguments: str | JsonObject
-    """The text of the arguments as the model wrote it, or an object where the vendor parsed it."""
+    """The arguments as the text that the model wrote, or as an object if the vendor parsed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One whole reply of a model."""
+    """One complete reply of a model."""
 
     text: str | None
     calls: tuple[RawCall, ...] = ()
     finish_reason: FinishReason = "stop"
     raw_finish_reason: str = ""
-    """The vendor's own word, for the log."""
+    """The vendor's value, for logs."""
     usage: Usage = field(default_factory=Usage)
-    """Tokens only; the cost is computed from the price table."""
+    """Tokens without a cost; see `agent.pricing`."""
     provider_state: JsonObject | None = None
-    """What the vendor wants back with this message; opaque to everyone but its adapter."""
+    """Data that the vendor expects back with this message; only its adapter reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
-    """A call that was read off a reply. It has arguments or an error, never both."""
+    """A call in a reply. It has either arguments or an error."""
 
     name: str
-    """As the model wrote it, known or not, at most 256 characters."""
+    """The name as the model wrote it, known or not; at most 256 characters."""
     arguments: JsonObject | None
     arguments_error: str | None = None
-    """Why the arguments could not be read, written for the model; the call's result."""
+    """Why the arguments could not be parsed, written for the model. It becomes the call's result."""
     provider_call_id: str | None = None
     terminate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The reply is the answer."""
+    """The reply ends the run."""
 
     text: str
     finish_reason: FinishReason
@@ -95,74 +95,75 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The reply asks for calls."""
+    """The reply requests calls."""
 
     text: str | None
-    """What the model said beside them; None when it said nothing."""
+    """The text beside the calls; None if there is none."""
     calls: tuple[RequestedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The reply attempts a call that cannot be read; nothing of it is executed."""
+    """The reply attempts a call that cannot be parsed. Nothing of it is executed."""
 
     error: str
-    """The rule that was broken and where, for events and the log."""
+    """The broken rule and its position, for events and logs."""
     position: int
-    """Characters of the reply before the place where the rule was broken."""
+    """Number of characters of the reply before the broken rule."""
     correction: str
-    """What the model is told."""
+    """The correction to send to the model."""
 
 
 Reading = Final | Calls | Malformed
 
 
 class DeltaFilter(typing.Protocol):
-    """Lets through what may be shown of a reply while it is being written."""
+    """Selects the text of an unfinished reply that clients may receive."""
 
     def feed(self, text: str) -> str:
-        """Take the next piece of the reply; return what may be shown now, often the same piece."""
+        """Add the next piece of the reply; return the text that may be published now."""
         ...
 
     def flush(self) -> str:
-        """Return what was held back. To be called only when the whole reply was read as `Final`."""
+        """Return the withheld text. Call it only if the complete reply was read as `Final`."""
         ...
 
 
 class Protocol(typing.Protocol):
-    """One way in which a model writes calls. Pure: no state, no I/O."""
+    """One format in which a model writes calls. It has no state and does no I/O."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
-        """Turn the offered tools and the history into the form that this protocol sends.
+        """Return the request with tools and history in the form that this protocol sends.
 
-        The argument's `tools` are the tools that the run offers, its `messages` the history as it was folded
-        from the log. Any mixture of calls written by either protocol is accepted.
+        `request.tools` are the tools that the run offers, and `request.messages` is the folded history. The
+        history may contain calls of both protocols.
         """
         ...
 
     def read(self, reply: ModelReply, *, attempt: int = 1) -> Reading:
-        """Say what a reply is. Never raises.
+        """Classify a reply. Never raises.
 
         Args:
-            reply: The whole reply.
-            attempt: Unreadable replies in a row, this one included if it is one; it chooses the correction.
+            reply: The complete reply.
+            attempt: Consecutive malformed replies including this one if it is malformed. It selects the
+                correction.
         """
         ...
 
     def delta_filter(self) -> DeltaFilter:
-        """A filter for the text of one reply; a reply that starts again needs a new one."""
+        """Return a filter for the text of one reply. A reply that is requested again needs a new filter."""
         ...
 
 
 def truncated_text(text: str) -> str:
-    """The text, cut to what can be stored of one reply."""
+    """Return the text, cut to `MAX_REPLY_CHARS`."""
     if len(text) <= MAX_REPLY_CHARS:
         return text
     return text[: MAX_REPLY_CHARS - len(_CUT_NOTE)] + _CUT_NOTE
 
 
-def answer(reply: ModelReply) -> Final:
-    """The reply as an answer, whatever it stopped for (R90, R99)."""
+def final_reply(reply: ModelReply) -> Final:
+    """Read a reply without calls, for every finish reason (R90, R99)."""
     text = truncated_text(reply.text or "")
     match reply.finish_reason:
         case "stop" | "length":

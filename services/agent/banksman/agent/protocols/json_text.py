@@ -1,12 +1,14 @@
-"""Calls written as one strict JSON object in the text of a reply (ruling "Call or text").
+"""Calls as one strict JSON object in the text of a reply (ruling "Call or text").
 
-A reply attempts a call when it holds an object with the top-level key outside a nested fence, or when it
-begins, trimmed and unfenced, with `{` and names the key. One valid object is the call, prose round it or
-not. Several objects, a broken one, or one that breaks a rule of the format make the reply malformed: keys
-beyond the three are refused too, because dropping them would run something else than what the model wrote.
-A broken object counts as an attempt when the key was read in it before the break, at whatever depth; a valid
-one inside it is not dug out, since nobody can say what the whole was meant to be. The key must be written
-literally, without escapes.
+A reply attempts a call if it contains an object with the key `tool` at its top level and outside a nested
+code fence, or if it starts with `{` (after white space and a fence) and contains the key. One valid object is
+the call, with or without prose around it. A reply with several objects, an invalid object or an object that
+breaks a rule of the format is malformed. Unknown keys are refused too: without them the call would not be the
+one that the model wrote.
+
+An object with a syntax error is an attempt if the key precedes the error at any depth. A valid object inside
+it is not extracted, because the intended whole is unknown. The key must be written literally, without
+escapes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from banksman.agent.protocols.base import (
     ModelRequest,
     Reading,
     RequestedCall,
-    answer,
+    final_reply,
 )
 from banksman.agent.protocols.flatten import flatten
 from banksman.agent.protocols.objects import QUOTED_KEY, Broken, Closed, attempts, next_object
@@ -46,42 +48,42 @@ _EXCERPT_CHARS = 24
 
 
 class JsonText:
-    """Calls are text, so tools are offered by the prompt alone."""
+    """Calls are text. Only the prompt describes the tools."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
-        """Write every call of the history as its object, every result as a message of the user (R2)."""
+        """Write each call of the history as its object and each result as a message of the user (R2)."""
         return replace(request, tools=(), messages=flatten(request.messages, written_call, lambda _: True))
 
     def read(self, reply: ModelReply, *, attempt: int = 1) -> Reading:
-        """The call, the answer, or what is wrong with the attempt (R9, R10, R11)."""
+        """Return the call, the final text, or the broken rule of an attempt (R9, R10, R11)."""
         text = reply.text or ""
         try:
-            found = _call_in(text)
-        except _Unreadable as fault:
+            found = _find_call(text)
+        except _MalformedCall as fault:
             if reply.finish_reason == "content_filter":
                 return Final(WITHHELD_TEXT, "content_filter")
             return _malformed(text, fault, reply, attempt)
         if found is None:
-            return answer(reply)
+            return final_reply(reply)
         if reply.finish_reason == "content_filter":
             return Final(WITHHELD_TEXT, "content_filter")
         call, start, end = found
         return Calls(_prose(text, start, end), (call,))
 
     def delta_filter(self) -> DeltaFilter:
-        """Holds back what may be part of a call, so that none of it is shown."""
+        """Return a filter that withholds text that may be part of a call."""
         return CallFilter()
 
 
 def written_call(call: ToolCall) -> str:
-    """A call as the model would write it."""
+    """Return a call as the model writes it."""
     return json.dumps(
         {TOOL_KEY: call.name, PARAMETERS_KEY: call.arguments, TERMINATE_KEY: call.terminate},
         ensure_ascii=False,
     )
 
 
-class _Unreadable(Exception):
+class _MalformedCall(Exception):
     """The text attempts a call that breaks a rule."""
 
     def __init__(self, rule: str, position: int) -> None:
@@ -90,57 +92,57 @@ class _Unreadable(Exception):
         super().__init__(rule)
 
 
-def _malformed(text: str, fault: _Unreadable, reply: ModelReply, attempt: int) -> Malformed:
-    rule = f"{fault.rule}, at {_place(text, fault.position)}"
+def _malformed(text: str, fault: _MalformedCall, reply: ModelReply, attempt: int) -> Malformed:
+    rule = f"{fault.rule}, at {_position_text(text, fault.position)}"
     if reply.finish_reason == "length":
         rule += " (the reply was cut off at the limit of output tokens; write a shorter call)"
     return Malformed(rule, fault.position, correction(rule, attempt))
 
 
-def _place(text: str, position: int) -> str:
+def _position_text(text: str, position: int) -> str:
     line = text.count("\n", 0, position) + 1
     column = position - text.rfind("\n", 0, position)
     near = text[max(0, position - _EXCERPT_CHARS) : position + _EXCERPT_CHARS]
     return f"line {line}, column {column} (near {near!r})" if near else f"line {line}, column {column}"
 
 
-def _call_in(text: str) -> tuple[RequestedCall, int, int] | None:
-    """The one call of a text with its start and end; None when the text is an answer.
+def _find_call(text: str) -> tuple[RequestedCall, int, int] | None:
+    """Return the one call of a text with its start and end; None if the text attempts no call.
 
     Raises:
-        _Unreadable: when it attempts a call in any other way.
+        _MalformedCall: The text attempts a call that breaks a rule.
     """
     found = list(islice(attempts(text), 2))
     if not found:
         if QUOTED_KEY in text and _LEADING_BRACE.match(text):
-            raise _no_object(text)
+            raise _missing_object(text)
         return None
     if len(found) > 1:
-        raise _Unreadable("the reply holds more than one call", found[1].start)
+        raise _MalformedCall("the reply contains more than one call", found[1].start)
     if len(text) > MAX_REPLY_CHARS:
-        raise _Unreadable(f"the reply is longer than {MAX_REPLY_CHARS:,} characters", found[0].start)
+        raise _MalformedCall(f"the reply is longer than {MAX_REPLY_CHARS:,} characters", found[0].start)
     match found[0]:
         case Closed(start=start, resume=end):
             return _read_call(text, start, end), start, end
         case Broken(position=position, rule=rule):
-            raise _Unreadable(f"it is not valid JSON: {rule}", position)
+            raise _MalformedCall(f"it is not valid JSON: {rule}", position)
 
 
-def _no_object(text: str) -> _Unreadable:
+def _missing_object(text: str) -> _MalformedCall:
     start = text.index("{")
     first = next_object(text, start)
     if isinstance(first, Broken) and first.start == start:
-        return _Unreadable(f"it is not valid JSON: {first.rule}", first.position)
-    return _Unreadable(f'it holds no JSON object with "{TOOL_KEY}" at its top level', start)
+        return _MalformedCall(f"it is not valid JSON: {first.rule}", first.position)
+    return _MalformedCall(f'it contains no JSON object with "{TOOL_KEY}" at its top level', start)
 
 
 def _read_call(text: str, start: int, end: int) -> RequestedCall:
     try:
         value = strict_json(text[start:end], what="the object")
     except BadInput as error:
-        raise _Unreadable(f"it must be {error.expected}", start) from error
+        raise _MalformedCall(f"it must be {error.expected}", start) from error
     if not isinstance(value, dict):
-        raise _Unreadable("the call is not an object", start)
+        raise _MalformedCall("the call is not an object", start)
     fields = _Fields(text, start, end, value)
     fields.check_names()
     return RequestedCall(
@@ -151,7 +153,7 @@ def _read_call(text: str, start: int, end: int) -> RequestedCall:
 
 
 class _Fields:
-    """The three fields of a call, each checked; what is wrong is told with its place."""
+    """Checks the three fields of a call. An error carries the position of the field."""
 
     def __init__(self, text: str, start: int, end: int, value: JsonObject) -> None:
         self._text = text
@@ -162,7 +164,7 @@ class _Fields:
     def check_names(self) -> None:
         for name in _FIELDS:
             if name not in self._value:
-                raise _Unreadable(f'the required field "{name}" is missing', self._start)
+                raise _MalformedCall(f'the required field "{name}" is missing', self._start)
         for name in self._value:
             if name not in _FIELDS:
                 raise self._wrong(name, f'the field "{name[:64]}" is not allowed')
@@ -188,9 +190,9 @@ class _Fields:
             TERMINATE_KEY, f'"{TERMINATE_KEY}" must be true or false without quotes, not {_kind(value)}'
         )
 
-    def _wrong(self, name: str, rule: str) -> _Unreadable:
+    def _wrong(self, name: str, rule: str) -> _MalformedCall:
         found = self._text.find(json.dumps(name, ensure_ascii=False), self._start, self._end)
-        return _Unreadable(rule, max(found, self._start))
+        return _MalformedCall(rule, max(found, self._start))
 
 
 def _kind(value: JsonValue) -> str:

@@ -16,7 +16,7 @@ from banksman.agent.protocols.base import (
     RawCall,
     Reading,
     RequestedCall,
-    answer,
+    final_reply,
     truncated_text,
 )
 from banksman.agent.protocols.flatten import flatten, prose_call
@@ -28,36 +28,36 @@ _log = structlog.get_logger(__name__)
 
 
 class Native:
-    """Calls travel in the vendor's fields; the text of a reply is only text."""
+    """Calls are in the vendor's own fields. The text of a reply contains no calls."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
-        """Show calls that were written as text as text again.
+        """Write calls of the other protocol as text.
 
-        Without tools all earlier calls are told in prose, because Anthropic refuses a history with calls in a
+        Without tools all earlier calls become prose, because Anthropic refuses a history with calls in a
         request that defines no tools.
         """
         if request.tools:
-            messages = flatten(request.messages, written_call, lambda said: said.protocol == "json_text")
+            messages = flatten(request.messages, written_call, lambda reply: reply.protocol == "json_text")
         else:
             messages = flatten(request.messages, prose_call, lambda _: True)
         return replace(request, messages=messages)
 
     def read(self, reply: ModelReply, *, attempt: int = 1) -> Reading:
-        """Calls where there are any and the model stopped for them, else the answer (R90, R91, R99).
+        """Return the calls if the model stopped for them, else the final text (R90, R91, R99).
 
-        Compatible servers report `stop` for replies with calls, so that word does not hide them.
+        Compatible servers report `stop` for replies with calls, so `stop` does not exclude calls.
         """
         if not reply.calls or reply.finish_reason in ("content_filter", "unknown"):
-            return answer(reply)
+            return final_reply(reply)
         calls = tuple(_read_call(call) for call in reply.calls)
         return Calls(truncated_text(reply.text or "") or None, calls)
 
     def delta_filter(self) -> DeltaFilter:
-        """Everything may be shown: calls are not in the text."""
-        return _Everything()
+        """Return a filter that passes all text, because the text contains no calls."""
+        return _PassAll()
 
 
-class _Everything:
+class _PassAll:
     def feed(self, text: str) -> str:
         return text
 
@@ -70,17 +70,17 @@ def _read_call(raw: RawCall) -> RequestedCall:
     try:
         arguments = _arguments(raw.arguments)
     except BadInput as error:
-        _log.warning("unreadable tool arguments", tool=name, error=error.expected)
-        told = f"The arguments must be {error.expected}. Call the tool again with one JSON object."
-        return RequestedCall(name, None, told, raw.provider_call_id)
+        _log.warning("malformed tool arguments", tool=name, error=error.expected)
+        problem = f"The arguments must be {error.expected}. Call the tool again with one JSON object."
+        return RequestedCall(name, None, problem, raw.provider_call_id)
     return RequestedCall(name, arguments, None, raw.provider_call_id)
 
 
 def _arguments(written: str | JsonObject) -> JsonObject:
-    """The arguments as an object; vendors send an empty text for a tool without parameters.
+    """Return the arguments as an object. Vendors send an empty text for a tool without parameters.
 
     Raises:
-        BadInput: when they are not one JSON object.
+        BadInput: They are not one JSON object.
     """
     text = written if isinstance(written, str) else json.dumps(written)
     value = strict_json(text, what="arguments") if text.strip() else {}

@@ -1,8 +1,8 @@
-"""Finds the JSON objects in a text that may mean a call, in one pass.
+"""Find the JSON objects in a text that may be calls, in one pass.
 
-A position is tried when an object with a key could begin there. Objects that close are skipped whole, so
-what lies inside a string or deeper in a valid object is never mistaken for a call. Behind an object that
-breaks the search goes on at the last brace before the break, so no character is read more than three times.
+The search parses at each position where an object with a key can start. It skips a valid object as a whole,
+so text in a string or a nested object is never read as a call. After an object with a syntax error it
+continues at the last brace before the error, so no character is read more than three times.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from banksman.prompting.call_format import TOOL_KEY
 
 MAX_OBJECTS = 1000
-"""Objects read in a text that names the key; with one more it is taken for a bad call, to bound the time."""
+"""Maximum objects to parse in a text with the key. More make the reply malformed, which bounds the time."""
 
 MAX_FENCES = 5000
-"""Code fences that are told apart; objects behind so many count as if outside."""
+"""Maximum code fences to recognise. Objects after that many count as outside a nested fence."""
 
 QUOTED_KEY = f'"{TOOL_KEY}"'
 
@@ -34,65 +34,65 @@ _PARTIAL_OPENING = re.compile(
 _KEY = re.compile(rf'"{TOOL_KEY}"{_SPACE}:')
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)$", re.MULTILINE)
 
-# Numbers are only skipped here: converting them costs time that grows with the square of their length.
+# Numbers are only skipped here: the time to convert an integer grows with the square of its length.
 _DECODER = json.JSONDecoder(parse_int=len, parse_float=len)
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An object that is valid JSON, duplicate keys and NaN aside."""
+    """An object that is valid JSON except for possible duplicate keys and NaN."""
 
     start: int
     resume: int
-    """The first character behind it."""
+    """Position after the object."""
     is_call: bool
-    """True when it has the key at its top level."""
+    """True if it has the key at its top level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """An object that begins like JSON and then breaks a rule, or never closes."""
+    """An object that starts like JSON and has a syntax error, or never closes."""
 
     start: int
     position: int
-    """Where the rule was broken."""
+    """Position of the error."""
     rule: str
     resume: int
-    """Where the search goes on."""
+    """Position where the search continues."""
     is_call: bool = True
-    """True when the key was read before the break."""
+    """True if the key precedes the error."""
     in_string: bool = False
-    """True when the text ends inside a string that begins at `position`."""
+    """True if the text ends inside a string that starts at `position`."""
 
 
 def next_object(text: str, start: int) -> Closed | Broken | None:
-    """The first object that begins at or behind `start`; None when there is none."""
+    """Return the first object that starts at or after `start`; None if there is none."""
     opening = _OPENING.search(text, start)
     return None if opening is None else _read(text, opening.start())
 
 
 def next_possible_start(text: str, start: int) -> int | None:
-    """Where an object begins, or where the end of an unfinished text may turn out to begin one."""
+    """Return where an object starts, or where one may start once more text arrives; None if nowhere."""
     opening = _PARTIAL_OPENING.search(text, start)
     return None if opening is None else opening.start()
 
 
 def attempts(text: str) -> Iterator[Closed | Broken]:
-    """The objects of a text that attempt a call, outside nested fences, in their order."""
+    """Yield the objects of a text that attempt a call outside nested fences, in their order."""
     last = text.rfind(QUOTED_KEY)
     position, read, fences = 0, 0, _Fences(text)
     while position <= last and (found := next_object(text, position)) is not None:
         position = found.resume
         read += 1
         if read > MAX_OBJECTS:
-            yield Broken(found.start, found.start, f"it holds more than {MAX_OBJECTS:,} objects", position)
+            yield Broken(found.start, found.start, f"it contains more than {MAX_OBJECTS:,} objects", position)
             return
         if found.is_call and not fences.nested_at(found.start):
             yield found
 
 
 class _Fences:
-    """Knows where one code fence stands inside another: what is quoted there is shown, not meant."""
+    """The positions inside nested code fences, whose objects are quotations and not calls."""
 
     def __init__(self, text: str) -> None:
         self._text = text
