@@ -7,7 +7,7 @@ import logging
 import pytest
 from tests.support.deltas import Shown
 
-from banksman.agent.fallback import Answered, first_answer
+from banksman.agent.fallback import Completion, complete_with_fallback
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
@@ -30,9 +30,9 @@ async def twice(settings: ProviderSettings, providers: Providers) -> Providers:
 
 async def ask(
     providers: Providers, *models: str, shown: Shown | None = None, within_s: float = 30
-) -> Answered:
+) -> Completion:
     try:
-        return await first_answer(providers, models, REQUEST, deltas=shown or Shown(), deadline_s=within_s)
+        return await complete_with_fallback(providers, models, REQUEST, deltas=shown or Shown(), deadline_s=within_s)
     finally:
         await providers.close()
 
@@ -67,7 +67,7 @@ async def test_the_next_model_answers_when_the_first_ones_provider_cannot(
     assert (answered.model, answered.provider) == (second, "openai")
     assert answered.reply.text == shown.message == "From the second."
     warning = next(record for record in caplog.records if record.name == "banksman.agent.fallback")
-    assert "the next one is asked" in warning.getMessage()
+    assert "trying the next one" in warning.getMessage()
     assert vars(warning)["model"] == first
 
 

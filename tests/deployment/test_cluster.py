@@ -7,13 +7,13 @@ from collections.abc import Generator
 
 import pytest
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog, StoredCommit
 from banksman.bus.names import AGENTS, EVENTS, RUNS, api
 from banksman.bus.publish import durable
-from banksman.bus.slots import ApprovalSlots
 from banksman.bus.work import Done, Outcome, WorkMessage, work
 from banksman.contracts import subjects
 from banksman.deployment.streams import provision, verify
@@ -81,9 +81,9 @@ async def test_nothing_is_lost_when_leaders_are_killed(cluster: NatsCluster) -> 
         assert seen == list(range(1, 61))
         assert done.keys() == {b"%d" % number for number in range(60)}
         approvals = ApprovalSlots(bus)
-        await approvals.request(asked("t", "a1"))
-        first = await approvals.reply(answered("t", "a1", by="alice"))
-        assert await approvals.reply(answered("t", "a1", by="bob")) == first
+        await approvals.store_request(asked("t", "a1"))
+        first = await approvals.store_reply(answered("t", "a1", by="alice"))
+        assert await approvals.store_reply(answered("t", "a1", by="bob")) == first
 
 
 async def test_a_server_that_is_coming_back_is_waited_for(cluster: NatsCluster) -> None:

@@ -47,7 +47,7 @@ class Broker:
         self.started: dict[str, CallStarted] = {}
         self.finished: dict[str, CallFinished] = {}
         self.requests: dict[str, ApprovalRequest] = {}
-        self.answers: dict[str, ApprovalReply] = {}
+        self.replies: dict[str, ApprovalReply] = {}
         self.timers: dict[str, ApprovalRequest] = {}
         self.notes: dict[str, RequestRecord] = {}
         self.dead: list[tuple[ApprovalReply, str]] = []
@@ -128,15 +128,15 @@ class Broker:
 
     def put_approval_reply(self, reply: ApprovalReply) -> ApprovalReply:
         """Store a reply in a free slot; its consumer receives it."""
-        if reply.approval_id not in self.answers:
+        if reply.approval_id not in self.replies:
             reply = ApprovalReply.model_validate_json(reply.model_dump_json())
-            self.answers[reply.approval_id] = reply
+            self.replies[reply.approval_id] = reply
             self.queues["replies"].messages.append(Message(next(self.seqs), reply))
-        return self.answers[reply.approval_id]
+        return self.replies[reply.approval_id]
 
     def discard(self, reply: ApprovalReply, reason: str) -> None:
-        if self.answers.get(reply.approval_id) == reply:
-            del self.answers[reply.approval_id]
+        if self.replies.get(reply.approval_id) == reply:
+            del self.replies[reply.approval_id]
             self.dead.append((reply, reason))
 
     def fire(self, now: datetime) -> None:

@@ -40,8 +40,8 @@ class InvariantChecker:
         self.world = world
         self.accepted: set[str] = set()
         self.calls: dict[str, ToolCall] = {}
-        self.asked: dict[str, ApprovalRequested] = {}
-        self.asked_calls: set[str] = set()
+        self.requested: dict[str, ApprovalRequested] = {}
+        self.calls_with_request: set[str] = set()
         self.resolved: dict[str, ApprovalResolved] = {}
         self.approved: dict[str, str] = {}
         """The approved digest of each call that a user approved."""
@@ -107,10 +107,10 @@ class InvariantChecker:
             case ToolCallRequested(call=call):
                 assert call.id not in self.calls
                 self.calls[call.id] = call
-            case ApprovalRequested() as asked:
-                assert asked.approval_id not in self.asked
-                self.asked[asked.approval_id] = asked
-                self.asked_calls |= {item.tool_call_id for item in asked.items}
+            case ApprovalRequested() as request:
+                assert request.approval_id not in self.requested
+                self.requested[request.approval_id] = request
+                self.calls_with_request |= {item.tool_call_id for item in request.items}
             case ApprovalResolved() as resolved:
                 self._resolved(resolved)
             case ToolCallCompleted(result=result):
@@ -122,7 +122,7 @@ class InvariantChecker:
 
     def _resolved(self, resolved: ApprovalResolved) -> None:
         assert resolved.approval_id not in self.resolved, f"{resolved.approval_id} is decided twice"
-        stored = self.world.broker.answers[resolved.approval_id]
+        stored = self.world.broker.replies[resolved.approval_id]
         assert (stored.outcome, stored.decisions) == (resolved.outcome, resolved.decisions), (
             "not what is stored"
         )
@@ -162,10 +162,10 @@ class InvariantChecker:
         call = request.call
         self.effects[call.id] = self.effects.get(call.id, 0) + 1
         assert call.idempotent or self.effects[call.id] == 1, f"{call.id} is executed again"
-        if call.id in self.asked_calls:
+        if call.id in self.calls_with_request:
             assert self.approved.get(call.id) == call.digest, f"{call.id} was not approved as it is executed"
         else:
-            assert self.calls[call.id].digest == call.digest, f"{call.id} is not what the model asked for"
+            assert self.calls[call.id].digest == call.digest, f"{call.id} is not the call of the model"
         result = self.results.get(call.id)
         kind = None if result is None else result.error_kind
         assert call.idempotent or result is None or kind == "unknown_outcome", (
@@ -211,7 +211,7 @@ class InvariantChecker:
         assert set(self.calls) == set(self.results), "calls without a result"
         for result in self.results.values():
             self._result(result)
-        assert set(self.asked) == set(self.resolved), "approval requests left open"
+        assert set(self.requested) == set(self.resolved), "approval requests left open"
         for approval_id, outcome in self.reported.items():
             assert self.resolved[approval_id].outcome == outcome, f"{approval_id}: reported {outcome}"
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 RUNS = Path("shared/banksman/runs")
+GATEWAY = Path("services/gateway/banksman/gateway")
 LIMIT_S = 400
 
 
@@ -35,85 +36,87 @@ class Mutant:
     old: str
     new: str
     breaks: str
+    package: Path = RUNS
+    """The package that holds the file."""
 
 
 MUTANTS = (
     Mutant(
         "forget slots always",
-        "settle.py",
+        "call_attempt.py",
         "return self.fresh and self.number == 1 and self.cancel_sent_at is None",
         "return True",
-        "A runner that was cut off may start a call whose slots were deleted.",
+        "A runner that was disconnected may start a call whose slots were deleted.",
     ),
     Mutant(
         "nothing is inherited",
-        "settle.py",
+        "coordinator.py",
         "        return cls.resumed(owned) if owned.took_over else cls(owned)\n",
         "        return cls(owned)\n",
         "A new owner trusts slots that an earlier one may have had filled.",
     ),
     Mutant(
         "void does nothing",
-        "settle.py",
+        "coordinator.py",
         "        await ports.slots.put_started(state.tenant, void)\n",
         "",
         "A call that must not start is never prevented.",
     ),
     Mutant(
         "void always moves on",
-        "settle.py",
+        "coordinator.py",
         "            moved=moved,",
         "            moved=True,",
         "A call that was ended is moved on by whoever reads its void.",
     ),
     Mutant(
         "void never moves on",
-        "settle.py",
+        "call_attempt.py",
         "    if void.moved:\n        return NextAttempt()\n",
         "",
         "A call that moved on is taken for one that was ended.",
     ),
     Mutant(
         "a lost runner is waited for",
-        "settle.py",
+        "call_attempt.py",
         "    if not runner_alive or started.runner is None:\n",
         "    if started.runner is None:\n",
         "A call that started on a lost runner has no outcome in time.",
     ),
     Mutant(
         "unknown outcomes are repeated",
-        "settle.py",
-        '        return Declare(unknown(pursuit.call_id, "the machine that ran it went away"))\n',
+        "call_attempt.py",
+        '        return Declare(unknown_outcome(call.call_id, "the machine that ran it went away"))\n',
         "        return NextAttempt()\n",
         "An effect is repeated after a crash.",
     ),
     Mutant(
         "placement is not noted",
-        "settle.py",
-        "        pursuit.placement = placement\n",
+        "coordinator.py",
+        "        call.placement = placement\n",
         "",
         "A runner that went away with a request is not noticed.",
     ),
     Mutant(
-        "busy counts as gone",
-        "settle.py",
-        '(pursuit.nowhere_since or now) if kind == "wrong_epoch" else None',
-        "pursuit.nowhere_since or now",
+        "busy counts as lost",
+        "call_attempt.py",
+        '(self.no_runner_since or now) if kind == "wrong_epoch" else None',
+        "self.no_runner_since or now",
         "A call that waits for a busy runner is given up.",
     ),
     Mutant(
         "an idempotent call is left running",
-        "settle.py",
-        "    if pursuit.placement is not None and pursuit.cancel_sent_at is None:\n"
-        "        return SendCancel(pursuit.placement)\n",
+        "call_attempt.py",
+        "    if call.placement is not None and call.cancel_sent_at is None:\n"
+        "        return SendCancel(call.placement)\n",
         "",
         "A cancelled call goes on.",
     ),
     Mutant(
         "slots are never read again",
-        "settle.py",
-        "        if unseen and (not pursuit.fresh or _stale(pursuit, ports.clock.now())):",
-        "        if unseen and not pursuit.fresh:",
+        "coordinator.py",
+        "        if slots.finished is None and (not call.fresh or call.is_stale(ports.clock.now())):",
+        "        if slots.finished is None and not call.fresh:",
         "An owner that missed a result waits for ever.",
     ),
     Mutant(
@@ -125,56 +128,57 @@ MUTANTS = (
     ),
     Mutant(
         "no request is repeated",
-        "owner.py",
-        "            case AskAgain():\n                await ask(ports, state)\n",
-        "            case AskAgain():\n",
+        "claim.py",
+        "            case RepublishApproval():\n"
+        "                await publish_approval_request(ports, state)\n",
+        "            case RepublishApproval():\n",
         "An approval request that a crash omitted is lost.",
     ),
     Mutant(
         "a takeover does not ask",
-        "driving.py",
-        "                await ask(owned.ports, owned.state)\n",
+        "loop.py",
+        "                await publish_approval_request(owned.ports, owned.state)\n",
         "",
         "An approval request that a crash omitted is lost while other calls run.",
     ),
     Mutant(
         "nobody holds on",
-        "driving.py",
-        "            await owned.hold_on(pause)\n",
+        "loop.py",
+        "            await owned.wait_for_broker(cause)\n",
         "            raise\n",
         "A run is given up because the broker was away for a while.",
     ),
     Mutant(
         "early cancels are forgotten",
-        "state.py",
+        "fold.py",
         'CancelRequested(by="user") if run_id in state.cancelled_early else None',
         "None",
         "A run that was cancelled before its start runs.",
     ),
     Mutant(
         "a crash loop is forgotten",
-        "state.py",
+        "fold.py",
         "    if state.claims_in_row >= CRASH_LOOP_CLAIMS:\n        return state.claims_in_row\n",
         "",
         "A run in a crash loop goes on half wound down.",
     ),
     Mutant(
         "waiting counts",
-        "state.py",
+        "fold.py",
         "waited_s=run.waited_s + waited",
         "waited_s=run.waited_s",
         "A run times out because a person took their time.",
     ),
     Mutant(
         "results in the order they came",
-        "state.py",
+        "history.py",
         "    results.sort(\n",
         "    sorted(results,\n",
         "A provider refuses the history.",
     ),
     Mutant(
         "edited arguments are dropped",
-        "state.py",
+        "fold.py",
         'edited = call.call.model_copy(update={"arguments": decision.arguments})',
         "edited = call.call",
         "What is executed is not what was approved.",
@@ -195,24 +199,24 @@ MUTANTS = (
     ),
     Mutant(
         "a spent start claims the queue",
-        "delivery.py",
+        "claim.py",
         "    if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:\n"
-        "        return Nothing()\n",
+        "        return AckOnly()\n",
         "",
         "A run is claimed under a message that another process acks.",
     ),
     Mutant(
         "any delivery takes over",
-        "delivery.py",
-        "if state.owner.work_seq == work_seq else Nothing()",
-        "if True else Nothing()",
+        "claim.py",
+        "if state.owner.work_seq == work_seq else AckOnly()",
+        "if True else AckOnly()",
         "Two messages fight for one run.",
     ),
     Mutant(
         "any resume starts the queue",
-        "delivery.py",
-        "if queued and queued[0] == work.run_id else Nothing()",
-        "if queued else Nothing()",
+        "claim.py",
+        "if queued and queued[0] == work.run_id else AckOnly()",
+        "if queued else AckOnly()",
         "A run is claimed under a message that was to be acked.",
     ),
     Mutant(
@@ -225,13 +229,12 @@ MUTANTS = (
     Mutant(
         "a decision does not resume",
         "handlers.py",
-        "        if run is None or question is None:\n"
-        "            await _resume_if_parked(ports, state, reply.approval_id)\n",
-        "        if run is None or question is None:\n",
+        "            if reply.outcome not in CLOSED_BY_SIGNAL:\n",
+        "            if False:\n",
         "An approved run never goes on.",
     ),
     Mutant(
-        "any stored answer counts",
+        "any stored decision counts",
         "handlers.py",
         "        if reason is not None:\n            await ports.approvals.discard",
         "        if False:\n            await ports.approvals.discard",
@@ -240,7 +243,7 @@ MUTANTS = (
     Mutant(
         "any content of the slot closes an approval request",
         "approvals.py",
-        "        reason = problem(stored, open_question(state), ports.signing_key)\n",
+        "        reason = problem(stored, open_approval_request(state), ports.signing_key)\n",
         "        reason = None\n",
         "A forged approval is recorded by a cancel or a steer.",
     ),
@@ -249,35 +252,37 @@ MUTANTS = (
         "approvals.py",
         "    if reply.digests != tuple(item.digest for item in request.items):\n",
         "    if False:\n",
-        "An answer to other calls is honoured.",
+        "A decision for other calls is accepted.",
     ),
     Mutant(
-        "late answers count",
+        "late decisions count",
         "approvals.py",
         "    if reply.decided_at > request.expires_at:\n",
         "    if False:\n",
-        "An answer after the expiry is honoured.",
+        "A decision after the expiry is accepted.",
     ),
     Mutant(
         "a steer withdraws again",
         "handlers.py",
-        "        if _was_heard(state, signal.message_id):\n",
-        "        if False and _was_heard(state, signal.message_id):\n",
+        "        if _has_message(state, signal.message_id):\n",
+        "        if False and _has_message(state, signal.message_id):\n",
         "A steer takes effect twice, and the next approval request is withdrawn.",
     ),
     Mutant(
-        "a door tells any answer",
-        "door.py",
+        "the gateway returns any stored decision",
+        "service/decisions.py",
         "    if problem(stored, request, key) is not None:\n",
         "    if False:\n",
         "A client receives a decision that does not count.",
+        package=GATEWAY,
     ),
     Mutant(
         "a new run for each request",
-        "door.py",
+        "service/idempotency.py",
         "    return stored.ids\n",
         "    return ids\n",
         "A repeated request is a second run.",
+        package=GATEWAY,
     ),
     Mutant(
         "no start slot",
@@ -316,49 +321,49 @@ MUTANTS = (
     ),
     Mutant(
         "a deadly call is tried for ever",
-        "settle.py",
-        "            if pursuit.lost_runners >= MOST_LOST_RUNNERS:\n",
+        "coordinator.py",
+        "            if call.lost_runners >= MAX_LOST_RUNNERS:\n",
         "            if False:\n",
         "A call that kills its runners kills all of them.",
     ),
     Mutant(
         "any result in the slot counts",
-        "settle.py",
-        "if facts.finished is not None and facts.finished.result.tool_call_id != pursuit.call_id:",
+        "coordinator.py",
+        "if slots.finished is not None and slots.finished.result.tool_call_id != call.call_id:",
         "if False:",
         "A history holds a result without its call.",
     ),
     Mutant(
         "unreadable slots are freed",
-        "settle.py",
-        "        pursuit.fresh = False\n        result = unknown(pursuit.call_id, why)\n",
-        "        result = unknown(pursuit.call_id, why)\n",
+        "coordinator.py",
+        "        call.fresh = False\n        result = unknown_outcome(call.call_id, why)\n",
+        "        result = unknown_outcome(call.call_id, why)\n",
         "A call starts after its outcome was reported.",
     ),
     Mutant(
         "what was approved starts whenever it can",
-        "settle.py",
-        "    if pursuit.approved_until is not None and now > pursuit.approved_until:\n",
+        "call_attempt.py",
+        "    if call.approved_until is not None and now > call.approved_until:\n",
         "    if False:\n",
         "A call starts after its approval has expired.",
     ),
     Mutant(
         "all results in one commit",
-        "settle.py",
+        "results.py",
         "        if batch and size + more > COMMIT_BYTES:\n",
         "        if False:\n",
         "Results that come at once do not fit the log, and the run never ends.",
     ),
     Mutant(
         "results of any length",
-        "settle.py",
-        "    if size > RESULT_BYTES:\n",
-        "    if False:\n",
+        "results.py",
+        "    return first_fitting(_shorter(result), RESULT_BYTES)\n",
+        "    return result\n",
         "A result does not fit the log, and the run never ends.",
     ),
     Mutant(
         "holding on trusts what it knew",
-        "settle.py",
+        "coordinator.py",
         "        return cls(owned, inherited=frozenset(call.call.id for call in owned.run.open_calls))\n",
         "        return cls(owned)\n",
         "An owner that lost the broker trusts slots that it may have filled.",
@@ -367,12 +372,12 @@ MUTANTS = (
         "whoever holds on looks once",
         "owner.py",
         "            except Refused:\n                continue\n",
-        "            except Refused:\n                raise pause from None\n",
+        "            except Refused:\n                raise cause from None\n",
         "A run is given up because the broker was away for a while.",
     ),
     Mutant(
         "claims are not counted",
-        "state.py",
+        "fold.py",
         "    return 1 if commit.events else state.claims_in_row + 1\n",
         "    return 1\n",
         "A run that kills its agents kills all of them.",
@@ -410,7 +415,7 @@ MUTANTS = (
         "workspaces.py",
         "    if not mine or report.runner_epoch < record.runner_epoch:\n",
         "    if not mine:\n",
-        "A process that was cut off says what has changed.",
+        "A disconnected process reports changes.",
     ),
     Mutant(
         "requests from before a move",
@@ -440,14 +445,14 @@ def main() -> int:
 
 def killed(mutant: Mutant) -> bool:
     """Return True if a test fails with the mutant."""
-    source = (ROOT / RUNS / mutant.file).read_text()
+    source = (ROOT / mutant.package / mutant.file).read_text()
     if source.count(mutant.old) != 1:
         return _print_outcome(
             mutant, f"its text is in {mutant.file} {source.count(mutant.old)} times", alive=True
         )
     with tempfile.TemporaryDirectory() as directory:
-        copied = Path(directory) / "banksman" / RUNS.name
-        shutil.copytree(ROOT / RUNS, copied)
+        copied = Path(directory) / "banksman" / mutant.package.name
+        shutil.copytree(ROOT / mutant.package, copied)
         (copied / mutant.file).write_text(source.replace(mutant.old, mutant.new))
         quick = _failing(directory, "not random_schedules")
         test = quick or _failing(directory, "random_schedules")

@@ -135,7 +135,7 @@ class SimulatedApprovals:
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
         def discard() -> None:
             self.world.broker.discard(reply, reason)
-            self.world.situations["approval: forged answer put away"] += 1
+            self.world.situations["approval: forged decision dead-lettered"] += 1
 
         await Op("discard", discard)
 
@@ -144,7 +144,7 @@ class SimulatedApprovals:
     ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
         broker = self.world.broker
         return await Op(
-            "read approval", lambda: (broker.requests.get(approval_id), broker.answers.get(approval_id))
+            "read approval", lambda: (broker.requests.get(approval_id), broker.replies.get(approval_id))
         )
 
 

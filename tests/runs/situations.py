@@ -41,24 +41,24 @@ EXPECTED = (
     "approval: edited arguments",
     "approval: remembered for the run",
     "approval: remembered for the conversation",
-    "approval: forged answer put away",
-    "approval: forged answer met by a door",
-    "ask: again, after a crash left it out",
-    "ask: again, though it was stored",
+    "approval: forged decision dead-lettered",
+    "approval: forged decision read by a gateway",
+    "approval request: stored again after a crash",
+    "approval request: stored again by redelivery",
     "cancel: before its start",
     "cancel: queued",
     "cancel: parked",
     "cancel: decided, not resumed",
-    "cancel: asking the model",
+    "cancel: during a model request",
     "cancel: calls run",
-    "cancel: calls run while a question is open",
+    "cancel: calls run during an approval request",
     "steer: nothing open",
     "steer: parked",
     "steer: decided, not resumed",
-    "steer: asking the model",
+    "steer: during a model request",
     "steer: calls run",
-    "steer: calls run while a question is open",
-    "steer: the final answer is overtaken",
+    "steer: calls run during an approval request",
+    "steer: before the final commit",
     "end: completed",
     "end: failed crash_loop",
     "end: failed malformed_calls",
@@ -78,36 +78,36 @@ EXPECTED = (
     "result: timeout",
     "result: not_executed",
     "result: rejected",
-    "result: refusal that the model is told",
+    "result: rejection returned to the model",
     "result: unavailable",
     "result: invalid_arguments",
     "slots: void stored",
     "slots: void refused, it had started",
     "slots: forgotten",
     "runner: start refused, void",
-    "runner: start stored by one that was cut off",
-    "runner: start refused to one that was cut off",
+    "runner: start stored by a disconnected one",
+    "runner: start refused to a disconnected one",
     "runner: next attempt",
     "runner: next attempt elsewhere",
     "runner: busy",
     "runner: wrong epoch",
     "runner: done",
-    "runner: asked twice while it works",
+    "runner: request repeated during execution",
     "runner: idempotent call executed again",
     "owner: fenced",
     "owner: append met another commit",
     "fault: process crashed",
     "fault: port unavailable",
     "fault: agent paused",
-    "fault: runner cut off",
+    "fault: runner disconnected",
     "fault: lease late",
     "fault: storage full",
     "client: request repeated",
-    "client: other body under the same request",
+    "client: other body under the same request id",
     "delete: purged",
     "delete: waited for its run",
     "start: found a deleted conversation",
-    "retry: model asked again",
+    "retry: model called again",
     "snapshot: while a run is driven",
     "history: compacted",
 )
@@ -155,9 +155,9 @@ class SituationCounter(Counter[str]):
             case MessageCompleted(role="user"):
                 self[f"steer: {_where(before, event.run_id)}"] += 1
             case MessageCompleted() if before.run is not None and before.run.steering:
-                self["steer: the final answer is overtaken"] += 1
+                self["steer: before the final commit"] += 1
             case ProtocolRetry():
-                self["retry: model asked again"] += 1
+                self["retry: model called again"] += 1
             case ApprovalResolved() as resolved:
                 self._resolved(resolved)
             case ToolCallCompleted(result=result):
@@ -166,7 +166,7 @@ class SituationCounter(Counter[str]):
                 never = "cancelled, never started" if kind == "cancelled" else kind
                 self[f"result: {'cancelled by the runner' if own else never}"] += 1
                 if kind == "rejected" and before.run and before.run.settings.tools.on_reject == "feedback":
-                    self["result: refusal that the model is told"] += 1
+                    self["result: rejection returned to the model"] += 1
             case RunFinished() as finished:
                 self._finished(before, event, finished)
             case ApprovalRequested() | ConversationUpdated() | RunStarted():
@@ -198,5 +198,5 @@ def _where(state: Conversation, run_id: str | None) -> str:
     if state.owner is None:
         return "parked" if run.waits else "decided, not resumed"
     if run.asking:
-        return "asking the model"
-    return "calls run while a question is open" if run.waits else "calls run"
+        return "during a model request"
+    return "calls run during an approval request" if run.waits else "calls run"

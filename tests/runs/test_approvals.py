@@ -180,8 +180,8 @@ def test_a_redelivered_decision_has_no_effect() -> None:
     scenario.end()
 
 
-@pytest.mark.parametrize(("remember", "asked"), [("run", 2), ("conversation", 1), (None, 3)])
-def test_a_decision_is_remembered_for_its_scope(remember: str | None, asked: int) -> None:
+@pytest.mark.parametrize(("remember", "requests"), [("run", 2), ("conversation", 1), (None, 3)])
+def test_a_decision_is_remembered_for_its_scope(remember: str | None, requests: int) -> None:
     plan = Plan((calls(needing_approval()), calls(needing_approval())))
     scenario = parked(plan)
     scenario.decide(_approve(remember))
@@ -191,7 +191,7 @@ def test_a_decision_is_remembered_for_its_scope(remember: str | None, asked: int
         scenario.run(seconds=5)
     scenario.start(Plan((calls(needing_approval()),)))
     scenario.run(seconds=5)
-    assert len(scenario.invariants.asked) == asked
+    assert len(scenario.invariants.requested) == requests
     scenario.end()
 
 
@@ -224,7 +224,7 @@ def test_a_decision_after_the_expiry_is_refused() -> None:
     scenario = parked(Plan((calls(needing_approval()),), expires_s=60))
     scenario.now = scenario.approval_request.expires_at.replace(microsecond=1)
     scenario.decide("approve")
-    assert not scenario.broker.answers
+    assert not scenario.broker.replies
     assert not scenario.invariants.reported
 
 
@@ -360,7 +360,7 @@ def test_a_frozen_owner_does_not_close_an_approval_request_of_a_lost_run() -> No
     frozen.process.paused = False
     while not frozen.over:
         scenario.step(frozen)
-    assert scenario.broker.answers == {}
+    assert scenario.broker.replies == {}
     scenario.decide("approve")
     scenario.run(seconds=10)
     assert scenario.outcomes() == ["completed"]

@@ -185,7 +185,7 @@ def test_an_unstarted_call_of_a_lost_runner_is_executed_only_elsewhere() -> None
     assert scenario.kinds() == ["ok"]
     start.process.paused = False
     scenario.run()
-    assert scenario.situations["runner: start refused to one that was cut off"] == 1
+    assert scenario.situations["runner: start refused to a disconnected one"] == 1
     assert scenario.executed() == 1
     scenario.end()
 
@@ -394,8 +394,8 @@ LONG = WIDE * 87_000
 """The maximum length of a stored result."""
 RESULTS = {
     "five results": ((CallPlan(),) * 5, LONG),
-    "a result that is the answer": ((*(CallPlan(),) * 4, CallPlan(terminate=True)), LONG),
-    "an answer that is written twice as long": ((CallPlan(), CallPlan(terminate=True)), '"\\' * 65_400),
+    "a result that is the final reply": ((*(CallPlan(),) * 4, CallPlan(terminate=True)), LONG),
+    "a final reply that doubles when encoded": ((CallPlan(), CallPlan(terminate=True)), '"\\' * 65_400),
 }
 
 

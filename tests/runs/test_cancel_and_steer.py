@@ -23,7 +23,7 @@ def queued(scenario: Scenario) -> str:
     return scenario.state.queue[0].run_id
 
 
-def asked(scenario: Scenario) -> str:
+def calling_the_model(scenario: Scenario) -> str:
     scenario.start(Plan())
     scenario.run_to("model")
     scenario.agent.paused = True
@@ -58,9 +58,9 @@ def decided(scenario: Scenario) -> str:
 
 STATES = {
     "queued": queued,
-    "asking the model": asked,
+    "during a model request": calling_the_model,
     "calls run": working,
-    "calls run while a question is open": working_with_open_approval,
+    "calls run during an approval request": working_with_open_approval,
     "parked": parked,
     "decided, not resumed": decided,
 }
@@ -259,7 +259,7 @@ def test_a_redelivered_steer_does_not_withdraw_the_next_approval_request() -> No
 
 def test_a_steer_before_the_final_commit_gets_a_reply() -> None:
     scenario = Scenario()
-    asked(scenario)
+    calling_the_model(scenario)
     scenario.steer("c", 1, Plan())
     scenario.run()
     release(scenario)

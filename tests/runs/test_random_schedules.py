@@ -22,10 +22,10 @@ ENOUGH = 5
 """The number of failures after which no further seed runs."""
 RARELY = {
     # Each of these needs several coinciding events; a scenario of its own covers each of them directly.
-    "approval: forged answer met by a door": 30,
+    "approval: forged decision read by a gateway": 30,
     "approval: mixed": 40,
-    "ask: again, after a crash left it out": 5,
-    "cancel: asking the model": 30,
+    "approval request: stored again after a crash": 5,
+    "cancel: during a model request": 30,
     "cancel: decided, not resumed": 10,
     "claim: takeover that ends the run at once": 40,
     "end: failed crash_loop": 3,
@@ -35,12 +35,12 @@ RARELY = {
     "runner: done": 40,
     "runner: idempotent call executed again": 30,
     "runner: next attempt elsewhere": 30,
-    "runner: start refused to one that was cut off": 5,
-    "runner: start stored by one that was cut off": 10,
+    "runner: start refused to a disconnected one": 5,
+    "runner: start stored by a disconnected one": 10,
     "runner: wrong epoch": 20,
     "slots: void refused, it had started": 20,
     "steer: decided, not resumed": 25,
-    "steer: the final answer is overtaken": 30,
+    "steer: before the final commit": 30,
 }
 OFTEN = 60
 

@@ -39,7 +39,7 @@ def test_another_body_under_the_same_request_id_is_refused() -> None:
     scenario.client_starts("c", "q", Plan(), body="two")
     scenario.run()
     assert scenario.outcomes() == ["completed"]
-    assert scenario.situations["client: other body under the same request"] == 1
+    assert scenario.situations["client: other body under the same request id"] == 1
 
 
 def test_a_start_that_is_stored_twice_runs_once() -> None:

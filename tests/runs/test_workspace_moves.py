@@ -50,19 +50,19 @@ class Runner:
     up: bool = True
     local: LocalWorkspace = field(default_factory=LocalWorkspace)
     files: set[int] = field(default_factory=set[int])
-    kept: tuple[int, int] = (0, 0)
+    stored_state: tuple[int, int] = (0, 0)
     """Term and generation, on disk."""
-    asked: Waiting | None = None
+    pending: Waiting | None = None
     """The report whose response it waits for; meanwhile no request begins."""
-    copying: tuple[int, frozenset[int], datetime] | None = None
+    snapshotting: tuple[int, frozenset[int], datetime] | None = None
     """Edits, files and time of the snapshot that is being stored."""
 
     def keep(self) -> None:
-        self.kept = (self.local.term, self.local.generation)
+        self.stored_state = (self.local.term, self.local.generation)
 
     def restart(self) -> None:
-        self.epoch, self.up, self.asked, self.copying = self.epoch + 1, True, None, None
-        self.local = LocalWorkspace(*self.kept)
+        self.epoch, self.up, self.pending, self.snapshotting = self.epoch + 1, True, None, None
+        self.local = LocalWorkspace(*self.stored_state)
 
 
 class World:
@@ -116,19 +116,19 @@ class World:
             return
         name, epoch, place, change = self.mail.pop(self.chance.randrange(len(self.mail)))
         runner = next(one for one in self.runners if one.name == name)
-        if not runner.up or runner.epoch != epoch or runner.asked or not runner.local.admits(place):
+        if not runner.up or runner.epoch != epoch or runner.pending or not runner.local.admits(place):
             return
         if place.term > runner.local.term:
             runner.files = set(self.store[place.snapshot.id]) if place.snapshot else set()
             runner.local.restored(place)
-            runner.copying = None
+            runner.snapshotting = None
             runner.keep()
         report = runner.local.report_of_change(runner.epoch)
         if report is None:
             self.change(runner, change)
         else:
-            runner.asked = Waiting(report, runner.name, runner.epoch, change)
-            self.reports.append(runner.asked)
+            runner.pending = Waiting(report, runner.name, runner.epoch, change)
+            self.reports.append(runner.pending)
 
     def change(self, runner: Runner, change: int) -> None:
         """Execute a call; it must see every change that was not reported as lost."""
@@ -156,8 +156,8 @@ class World:
         record, verdict = reported(self.record, waiting.runner, waiting.report)
         self.record = record or self.record
         runner = next(one for one in self.runners if one.name == waiting.runner)
-        if runner.asked is waiting and runner.up and self.chance.random() < 0.8:
-            runner.asked = None
+        if runner.pending is waiting and runner.up and self.chance.random() < 0.8:
+            runner.pending = None
             self.answered(runner, waiting, verdict)
 
     def answered(self, runner: Runner, waiting: Waiting, verdict: WorkspaceReportReply) -> None:
@@ -171,30 +171,30 @@ class World:
     def silence(self) -> None:
         """End the wait of a runner for a response."""
         runner = self.chance.choice(self.runners)
-        if runner.asked is not None:
-            runner.local.changed = runner.local.changed and not runner.asked.report.complete
-            runner.asked = None
+        if runner.pending is not None:
+            runner.local.changed = runner.local.changed and not runner.pending.report.complete
+            runner.pending = None
 
     def ask(self) -> None:
         """Let a runner request the record, as it does after its start and after a missing response."""
         runner = self.chance.choice(self.runners)
-        if runner.up and runner.asked is None and runner.local.term:
+        if runner.up and runner.pending is None and runner.local.term:
             local = runner.local
             report = WorkspaceReport(runner_epoch=runner.epoch, term=local.term, generation=local.generation)
-            runner.asked = Waiting(report, runner.name, runner.epoch)
-            self.reports.append(runner.asked)
+            runner.pending = Waiting(report, runner.name, runner.epoch)
+            self.reports.append(runner.pending)
 
     def copy(self) -> None:
         runner = self.chance.choice(self.runners)
-        if runner.up and runner.asked is None and runner.copying is None and runner.local.changed:
-            runner.copying = (runner.local.edits, frozenset(runner.files), self.now)
+        if runner.up and runner.pending is None and runner.snapshotting is None and runner.local.changed:
+            runner.snapshotting = (runner.local.edits, frozenset(runner.files), self.now)
 
     def stored(self) -> None:
         runner = self.chance.choice(self.runners)
-        if not runner.up or runner.asked is not None or runner.copying is None:
+        if not runner.up or runner.pending is not None or runner.snapshotting is None:
             return
-        edits, files, moment = runner.copying
-        runner.copying = None
+        edits, files, moment = runner.snapshotting
+        runner.snapshotting = None
         snapshot = f"s{len(self.store)}"
         self.store[snapshot] = files
         report = WorkspaceReport(
@@ -204,8 +204,8 @@ class World:
             snapshot=SnapshotRef(id=snapshot, manifest_digest="0" * 64, created_at=moment),
             complete=runner.local.edits == edits,
         )
-        runner.asked = Waiting(report, runner.name, runner.epoch)
-        self.reports.append(runner.asked)
+        runner.pending = Waiting(report, runner.name, runner.epoch)
+        self.reports.append(runner.pending)
 
     def crash(self) -> None:
         self.chance.choice(self.runners).up = False

@@ -145,7 +145,7 @@ class World:
 
     def cut_off(self, runner: Process) -> None:
         """End the lease of a runner and start its successor, while the old process continues its tasks."""
-        self.situations["fault: runner cut off"] += 1
+        self.situations["fault: runner disconnected"] += 1
         runner.lease_lost = True
         self.zombies.append(runner)
         successor = self.runners[runner.name] = Process(runner.name)
@@ -245,7 +245,9 @@ class World:
         known = request.approval_id in self.broker.requests
         if self.acting is not None and self.acting.name == "work" and not self.acting.commits:
             self.situations[
-                "ask: again, though it was stored" if known else "ask: again, after a crash left it out"
+                "approval request: stored again by redelivery"
+                if known
+                else "approval request: stored again after a crash"
             ] += 1
         self.broker.put_approval_request(request)
         self.broker.fire(self.now)
@@ -330,7 +332,7 @@ class World:
         try:
             ids = await once(SimulatedMemory(self), TENANT, request_id, body.encode(), fresh)
         except Conflict:
-            self.situations["client: other body under the same request"] += 1
+            self.situations["client: other body under the same request id"] += 1
             return
         if ids["run_id"] != fresh["run_id"]:
             self.situations["client: request repeated"] += 1
@@ -352,8 +354,8 @@ class World:
         except CallerMistake:
             return
         except NotReady:
-            if approval_id in self.broker.answers:
-                self.situations["approval: forged answer met by a door"] += 1
+            if approval_id in self.broker.replies:
+                self.situations["approval: forged decision read by a gateway"] += 1
             return
         await Op("tell client", lambda: self.invariants.report_decision(approval_id, decided.reply.outcome))
 
@@ -432,7 +434,7 @@ class World:
         if answer.answer == "wrong_epoch":
             self.situations["runner: wrong epoch"] += 1
         if answer.answer == "accepted" and not perform:
-            self.situations["runner: asked twice while it works"] += 1
+            self.situations["runner: request repeated during execution"] += 1
         call_id, _, number = request.attempt.rpartition("-")
         asked = self.asked.setdefault(call_id, set())
         if perform and number != "1":
@@ -479,7 +481,7 @@ class World:
             self.situations[f"runner: start refused, {'void' if void else 'started elsewhere'}"] += 1
         if runner.lease_lost:
             how = "start stored by" if free else "start refused to"
-            self.situations[f"runner: {how} one that was cut off"] += 1
+            self.situations[f"runner: {how} a disconnected one"] += 1
         return free
 
     def forget(self, attempts: tuple[str, ...]) -> None:
@@ -543,7 +545,7 @@ class World:
         return [
             approval_id
             for approval_id, request in self.broker.requests.items()
-            if approval_id not in self.broker.answers
+            if approval_id not in self.broker.replies
             and approval_id not in self.invariants.resolved
             and self.now <= request.expires_at
         ]

@@ -1,7 +1,11 @@
-"""The protocol of a run: what the log means, what comes next, and who may do it.
+"""The protocol of runs, which agents and workflows share.
 
-`state` folds a log, `steps` says what comes next, `record` says what an outcome becomes in the log,
-`delivery` what a work message means: all pure. `owner`, `settle`, `handlers`, `runner` and `door` are the
-procedures of the four peers, written against `ports` and free of any I/O of their own, so that the model
-test runs this very code under crashes, duplicates, reordering and delay at every await.
+Pure decisions: `fold` (what a log says), `steps` (the next step), `outcome` (the terminal event), `record`
+(the events of a commit), `call_attempt` (the next step of one call), `results`, `workspaces`.
+
+Procedures over `ports`: `claim` → `loop` → `coordinator`, `owner`, `approvals`, `handlers`, and `runner` on
+the runner's side. The protocol test runs this very code under crashes, duplicates, reordering and delay at
+every await.
+
+Adapters to the bus: `conversation_log`, `snapshot_store`, `notifications`, `placement`, `lease`.
 """

@@ -1,4 +1,4 @@
-"""Answers to open questions: signed by a gateway, checked by agents, closed by the system."""
+"""Approval requests and replies: gateways sign replies, agents verify them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from pydantic.main import IncEx
 
 from banksman.contracts.events import ApprovalOutcome, ApprovalResolved
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.runs.owner import Ownership, open_question
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, Run
 
 SYSTEM = "system"
-"""Who closes a question that nobody answered."""
+"""The `by` of a reply that closes a request without a decision."""
 
-ANSWERS = frozenset({"approved", "rejected", "mixed"})
-"""Outcomes that a person decides; they need a gateway's signature."""
+DECIDED = frozenset({"approved", "rejected", "mixed"})
+"""Outcomes that a person decides; such a reply needs a gateway's signature."""
 
 
 def sign(reply: ApprovalReply, key: bytes) -> ApprovalReply:
-    """The reply with the gateway's signature over what it decides."""
+    """Return the reply with the gateway's signature."""
     return reply.model_copy(update={"signature": _mac(reply, key)})
 
 
 def is_signed(reply: ApprovalReply, key: bytes) -> bool:
-    """True when a gateway that holds `key` wrote the reply as it is."""
+    """Return whether a gateway that holds `key` wrote this reply."""
     return hmac.compare_digest(reply.signature, _mac(reply, key))
 
 
@@ -35,8 +34,9 @@ _SIGNED: IncEx = {
     "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
     **dict.fromkeys(("remember", "digests", "decided_at", "signature"), True),
 }
-"""What a signature is over. A field that comes later is no part of it: replicas of two versions, of which one
-does not know the field, honour each other's signatures. One that must be signed needs its own."""
+"""The fields that a signature covers. Fields that were added later are not among them, so that replicas of
+two versions, of which one does not know a field, accept each other's signatures. A new field that must be
+signed needs a signature of its own."""
 
 
 def _mac(reply: ApprovalReply, key: bytes) -> str:
@@ -45,41 +45,44 @@ def _mac(reply: ApprovalReply, key: bytes) -> str:
 
 
 def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> str | None:
-    """Why a stored reply must not be honoured; None when it may be.
+    """Return why a stored reply is invalid; None when it is valid.
+
+    The reply subject is open to more than gateways: a forged reply inside one account is not
+    permission-checked.
 
     Args:
-        reply: what its slot holds.
-        request: the question as it was asked; None when it is not open, then the signature alone is judged.
-        key: what gateways sign with.
+        reply: The stored reply.
+        request: The open request; None when it is not open, in which case only the signature is verified.
+        key: The gateways' signing key.
     """
-    if request is not None and _about(reply) != _about(request):
+    if request is not None and _target(reply) != _target(request):
         return "the reply belongs to another request"
-    if reply.outcome not in ANSWERS:
-        return _overreach(reply)
+    if reply.outcome not in DECIDED:
+        return _system_reply_problem(reply)
     if not is_signed(reply, key):
         return "the reply is not signed by a gateway"
     if request is None:
         return None
     if reply.digests != tuple(item.digest for item in request.items):
-        return "the reply is about other calls than were asked"
+        return "the reply decides other calls than the request lists"
     if reply.decided_at > request.expires_at:
         return "the reply came after the request had expired"
     return None
 
 
-def _about(question: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, str]:
-    return question.tenant, question.conversation_id, question.run_id, question.approval_id
+def _target(message: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, str]:
+    return message.tenant, message.conversation_id, message.run_id, message.approval_id
 
 
-def _overreach(reply: ApprovalReply) -> str | None:
-    """What an unsigned reply says beyond that its question is closed."""
+def _system_reply_problem(reply: ApprovalReply) -> str | None:
+    """An unsigned reply may close a request and nothing else."""
     if reply.by == SYSTEM and not reply.decisions and reply.remember is None:
         return None
     return "the reply decides something and is not signed by a gateway"
 
 
 def resolution(reply: ApprovalReply) -> ApprovalResolved:
-    """What a stored reply becomes in the log."""
+    """Return the event of a stored reply."""
     return ApprovalResolved(
         approval_id=reply.approval_id,
         outcome=reply.outcome,
@@ -89,10 +92,51 @@ def resolution(reply: ApprovalReply) -> ApprovalResolved:
     )
 
 
-def settled_by_system(ports: Ports, state: Conversation, run: Run, outcome: ApprovalOutcome) -> ApprovalReply:
-    """The answer `system` gives to the open question of a run: expired, cancelled or superseded."""
+def open_approval_request(state: Conversation) -> ApprovalRequest | None:
+    """Return the open approval request of a run, as its log has it; None when none is open."""
+    run = state.run
+    if run is None or run.approval is None or not run.waits:
+        return None
+    requested = run.approval.request
+    return ApprovalRequest(
+        tenant=state.tenant,
+        conversation_id=state.conversation_id,
+        run_id=run.run_id,
+        approval_id=requested.approval_id,
+        expires_at=requested.expires_at,
+        items=requested.items,
+    )
+
+
+async def publish_approval_request(ports: Ports, state: Conversation) -> None:
+    """Publish the open approval request of a run. Its slot takes one message, so repeats change nothing."""
+    request = open_approval_request(state)
+    if request is not None:
+        await ports.approvals.publish_request(request)
+
+
+async def close_request(
+    ports: Ports, state: Conversation, run: Run, outcome: ApprovalOutcome
+) -> ApprovalReply:
+    """Close the open approval request of a run, unless a valid reply was stored before.
+
+    The slot arbitrates between this and a decision. An invalid reply is discarded, so that it can neither win
+    nor block the slot.
+
+    Returns:
+        The reply that the slot holds.
+    """
+    while True:
+        stored = await ports.approvals.store_reply(_system_reply(ports, state, run, outcome))
+        reason = problem(stored, open_approval_request(state), ports.signing_key)
+        if reason is None:
+            return stored
+        await ports.approvals.discard_reply(stored, reason)
+
+
+def _system_reply(ports: Ports, state: Conversation, run: Run, outcome: ApprovalOutcome) -> ApprovalReply:
     if run.approval is None:
-        raise ValueError(f"{run.run_id}: no question is open")
+        raise ValueError(f"{run.run_id}: no approval request is open")
     return ApprovalReply(
         tenant=state.tenant,
         conversation_id=state.conversation_id,
@@ -102,33 +146,3 @@ def settled_by_system(ports: Ports, state: Conversation, run: Run, outcome: Appr
         by=SYSTEM,
         decided_at=ports.clock.now(),
     )
-
-
-async def close(ports: Ports, state: Conversation, run: Run, outcome: ApprovalOutcome) -> ApprovalReply:
-    """Close the open question of a run, unless somebody answered first.
-
-    An answer that must not be honoured is put away, so that it can neither win nor block the slot.
-
-    Returns:
-        The answer that counts.
-    """
-    while True:
-        stored = await ports.approvals.settle(settled_by_system(ports, state, run, outcome))
-        reason = problem(stored, open_question(state), ports.signing_key)
-        if reason is None:
-            return stored
-        await ports.approvals.discard(stored, reason)
-
-
-async def withdraw(owned: Ownership) -> None:
-    """Close the open question of a run that must end; the slot says who was first.
-
-    Raises:
-        Fenced: a higher claim owns the run.
-    """
-    # The slot does not know who owns the run, and to one that was frozen its time may seem to be over.
-    await owned.refresh()
-    if not owned.holds or not owned.run.waits:
-        return
-    stored = await close(owned.ports, owned.state, owned.run, "cancelled")
-    await owned.commit(lambda state: (resolution(stored),) if state.run and state.run.waits else ())

@@ -1,4 +1,4 @@
-"""What a service's own log says of a run; the conversation's log holds everything."""
+"""The lines of a service's own log about runs. The conversation's log holds everything."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ OUTPUT_CHARS = 2_000
 """Characters of a model's reply that are logged, at level debug only."""
 
 _EXPECTED = frozenset({"completed", "cancelled", "rejected"})
-"""Endings that somebody wanted; any other is a warning."""
+"""Outcomes that a user or the model chose; any other is a warning."""
 
 
-def tell(commit: Commit) -> None:
-    """Log what an operator looks for in a commit that was stored (R7, R31, R32, R91)."""
+def log_commit(commit: Commit) -> None:
+    """Log what an operator needs to know of a stored commit (R7, R31, R32, R91)."""
     calls: dict[str | None, int] = {}
     for event in commit.events:
-        _tell(event.run_id, event.data)
+        _log_event(event.run_id, event.data)
         if isinstance(event.data, ToolCallRequested):
             calls[event.run_id] = calls.get(event.run_id, 0) + 1
     for run_id, count in calls.items():
-        logger.info("the model asked for calls", extra={"run_id": run_id, "calls": count})
+        logger.info("the model requested calls", extra={"run_id": run_id, "calls": count})
 
 
-def _tell(run_id: str | None, data: EventBody) -> None:
+def _log_event(run_id: str | None, data: EventBody) -> None:
     match data:
         case RunFinished(status=status, error=error):
             level = logging.INFO if status in _EXPECTED else logging.WARNING
@@ -44,12 +44,12 @@ def _tell(run_id: str | None, data: EventBody) -> None:
         case ProtocolRetry(attempt=attempt, error=error, reply=reply):
             extra = {"run_id": run_id, "attempt": attempt, "error": error}
             logger.warning("the model's call could not be read", extra=extra)
-            _output(run_id, reply)
+            _log_output(run_id, reply)
         case MessageCompleted(role="assistant", content=content) if content is not None:
-            _output(run_id, text_of(content))
+            _log_output(run_id, text_of(content))
         case _:
             return
 
 
-def _output(run_id: str | None, text: str) -> None:
+def _log_output(run_id: str | None, text: str) -> None:
     logger.debug("the model wrote", extra={"run_id": run_id, "text": text[:OUTPUT_CHARS]})

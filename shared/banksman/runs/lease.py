@@ -1,4 +1,4 @@
-"""The lease: the proof that this process may execute calls. Without it nothing starts and everything ends."""
+"""The lease of a runner: only the process that holds it may execute calls."""
 
 from __future__ import annotations
 
@@ -23,15 +23,11 @@ _RELEASE_S = 2.0
 
 
 class LeaseLost(BanksmanError):
-    """Others may act for this runner now: it stops itself and its commands."""
+    """Another process may act for this runner now, so this one stops itself and its commands."""
 
 
 class Lease:
-    """This process's hold on its runner.
-
-    `holds` is judged by the clock alone, so a process that was frozen finds the lease lost before it does
-    anything else.
-    """
+    """The lease of this process on its runner."""
 
     def __init__(
         self,
@@ -42,14 +38,14 @@ class Lease:
         load: Callable[[], int],
         problem: str | None = None,
     ) -> None:
-        """Describe it; `take` begins it.
+        """Create the lease; `take` begins it.
 
         Args:
             bus: The connection.
-            lease: Who holds it.
-            key: Its key in KV `runners`; None for the runner's own id.
-            load: Calls running or waiting.
-            problem: Why nothing must be placed here; None when nothing is wrong.
+            lease: The holder.
+            key: Its key in KV `runners`; None for the id of the runner.
+            load: Returns the calls running or waiting.
+            problem: Why no workspace may be placed here; None when there is no problem.
         """
         self._bus = bus
         self._lease = lease
@@ -64,25 +60,26 @@ class Lease:
     @property
     def holds(self) -> bool:
         """Whether the last renewal was sent less than `stop_after_s` ago."""
+        # By the clock alone: a process that was frozen finds its lease lost before it does anything else.
         return asyncio.get_running_loop().time() - self._renewed_at < self._stop_after_s
 
     async def take(self) -> None:
-        """Begin to hold, in the place of any earlier process of this runner.
+        """Take the lease, also from an earlier process of this runner.
 
         Raises:
-            Unavailable: it could not be stored.
-            Forbidden: this user may not write it.
+            Unavailable: It could not be stored.
+            Forbidden: This user may not write it.
         """
         sent = asyncio.get_running_loop().time()
         self._revision = await take_lease(self._bus, self._value(), key=self._key)
         self._renewed_at = sent
 
     async def keep(self) -> NoReturn:
-        """Renew for as long as possible.
+        """Renew the lease until it is lost.
 
         Raises:
-            LeaseLost: no renewal within `stop_after_s`, or another process holds it.
-            Forbidden: this user may not write it.
+            LeaseLost: No renewal within `stop_after_s`, or another process holds it.
+            Forbidden: This user may not write it.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -92,12 +89,12 @@ class Lease:
             await self._renew()
 
     def withdraw(self, problem: str) -> None:
-        """Tell owners, with the next renewal at once, to place nothing here any more."""
+        """Publish in a renewal at once that owners must place nothing here any more."""
         self._problem = problem
         self._changed.set()
 
     async def release(self) -> None:
-        """Give it up, so that owners need not wait for its end; best effort, after `keep` was stopped."""
+        """Release the lease after `keep` ended, so that owners need not wait; best effort."""
         self._renewed_at = float("-inf")
         leases = Bucket(self._bus, RUNNERS, RunnerLease)
         with contextlib.suppress(BanksmanError, TimeoutError):
@@ -127,5 +124,5 @@ class Lease:
             raise LeaseLost("the lease ended, or another process of this runner holds it") from error
 
     def _value(self) -> RunnerLease:
-        told = {"load": self._load(), "serving": self._problem is None, "problem": self._problem}
-        return self._lease.model_copy(update=told)
+        current = {"load": self._load(), "serving": self._problem is None, "problem": self._problem}
+        return self._lease.model_copy(update=current)

@@ -1,8 +1,8 @@
-"""Where calls go: the runners that are alive, and which of them owns a workspace.
+"""Where calls go: the live runners and tool servers, and the runner that owns a workspace.
 
-A workspace stays where it is for as long as its runner lives or may come back with it. Its place is one key
-in KV `owners`, written by compare-and-set; a runner that restarts keeps its id and so its workspaces. When it
-goes elsewhere is decided by `banksman.runs.workspaces`.
+A workspace stays at its runner while that is alive or may return. Its place is one key in KV `owners`,
+written by compare-and-set; a runner that restarts has the same id, and so the same workspaces.
+`banksman.runs.workspaces` decides when a workspace moves.
 """
 
 from __future__ import annotations
@@ -29,52 +29,52 @@ from banksman.contracts.calls import (
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
-from banksman.runs.spread import Spread
-from banksman.runs.tool_servers import Instance, least_loaded
+from banksman.runs.runner_choice import RunnerLoads, ToolServerProcess, least_loaded
 from banksman.runs.workspaces import place_of, wanted
 from banksman.runtime.settings import Section
 
 CALL_TIMEOUT_S = 2.0
-"""Seconds within which a runner answers a request; it only has to admit the call."""
+"""Seconds within which a runner replies to the request for a call; it only has to admit the call."""
 
 FILES_TIMEOUT_S = 10.0
-"""Seconds within which a runner answers about files."""
+"""Seconds within which a runner replies to a file request."""
 
 RESTORE_TIMEOUT_S = 60.0
-"""Seconds within which a runner that must restore the workspace first answers about files."""
+"""Seconds within which a runner replies to a file request if it must restore the workspace first."""
 
-_PLACED_ANEW = 3
-"""Times that a file request is sent, which met a workspace that had just moved."""
+_FILE_REQUESTS = 3
+"""How often a file request is sent when its workspace moves meanwhile."""
 
 
 class WorkspaceSettings(Section):
-    """Where workspaces go; the same for every service that sends calls or asks for files."""
+    """Where workspaces go; the same for every service that sends calls or file requests."""
 
     wait_s: float = Field(default=60.0, ge=0)
-    """Seconds that a workspace which changed since its last copy waits for its runner. Then another runner
-    gets the copy, and the model is told what may be missing. Calls wait 75 seconds for a runner."""
+    """Seconds that a workspace which changed since its last snapshot waits for its runner. Then another
+    runner restores the snapshot, and the model is notified what may be missing. Calls wait 75 seconds for a
+    runner."""
 
 
 class Placements:
-    """The runners as one process sees them; as a context manager it watches their leases."""
+    """The runners and workspaces, as one process sees them; as a context manager it watches the leases."""
 
     def __init__(self, bus: Bus, clock: Clock, *, wait_s: float = WorkspaceSettings().wait_s) -> None:
-        """Describe it.
+        """Create the placements.
 
         Args:
             bus: The connection.
-            clock: By which a changed workspace waits, the same for all who place.
+            clock: The clock by which a changed workspace waits; all processes that place must share it.
             wait_s: Seconds that a changed workspace waits for its runner.
         """
         self._bus = bus
         self._clock = clock
         self._wait_s = wait_s
-        self._spread = Spread()
+        self._loads = RunnerLoads()
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._leases = BucketView(Bucket(bus, RUNNERS, RunnerLease), on_change=self._changed)
         self._began_at = float("-inf")
         self._ended_at: dict[str, float] = {}
-        """When a process of a tool server was last seen to end, by the head of its key."""
+        """When a process of a tool server last ended, by the key of its lease without the epoch."""
 
     async def __aenter__(self) -> Self:
         await self._leases.__aenter__()
@@ -87,17 +87,18 @@ class Placements:
         await self._leases.__aexit__(kind, error, trace)
 
     def leases(self) -> list[RunnerLease]:
-        """The runners that are alive."""
+        """Return the leases of the live runners."""
         return [entry.value for entry in self._leases.entries() if "." not in entry.key]
 
-    def instances(self, server: str, tenant: str | None) -> list[Instance]:
-        """The live processes of a tool server that is `tenant`'s, or everybody's."""
+    def instances(self, server: str, tenant: str | None) -> list[ToolServerProcess]:
+        """Return the live processes of a tool server; `tenant` is None for one that serves all."""
         return [one for one in self._instances(server) if one.tenant == tenant]
 
     def gone_s(self, server: str, tenant: str | None) -> float:
-        """Seconds since `tenant`'s, or everybody's, tool server had a live process; 0.0 while it has one.
+        """Return the seconds since a tool server last had a live process; 0.0 while it has one.
 
-        Of what was before this process began to watch nothing is known: it counts as seen until then.
+        Nothing is known of the time before this process began to watch, so a server counts as live until
+        then.
         """
         if self.instances(server, tenant):
             return 0.0
@@ -105,17 +106,17 @@ class Placements:
         return asyncio.get_running_loop().time() - max(self._ended_at.get(head, 0.0), self._began_at)
 
     async def alive(self, placement: Placement) -> bool:
-        """Whether that process of the runner, or of the tool server, still holds its lease."""
+        """Return whether that process of the runner or tool server still holds its lease."""
         entry = self._leases.get(placement.runner)
         if entry is not None and entry.value.runner_epoch == placement.runner_epoch:
             return True
         return any(one.placement == placement for one in self._instances(placement.runner))
 
     async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
-        """The live process that serves the workspace, or the least loaded one of the tool server.
+        """Return the live process that serves the workspace, or the least loaded one of the tool server.
 
         Returns:
-            None when nobody serves, or the workspace waits for its runner.
+            None when no process serves, or the workspace waits for its runner.
         """
         if server is not None:
             return least_loaded(one for one in self._instances(server) if one.tenant in (None, tenant))
@@ -126,22 +127,23 @@ class Placements:
             should = wanted(
                 record,
                 holder=None if record is None else self._lease_of(record.runner),
-                chosen=self._spread.choose(self._leases.entries()),
+                chosen=self._loads.least_loaded(self._leases.entries()),
                 now=self._clock.now(),
                 wait_s=self._wait_s,
             )
             if should is None:
                 return None
+            # Another process may have placed the workspace meanwhile: its record decides, in the next round.
             if should.record != record and not await self._store(key, should.record, entry):
                 continue
             if record is None or record.runner != should.record.runner:
-                self._spread.placed(should.record.runner)
+                self._loads.add(should.record.runner)
             return _placement(should.record) if should.serves else None
 
     async def forget(self, tenant: str, conversation_id: str) -> None:
-        """Remove the workspace of a deleted conversation, and its copy.
+        """Remove the workspace of a deleted conversation, and its snapshot.
 
-        A runner that is away finds the conversation deleted when it comes back.
+        A runner that is away finds the conversation deleted when it returns.
         """
         key = f"{tenant}.{conversation_id}"
         while True:
@@ -151,14 +153,14 @@ class Placements:
             record = entry.value
             if record.deleted:
                 break
-            buried = record.model_copy(update={"deleted": True, "dirty": False, "gone_since": None})
-            if await self._owners.update(key, buried, entry.revision) is not None:
+            tombstone = record.model_copy(update={"deleted": True, "dirty": False, "gone_since": None})
+            if await self._owners.update(key, tombstone, entry.revision) is not None:
                 break
-        if await self._forgotten(tenant, conversation_id, record):
+        if await self._removed(tenant, conversation_id, record):
             await self._owners.delete(key)
 
     async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
-        """Send a call; None when nobody answered, or not in our words."""
+        """Send the request for a call; None when no process replied with a `CallReply`."""
         subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
         try:
             reply = await self._bus.request(subject, request.model_dump_json().encode(), CALL_TIMEOUT_S)
@@ -167,7 +169,7 @@ class Placements:
             return None
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
-        """Ask for the end of a started attempt, best effort."""
+        """Ask the runner to end a started attempt, best effort."""
         subject = subjects.tool_cancel(placement.runner, tenant, attempt)
         try:
             await self._bus.publish(subject, CancelCall(attempt=attempt).model_dump_json().encode())
@@ -175,22 +177,22 @@ class Placements:
             return
 
     async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileReply:
-        """Ask the workspace's runner about its files.
+        """Send a file request to the runner of the workspace.
 
         Raises:
-            Unavailable: no runner serves the workspace now, or it did not answer.
+            Unavailable: No runner serves the workspace now, or its runner does not reply.
         """
-        for _ in range(_PLACED_ANEW):
+        for _ in range(_FILE_REQUESTS):
             placement = await self.place(tenant, conversation_id, None)
             if placement is None:
                 raise Unavailable("no tool-runner serves this workspace now")
             placed = request.model_copy(update={"place": placement.place})
-            answer = await self._ask_files(placement.runner, tenant, conversation_id, placed)
-            if not answer.moved:
-                return answer
+            reply = await self._send_files(placement.runner, tenant, conversation_id, placed)
+            if not reply.moved:
+                return reply
         raise Unavailable("the workspace moves to another runner")
 
-    async def _ask_files(
+    async def _send_files(
         self, runner: str, tenant: str, conversation_id: str, request: FileRequest
     ) -> FileReply:
         subject = subjects.files(runner, tenant, conversation_id)
@@ -199,21 +201,22 @@ class Placements:
         reply = await self._bus.request(subject, request.model_dump_json().encode(), timeout_s)
         return FileReply.model_validate_json(reply)
 
-    async def _forgotten(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
-        """Have a workspace and its copy removed; False when not everything is gone for certain."""
+    async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
+        """Have a runner remove a workspace and its snapshot; False when something may be left."""
         home = self._lease_of(record.runner)
-        helper = home or self._spread.choose(self._leases.entries())
+        helper = home or self._loads.least_loaded(self._leases.entries())
         if helper is None:
             return False
         request = WorkspaceForget(snapshot=record.snapshot)
         try:
-            answer = await self._ask_files(helper.runner, tenant, conversation_id, request)
+            reply = await self._send_files(helper.runner, tenant, conversation_id, request)
         except Unavailable:
             return False
-        return home is not None and answer.error is None
+        # Another runner can remove the snapshot, but not the directory of the one that is away.
+        return home is not None and reply.error is None
 
     async def _store(self, key: str, record: WorkspaceOwner, over: Entry[WorkspaceOwner] | None) -> bool:
-        """Write a record unless another was written meanwhile."""
+        """Store a record unless another was stored meanwhile."""
         if over is None:
             return await self._owners.create(key, record) is not None
         return await self._owners.update(key, record, over.revision) is not None
@@ -222,8 +225,8 @@ class Placements:
         if entry is None:
             self._ended_at[key.rpartition(".")[0]] = asyncio.get_running_loop().time()
 
-    def _instances(self, server: str) -> list[Instance]:
-        found = (Instance.of(entry) for entry in self._leases.entries(f"{server}."))
+    def _instances(self, server: str) -> list[ToolServerProcess]:
+        found = (ToolServerProcess.of(entry) for entry in self._leases.entries(f"{server}."))
         return [one for one in found if one is not None]
 
     def _lease_of(self, runner: str) -> RunnerLease | None:

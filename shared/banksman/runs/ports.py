@@ -1,7 +1,8 @@
-"""What the procedures of this package need from the world.
+"""The ports of an agent's procedures: everything they need from outside.
 
-Each port is served by the bus in production and by a simulated world in the model test. A method either does
-what it says or raises `Unavailable`; in between, the process may crash at any await.
+The bus serves each port in production (`bus.slots`, `bus.run_queue`, `runs.placement`,
+`runs.conversation_log`, `runs.notifications`), a simulated world in the protocol tests. Every method raises
+`Refused` when the broker is away or full, and the process may crash at any await.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from banksman.bus.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
@@ -18,77 +20,73 @@ from banksman.runs.state import Conversation
 
 
 class Clock(Protocol):
-    """Time and chance."""
+    """Time and new ids."""
 
     def now(self) -> datetime:
-        """The moment, in UTC, by a clock that all processes share: moments of different ones are compared."""
+        """Return the current time in UTC by a shared clock: times of several processes are compared."""
         ...
 
     def new_id(self, prefix: str) -> str:
-        """An id nobody else makes."""
+        """Return an id that no other process creates."""
         ...
 
 
 class Log(Protocol):
-    """The conversation's log, folded."""
+    """The logs of conversations, folded."""
 
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
-        """The fold of everything stored when the call was made, or later."""
+        """Return the fold of everything stored when the call was made, or later."""
         ...
 
     async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
-        """Store `commit` right behind `state`. A lost ack is resolved inside.
+        """Store `commit` as the one that follows `state`; a lost acknowledgement is resolved.
 
         Returns:
             The state with the commit applied, or None when another commit came first.
 
         Raises:
-            CallerMistake: it does not fit one message.
+            CallerMistake: The commit does not fit one message.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the two slots of an attempt hold."""
-
-    started: CallStarted | None = None
-    finished: CallFinished | None = None
 
 
 class Slots(Protocol):
     """The write-once slots of attempts."""
 
-    async def put_started(self, tenant: str, started: CallStarted) -> CallStarted:
-        """Store a start unless one is stored; return what the slot holds."""
+    async def put_started(self, tenant: str, started: CallStarted) -> object:
+        """Store a start unless one is stored."""
         ...
 
-    async def put_result(self, tenant: str, finished: CallFinished) -> CallFinished:
-        """Store a result unless one is stored; return what the slot holds."""
+    async def put_result(self, tenant: str, finished: CallFinished) -> object:
+        """Store a result unless one is stored."""
         ...
 
-    async def read(self, tenant: str, attempt: str) -> Facts:
-        """Both slots, read from the leader."""
+    async def read(self, tenant: str, attempt: str) -> AttemptSlots:
+        """Return what both slots hold, as the leader of their stream has it.
+
+        Raises:
+            Poison: What is stored cannot be decoded.
+        """
         ...
 
     async def forget(self, tenant: str, attempts: tuple[str, ...]) -> None:
-        """Delete both slots of attempts whose results are committed."""
+        """Remove both slots of attempts whose results are committed."""
         ...
 
 
 class Approvals(Protocol):
-    """The two slots of an approval, and its timer."""
+    """The two slots of an approval: its request, which expires by a timer, and its reply."""
 
-    async def ask(self, request: ApprovalRequest) -> None:
-        """Store the question and schedule its expiry, both once."""
+    async def publish_request(self, request: ApprovalRequest) -> None:
+        """Store the request unless it is stored, and schedule its expiry."""
         ...
 
-    async def settle(self, reply: ApprovalReply) -> ApprovalReply:
-        """Store an answer unless one is stored; return what the slot holds."""
+    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
+        """Store a reply unless one is stored; return the stored reply."""
         ...
 
-    async def discard(self, reply: ApprovalReply, reason: str) -> None:
-        """Keep an invalid answer as a dead letter and empty its slot, unless that holds another by now."""
+    async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
+        """Dead-letter an invalid reply and empty its slot, unless the slot holds another reply by now."""
         ...
 
 
@@ -99,66 +97,66 @@ class Work(Protocol):
         """Store a work message; a repeat within the duplicate window is dropped."""
         ...
 
-    async def nudge(self, tenant: str, conversation_id: str) -> None:
-        """Wake the owner, best effort."""
+    async def wake_owner(self, tenant: str, conversation_id: str) -> None:
+        """Wake the owner of a run, best effort."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where calls of a conversation go."""
+    """The process that calls of a conversation are sent to."""
 
     runner: str
     runner_epoch: int
     place: WorkspacePlacement = field(default=WorkspacePlacement(), compare=False)
-    """What the runner must know of the workspace; two placements with the same process are the same."""
+    """What the runner must know about the workspace. Two placements at the same process are equal."""
     loss: WorkspaceLoss | None = field(default=None, compare=False)
-    """What did not come along when the workspace last moved."""
+    """What was lost when the workspace last moved."""
 
 
 class Runners(Protocol):
-    """Those who execute calls."""
+    """The processes that execute calls."""
 
     async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
-        """The live runner that owns the workspace (placed now if nobody does), or the live tool server.
+        """Return the live runner of the workspace, which is placed if it is new, or a tool server.
 
         Returns:
-            None when nobody is alive, or the workspace waits for its runner to come back.
+            None when no process is alive, or the workspace waits for its runner to return.
         """
         ...
 
     async def alive(self, placement: Placement) -> bool:
-        """False when the lease ended or the epoch rose; never False for one that may still start calls."""
+        """Return whether a process may still start calls: its lease holds, and its epoch has not risen."""
         ...
 
     async def forget(self, tenant: str, conversation_id: str) -> None:
-        """Remove the workspace of a deleted conversation, now or once its runner is back."""
+        """Remove the workspace of a deleted conversation, at once or when its runner returns."""
         ...
 
     async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
-        """Send a call; None when nobody answered."""
+        """Send the request for a call; None when no process replied."""
         ...
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
-        """Ask for the end of a started attempt, best effort."""
+        """Ask the runner to end a started attempt, best effort."""
         ...
 
 
-class Attention(Protocol):
-    """What reaches an owner while it waits."""
+class Notifications(Protocol):
+    """Notifies owners. Any notification may be lost, so owners also look again by time."""
 
-    def facts(self, tenant: str, attempt: str) -> Facts:
-        """What was seen of an attempt's slots since `wait` was first called for its conversation."""
+    def slots(self, tenant: str, attempt: str) -> AttemptSlots:
+        """Return what was notified of an attempt's slots since `slots` was first called for it."""
         ...
 
     async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
-        """Return when anything about the conversation was stored since the last call, or at `until`."""
+        """Return when something of the conversation was stored since the last call, or at `until`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """All that an agent's procedures need."""
+    """All ports of one process."""
 
     agent: str
     """The id of this process; no other process ever has it."""
@@ -168,6 +166,6 @@ class Ports:
     approvals: Approvals
     work: Work
     runners: Runners
-    attention: Attention
+    notifications: Notifications
     signing_key: bytes
-    """What gateways sign the answers of people with."""
+    """The key that gateways sign decisions with."""

@@ -1,7 +1,7 @@
-"""What becomes of an outcome in the log: bodies to events, and events with all that follows from them.
+"""A commit in the making: turns what is to be recorded into events, and adds the events that follow. Pure.
 
-Pure. A `Draft` puts into one commit what belongs together: the outcome, the facts that follow from it, and
-the claim of the next queued run. One commit is one durable write.
+One commit is one durable write, so what belongs together goes into one: an outcome, the events that follow
+from it, and the claim of the next queued run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ from banksman.contracts.events import (
     RunFinished,
     RunStarted,
 )
-from banksman.runs.state import Conversation, apply_events
+from banksman.runs.fold import apply_events
+from banksman.runs.state import Conversation
 from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a commit holds besides the events that are recorded."""
+
+    follows: bool
+    """The events that follow from them for the same run."""
+    starts_next: bool
+    """The start of the next queued run, when this one ends."""
 
 
 @dataclass
 class Draft:
-    """A commit in the making, and the state it would lead to."""
+    """The events of a commit that follows `state`; `state` moves on with each of them."""
 
     state: Conversation
     now: datetime
@@ -44,32 +55,32 @@ class Draft:
             self.events.append(event)
             self.state = replace(apply_events(self.state, (event,)), last_seq=event.seq)
 
-    def follow(self, *, start_next: bool) -> None:
-        """Add what follows from the log alone, until something outside it is needed."""
-        while True:
+    def follow(self, extent: Extent) -> None:
+        """Append the events that follow from the log alone, as far as `extent` goes."""
+        while extent.follows:
             step = next_step(self.state, self.now)
             if isinstance(step, Record):
                 self.add(step.run_id, step.bodies)
-            elif isinstance(step, Idle) and start_next and (queued := next_in_queue(self.state)):
+            elif isinstance(step, Idle) and extent.starts_next and (queued := next_in_queue(self.state)):
                 self.add(queued[0], (queued[1],))
             else:
                 return
 
     @property
     def rests(self) -> bool:
-        """True when nobody needs to own the conversation: no run is open, or a person is waited for."""
+        """True when the conversation needs no owner: no run is open, or the open one waits for a decision."""
         return isinstance(next_step(self.state, self.now), Idle | Park)
 
     def commit(
         self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: int | None = None
     ) -> Commit:
-        """The commit that holds the events.
+        """Return the commit that holds the events.
 
         Args:
-            commit_id: unique to this commit.
-            log_epoch: that of the log.
-            owner: who owns the run from here on.
-            claim: the owner epoch this commit raises to; None when it claims nothing.
+            commit_id: Unique to this commit.
+            log_epoch: The epoch of the log.
+            owner: The owner of the run after this commit.
+            claim: The owner epoch that this commit claims; None when it claims nothing.
         """
         return Commit(
             ts=self.now,

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from banksman.bus.connection import Bus
+from banksman.bus.dead import note_late
+from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted, LateResult
+from banksman.contracts.errors import BanksmanError, Overloaded, Refused
 from banksman.contracts.tools import ToolResult
+from banksman.runtime.failpoints import reach
+
+logger = logging.getLogger(__name__)
 
 REMEMBERED_ATTEMPTS = 100_000
-"""Ended attempts a runner keeps the ids of, so that a request that arrives late is not run again."""
+"""Ended attempts whose ids a runner remembers, so that a request that arrives late is not executed again."""
+_RETRY_S = 0.5
 
 
 class RunnerSlots(Protocol):
-    """The slots as a runner may use them: it writes, and reads only by writing."""
+    """The slots as a runner may use them: it writes them and never reads them."""
 
     async def start(self, tenant: str, started: CallStarted) -> bool:
-        """Store the start. True only when this process stored it, just now."""
+        """Store the start; return True only if this very call stored it."""
         ...
 
     async def finish(self, tenant: str, finished: CallFinished) -> bool:
-        """Store the result unless one is stored; keeps trying while the broker is away.
+        """Store the result unless one is stored, and retry while the broker is away.
 
         Returns:
-            False when another's result is stored.
+            False when another writer's result is stored.
         """
         ...
 
@@ -40,38 +50,39 @@ def _always(request: CallRequest) -> bool:
 
 
 def attempt_key(request: CallRequest) -> str:
-    """Names an attempt: ids of calls are unique in their tenant only."""
+    """Return the key of an attempt. Ids of calls are unique only within their tenant."""
     return f"{request.tenant}.{request.attempt}"
 
 
 @dataclass
-class CallDesk:
-    """What one runner process knows of the calls it was sent."""
+class RunnerCalls:
+    """The calls that one runner process was sent."""
 
     runner: str
     runner_epoch: int
     slots: RunnerSlots
     capacity: int
-    """Calls admitted at a time, running and waiting; above it the answer is `busy`."""
+    """Calls admitted at a time, running and waiting; further requests get `busy`."""
     now: Callable[[], datetime]
     may_start: Callable[[], bool]
-    """False when the lease was not renewed in time: nothing starts any more."""
+    """False when the lease was not renewed in time: then no call starts."""
     may_repeat: Callable[[CallRequest], bool]
-    """Whether the tool is idempotent, by its own definition: what a request says of that is not trusted."""
+    """Whether the tool is idempotent, by its own definition. What the request says about it is not
+    trusted."""
     fits: Callable[[CallRequest], bool] = _always
-    """False when the workspace moved since the request was made."""
+    """False when the workspace moved after the request was made."""
     note: Note | None = None
-    """Keeps what a call came to after another result was stored for it; None to drop it."""
+    """Stores the result of a call for which another result was stored first; None to drop it."""
     active: set[str] = field(default_factory=set[str])
-    """Attempts admitted and not ended, by tenant."""
+    """Keys of the attempts that are admitted and have not ended."""
     ended: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
-    """Likewise those that this process never begins again, as many as are remembered."""
+    """Keys of the last `REMEMBERED_ATTEMPTS` attempts that this process never starts again."""
 
     def admit(self, request: CallRequest) -> tuple[CallReply, bool]:
-        """Answer a request.
+        """Decide about a request.
 
         Returns:
-            The answer, and whether the caller must now `perform` the call (once for each attempt).
+            The reply, and whether the caller must now `perform` the call: True once for each attempt.
         """
         if request.runner_epoch != self.runner_epoch:
             return CallReply(answer="wrong_epoch"), False
@@ -90,13 +101,11 @@ class CallDesk:
         return CallReply(answer="accepted"), True
 
     async def perform(self, request: CallRequest, execute: Execute) -> None:
-        """Run an admitted call when its turn has come.
+        """Execute an admitted call when it is its turn.
 
-        An idempotent call starts without a record. Any other starts only when this process stored its start:
-        a start that is void, another's, or of an earlier process means that it must not run here.
-
-        A call that could not be tried (no lease, no broker) is admitted again when it is asked for again. One
-        that broke off behind its start is not: the start is stored, and storing it again may look like new.
+        An idempotent call starts without a record. Any other starts only if this process stored its start: a
+            void, another process's start or one of an earlier process of this runner means that it must not
+            run here.
         """
         try:
             if not self.may_start():
@@ -106,6 +115,8 @@ class CallDesk:
                 self._remember(attempt_key(request))
                 return
             started = await self._start(request)
+            # Remembered also if its execution fails later: storing the start again may look like a new start.
+            # A call whose start could not be stored (no lease, no broker) may be admitted again.
             self._remember(attempt_key(request))
             if started:
                 await self._finish(request, await execute(request))
@@ -113,7 +124,7 @@ class CallDesk:
             self.release(request)
 
     def release(self, request: CallRequest) -> None:
-        """Forget that a call was admitted, so that it is admitted again when it is asked for again."""
+        """Forget that a call was admitted, so that a repeated request admits it again."""
         self.active.discard(attempt_key(request))
 
     async def _start(self, request: CallRequest) -> bool:
@@ -131,7 +142,8 @@ class CallDesk:
             conversation_id=request.conversation_id, attempt=request.attempt, result=result
         )
         stored = await self.slots.finish(request.tenant, finished)
-        # What changes nothing may run several times: of all but one the result is late.
+        # An idempotent call may run several times, and all results but the first are late. They change
+        # nothing.
         if not stored and self.note is not None and not self.may_repeat(request):
             await self.note(self._late(request, result))
 
@@ -153,3 +165,69 @@ class CallDesk:
         self.ended[attempt] = None
         if len(self.ended) > REMEMBERED_ATTEMPTS:
             self.ended.popitem(last=False)
+
+
+class LeasedSlots:
+    """Writes the slots of calls for as long as the lease holds.
+
+    The start and the result of an attempt have fixed message ids, so repeating a write is safe.
+    """
+
+    def __init__(self, slots: CallSlots, *, runner_epoch: int, holds: Callable[[], bool]) -> None:
+        self._slots = slots
+        self._runner_epoch = runner_epoch
+        self._holds = holds
+
+    async def start(self, tenant: str, started: CallStarted) -> bool:
+        """Store the start; return True only if this very call stored it.
+
+        Raises:
+            Unavailable: Whether it is stored is not known, so the call must not run.
+            Overloaded: Storage is full, and the lease is lost.
+        """
+        await reach("runner.before_claim")
+        while True:
+            try:
+                fresh = (await self._slots.put_started(tenant, started)).fresh
+                await reach("runner.after_claim")
+                return fresh
+            except Overloaded as full:
+                await self._pause(started.attempt, full)
+
+    async def finish(self, tenant: str, finished: CallFinished) -> bool:
+        """Store the result unless one is stored.
+
+        Returns:
+            False when another writer's result is stored.
+
+        Raises:
+            Refused: It is not stored, and the lease is lost: owners have declared an outcome.
+        """
+        while True:
+            try:
+                placed = await self._slots.put_result(tenant, finished, runner_epoch=self._runner_epoch)
+                await reach("runner.result_stored")
+                return not placed.taken
+            except Refused as refused:
+                await self._pause(finished.attempt, refused)
+
+    async def _pause(self, attempt: str, reason: Refused) -> None:
+        if not self._holds():
+            raise reason
+        logger.warning("%s: not stored yet: %s", attempt, reason)
+        await asyncio.sleep(_RETRY_S)
+
+
+class LateResults:
+    """Stores results that came after another result of their call was stored. Losing one is logged only."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def store(self, late: LateResult) -> None:
+        """Store a late result as a note."""
+        logger.warning("%s: ended after another result was stored for it; stored as a note", late.attempt)
+        try:
+            await note_late(self._bus, late)
+        except BanksmanError as error:
+            logger.error("%s: the note of its late result is not stored: %s", late.attempt, error)

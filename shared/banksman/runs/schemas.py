@@ -1,4 +1,4 @@
-"""Tool arguments against a tool's JSON Schema, with an answer that names the argument."""
+"""Checks tool arguments against the JSON Schema of the tool, and such schemas themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _faults = cast(Any, exceptions)
 
 @dataclass(frozen=True, slots=True)
 class ArgumentProblem:
-    """The first thing that is wrong with some arguments."""
+    """The first argument that does not fit the schema."""
 
     parameter: str
     """Dotted path of the argument; `arguments` for the object as a whole."""
@@ -32,10 +32,10 @@ class ArgumentProblem:
 
 
 def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
-    """Check arguments; None when they fit.
+    """Return why arguments do not fit a schema; None when they fit.
 
-    A schema that cannot be applied fits nothing, and says why: it came from another process, and no run may
-    break over it.
+    No arguments fit a schema that cannot be applied. It came from another process, so it must not fail the
+    run.
     """
     validator = cast(Any, _validator(json.dumps(schema, sort_keys=True)))
     try:
@@ -54,10 +54,10 @@ def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProbl
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Check a tool's own schema.
+    """Check the schema of a tool.
 
     Raises:
-        BadInput: it is not a JSON Schema of an object, or refers to anything outside itself.
+        BadInput: It is not a JSON Schema of an object, or refers to anything outside itself.
     """
     if schema.get("type", "object") != "object":
         raise BadInput("input_schema.type", schema.get("type"), "'object'")
@@ -67,7 +67,7 @@ def check_schema(schema: JsonObject) -> None:
         field = ".".join(["input_schema", *(str(part) for part in error.absolute_path)])
         raise BadInput(field, error.instance, error.message) from error
     for reference in _references(schema):
-        # The validator would fetch it: whoever registers a tool must not make us ask an address for them.
+        # The validator would fetch it: a process that registers a tool must not make this one send requests.
         if not reference.startswith("#"):
             raise BadInput("input_schema.$ref", reference, "a reference within the schema: '#/$defs/...'")
 

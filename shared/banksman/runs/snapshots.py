@@ -1,7 +1,8 @@
-"""Snapshots: a fold kept in its own log, so that the next reader begins there and not at the beginning.
+"""Snapshots: the fold of a log, stored in the log itself to save its readers work. Pure.
 
-A snapshot is a head start and never the truth: it is written by whoever appended the commit that made it due,
-only when nothing came between, and a reader that cannot use one folds the log without it.
+A snapshot only saves work, and the log stays the truth. The process that appended the commit which made a
+snapshot due writes it, unless another commit follows first; a reader that cannot use a snapshot folds the log
+without it.
 """
 
 from __future__ import annotations
@@ -22,42 +23,41 @@ from banksman.runs.state import Conversation
 SNAPSHOT_EVERY = 50
 """Commits from one snapshot of a log to the next."""
 TRY_AGAIN_EVERY = 10
-"""Commits until it is tried again, when a snapshot that was due is not stored."""
+"""Commits after which a snapshot that was due and is not stored is tried again."""
 INLINE_BYTES = 256 * 1024
-"""A longer one is kept as an object that its commit names: every follower of a log reads its commits."""
+"""A longer snapshot is stored as an object that its commit names: every follower of a log reads all its
+commits."""
 
 _MEANING = 1
-"""To be raised when the fold gives a field another meaning without changing its type."""
+"""Increase it when the fold gives a field another meaning without changing its type."""
 _FAST = 1
-"""Level of compression: a third of the size for a fifth of the time that the default level takes."""
+"""Level of compression: a third of the size in a fifth of the time that the default level takes."""
 
 
 class UnreadableSnapshot(Exception):
-    """A snapshot that this process cannot use: the log itself is to be folded."""
+    """A snapshot that this process cannot use; it folds the log instead."""
 
 
 def is_due(state: Conversation) -> bool:
-    """Whether the log wants a snapshot behind the commit that led to `state`.
-
-    Not while claims follow one another, whose owners must not lose a race to it; nor for a deleted
-    conversation, whose last commit is its tombstone.
-    """
+    """Return whether a snapshot is due after the commit that led to `state`."""
     count = state.since_snapshot
     wanted = count >= SNAPSHOT_EVERY and (count - SNAPSHOT_EVERY) % TRY_AGAIN_EVERY == 0
+    # Not right after a claim: the claim's owner would meet the snapshot as a conflict at its first commit.
+    # Nor for a deleted conversation: its tombstone must stay the last commit, see `handlers.on_delete`.
     return wanted and state.claims_in_row == 0 and not state.deleted
 
 
 def snapshot_of(state: Conversation) -> Snapshot:
-    """The state, packed."""
+    """Return the packed state."""
     data = zlib.compress(_states().dump_json(state), _FAST)
     return Snapshot(form=snapshot_form(), state=base64.b64encode(data).decode())
 
 
 def state_of(snapshot: Snapshot) -> Conversation:
-    """The state that was packed.
+    """Return the state that a snapshot holds.
 
     Raises:
-        UnreadableSnapshot: it is damaged, kept elsewhere, or of another form than ours.
+        UnreadableSnapshot: It is damaged, stored as an object, or in another form than this process uses.
     """
     if snapshot.form != snapshot_form():
         raise UnreadableSnapshot(f"its form is {snapshot.form}, ours is {snapshot_form()}")
@@ -67,17 +67,17 @@ def state_of(snapshot: Snapshot) -> Conversation:
         raise UnreadableSnapshot(type(error).__name__) from error
 
 
-def object_name(state: Conversation) -> str:
-    """Where a long snapshot of a conversation is kept.
+def object_name(tenant: str, conversation_id: str) -> str:
+    """Return the name of the object that holds a conversation's long snapshots.
 
-    One name for all of them: a newer one replaces the older, and serves its readers as well, because each
-    says itself how far it goes.
+    All of them share one name. A newer one replaces the older and serves the readers of both, because each
+    states up to which commit it goes.
     """
-    return f"{state.tenant}/{state.conversation_id}"
+    return f"{tenant}/{conversation_id}"
 
 
 def snapshot_commit(state: Conversation, snapshot: Snapshot, commit_id: str, now: datetime) -> Commit:
-    """The commit behind `state` that holds its snapshot, and changes nothing else."""
+    """Return the commit that follows `state`, holds its snapshot and changes nothing else."""
     return Commit(
         ts=now,
         id=commit_id,
@@ -91,10 +91,10 @@ def snapshot_commit(state: Conversation, snapshot: Snapshot, commit_id: str, now
 
 @cache
 def snapshot_form() -> str:
-    """Names the form of a packed state: any change of a field's name or type makes another one.
+    """Return the name of the form in which a state is packed.
 
-    So does another type of event, since an older version passes over what a newer one folds in. Two versions
-    of this code that run side by side thus never read each other's snapshots wrongly.
+    Any change of a field's name or type changes it, and so does a new type of event, because an older version
+    ignores what a newer one folds. So two versions of this code never misread each other's snapshots.
     """
     shape = json.dumps([_bare(_states().json_schema()), sorted(KNOWN_TYPES)], sort_keys=True)
     return f"{_MEANING}-{digest(shape.encode())[:16]}"
@@ -106,7 +106,7 @@ def _states() -> TypeAdapter[Conversation]:
 
 
 def _bare(schema: JsonValue) -> JsonValue:
-    """A JSON schema without its prose."""
+    """Return a JSON schema without titles and descriptions."""
     match schema:
         case dict():
             kept: JsonObject = {

@@ -1,11 +1,10 @@
-"""What comes next: a pure function of the state, so that any agent that folds the log goes on the same way.
+"""The next step of a run. Pure: every agent that folds the same log takes the same next step.
 
-next_step(state) ─┬─ Idle          nothing is open
-                  ├─ Record        facts that follow from the log alone; they join the commit that caused them
-                  ├─ Ask           the model
-                  ├─ Settle        calls that need nobody, or that must be wound down
-                  ├─ Withdraw      close the open question before the run may end
-                  └─ Park          wait for a person
+next_step(state) ─┬─ Idle           no run is open
+                  ├─ Record         events that follow from the log alone; they join the commit that caused
+                  them ├─ RequestModel   request the model's next reply ├─ ExecuteCalls   execute the calls
+                  that may run, or end them when the run must end ├─ CloseApproval  close the open approval
+                  request before the run may end └─ Park           wait for a decision
 """
 
 from __future__ import annotations
@@ -13,39 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.events import (
-    EventBody,
-    IterationStarted,
-    Outcome,
-    RunError,
-    RunFinished,
-    RunStarted,
-    ToolCallCompleted,
-)
-from banksman.contracts.tools import ErrorKind, ToolResult, failed
-from banksman.runs.rendering import answer_text
+from banksman.contracts.events import EventBody, IterationStarted, RunStarted, ToolCallCompleted
+from banksman.contracts.tools import ToolResult, failed
+from banksman.runs.outcome import Ending, answer_text, finished
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
-from banksman.runs.tracked import fitting, fitting_text
 
 MAX_MALFORMED = 3
-"""Unreadable replies in a row that end a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A run that must end though the model has not answered."""
-
-    status: Outcome
-    code: ErrorCode
-    message: str
-    call_kind: ErrorKind
-    """What its open calls get as their result."""
+"""Consecutive unreadable replies that end a run."""
 
 
 def cancelled(reason: str | None) -> Ending:
-    """The ending of a run that somebody cancelled."""
+    """Return the ending of a cancelled run."""
     return Ending("cancelled", ErrorCode.CANCELLED, reason or "The run was cancelled.", "cancelled")
 
 
@@ -73,37 +51,38 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """The model is to be asked."""
+class RequestModel:
+    """The model writes the next reply."""
 
     run: Run
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """These calls are to get their results; with `ending` by winding them down."""
+class ExecuteCalls:
+    """These calls need their results."""
 
     calls: tuple[OpenCall, ...]
     ending: Ending | None = None
+    """Why the run must end, so that the calls are ended too; None when they are to be executed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
-    """The open question is to be closed as `cancelled` in its slot."""
+class CloseApproval:
+    """The open approval request is closed as `cancelled`, unless its slot holds a decision."""
 
     approval_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Only a person can say how it goes on."""
+    """Nothing happens before a decision: the run gives up its owner."""
 
 
-Step = Idle | Record | Ask | Settle | Withdraw | Park
+Step = Idle | Record | RequestModel | ExecuteCalls | CloseApproval | Park
 
 
 def next_step(state: Conversation, now: datetime) -> Step:
-    """What the owner of the open run does next."""
+    """Return what the owner of the open run does next."""
     run = state.run
     if run is None:
         return Idle()
@@ -115,19 +94,19 @@ def next_step(state: Conversation, now: datetime) -> Step:
         return Record(run.run_id, unrunnable)
     runnable = tuple(call for call in run.open_calls if call.gate in ("free", "approved"))
     if runnable:
-        return Settle(runnable)
+        return ExecuteCalls(runnable)
     if run.waits:
         return Park()
     return _between_iterations(state, run)
 
 
 def deadline_of(run: Run) -> datetime:
-    """When the run's time is over; it moves while the run is parked."""
+    """Return when the run times out. The time it was parked does not count."""
     return run.started_at + timedelta(seconds=run.settings.limits.run_timeout_s + run.waited_s)
 
 
 def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
-    """Why the run must end now, the strongest reason first; None when it may go on."""
+    """Return why the run must end now, the strongest reason first; None when it may continue."""
     if state.deleted:
         return DELETED
     if run.cancel is not None:
@@ -138,8 +117,10 @@ def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
     if run.settings.tools.on_reject == "abort" and any(call.gate == "rejected" for call in run.calls):
         return Ending("rejected", ErrorCode.REJECTED, _rejection_text(run), "not_executed")
     if _expired(run):
-        text = "The run ended because nobody answered its approval request in time."
+        text = "The run ended because its approval request expired without a decision."
         return Ending("rejected", ErrorCode.APPROVAL_EXPIRED, text, "not_executed")
+    # A parked run has no time limit. One that is owned has, also while it waits for a decision beside a call
+    # that hangs: otherwise the call would keep its owner for as long as the decision takes.
     if run.parked_at is None and now >= deadline_of(run):
         limit = f"{run.settings.limits.run_timeout_s:g} s"
         return Ending(
@@ -174,23 +155,24 @@ def _rejection_text(run: Run) -> str:
     rejected = [call for call in run.calls if call.gate == "rejected"]
     names = ", ".join(dict.fromkeys(call.call.name for call in rejected))
     reasons = "; ".join(dict.fromkeys(call.reason for call in rejected if call.reason))
-    said = f" Reason: {reasons}" if reasons else ""
-    return f"The run was stopped because the call of {names} was rejected.{said}"
+    reason = f" Reason: {reasons}" if reasons else ""
+    return f"The run was stopped because the call of {names} was rejected.{reason}"
 
 
 def _wind_down(state: Conversation, run: Run, ending: Ending) -> Step:
     if run.waits and run.approval is not None:
-        return Withdraw(run.approval.request.approval_id)
+        return CloseApproval(run.approval.request.approval_id)
     idle = tuple(call for call in run.open_calls if _never_dispatched(state, call))
     if idle:
         return Record(run.run_id, tuple(_unexecuted(call, ending) for call in idle))
     if run.open_calls:
-        return Settle(run.open_calls, ending)
+        return ExecuteCalls(run.open_calls, ending)
     return Record(run.run_id, (finished(run, ending.status, ending.message, ending),))
 
 
 def _never_dispatched(state: Conversation, call: OpenCall) -> bool:
-    """Nothing is in flight for a call that had to ask, nor while nobody owns the run."""
+    # No runner has a request for a call that awaited a decision. Nor has one while the run has no owner: a
+    # run is parked only when every call that needs no approval has its result.
     return (
         state.owner is None
         or call.gate in ("waiting", "rejected", "withdrawn")
@@ -223,7 +205,7 @@ def _refusal(call: OpenCall) -> ToolCallCompleted:
 
 def _between_iterations(state: Conversation, run: Run) -> Step:
     if run.asking:
-        return Ask(run)
+        return RequestModel(run)
     most = run.settings.tools.max_iterations
     answer = run.final if run.final is not None else _terminating_answer(run)
     if answer is not None and (not run.steering or run.iteration >= most):
@@ -243,35 +225,8 @@ def _terminating_answer(run: Run) -> str | None:
     return answer_text(names[ended[-1].tool_call_id], ended[-1]) if ended else None
 
 
-def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> RunFinished:
-    """The terminal event of a run."""
-    return RunFinished(
-        status=status,
-        content=fitting_text(content),
-        service=run.settings.service,
-        model=run.answered_by or run.settings.model,
-        iterations=run.iteration,
-        tool_calls=fitting(run.tracked),
-        max_iterations_reached=status == "max_iterations",
-        usage=run.usage,
-        error=None if ending is None else RunError(code=ending.code, message=ending.message),
-    )
-
-
-def never_started(settings: RunSettings, ending: Ending) -> RunFinished:
-    """The terminal event of a run that never had an owner."""
-    return RunFinished(
-        status=ending.status,
-        content=ending.message,
-        service=settings.service,
-        model=settings.model,
-        iterations=0,
-        error=RunError(code=ending.code, message=ending.message),
-    )
-
-
 def next_in_queue(state: Conversation) -> tuple[str, RunStarted] | None:
-    """The run that starts when the open one ends: its id and its first event."""
+    """Return the id and first event of the next queued run; None while a run is open."""
     if state.run is not None or not state.queue:
         return None
     first = state.queue[0]

@@ -1,11 +1,12 @@
-"""Who has a workspace, and when it may go to another runner: decided here, carried out by others.
+"""Which runner has a workspace, and when the workspace may move. Pure decisions.
 
-A workspace is on one runner at a time, for a *term*. It is either unchanged since its last copy, and then any
-runner may take it over at once, or it may have changed, and then it waits for its runner. What makes the
-difference certain is that a runner has the record say "changed" before it lets the first change begin: the
-record is written by compare-and-set, so either the runner was first and the workspace waits, or the move was
-first and the runner learns that the workspace is not its own any more. Each time the workspace begins to
-change its *generation* rises, so that a report which arrives late can be told from a new one.
+A workspace is at one runner at a time, for a *term*. While it is unchanged since its last snapshot, any
+runner may take it over at once. A workspace that may have changed waits for its runner.
+
+A runner reports "changed" before it lets the first change begin. The record is written by compare-and-set, so
+one of two things happens: the report is first, and the workspace waits; or the move is first, and the runner
+learns that it no longer has the workspace. The *generation* rises each time a workspace begins to change, so
+that a late report is told from a new one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from banksman.contracts.workspaces import (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the record should say, and whether a request may be sent under it."""
+    """The record to store, and whether a request may be sent to its runner."""
 
     record: WorkspaceOwner
     serves: bool
@@ -42,17 +43,17 @@ def wanted(
     now: datetime,
     wait_s: float,
 ) -> Wanted | None:
-    """Where the next request to a workspace goes.
+    """Return where the next request to a workspace goes.
 
     Args:
-        record: What KV `owners` says; None for a new workspace.
+        record: The record in KV `owners`; None for a new workspace.
         holder: The lease of the record's runner; None when it has none.
-        chosen: The runner that would get the workspace if it were free; None when nobody takes any.
-        now: The moment.
+        chosen: The runner that gets the workspace if it may move; None when no runner accepts workspaces.
+        now: The current time.
         wait_s: Seconds that a changed workspace waits for its runner.
 
     Returns:
-        None when there is nobody to send to and nothing to write.
+        None when no request can be sent and nothing is to be stored.
     """
     if record is None:
         return chosen and _served(_new(chosen), chosen)
@@ -63,7 +64,7 @@ def wanted(
     if not record.dirty:
         return chosen and _served(_moved(record, chosen.runner), chosen)
     if holder is not None:
-        # It ends, or its sandbox does not hold: either way it stores a copy soon.
+        # The runner is draining, or its sandbox failed its self-test: either way it stores a snapshot soon.
         return None
     if record.gone_since is None:
         return Wanted(record.model_copy(update={"gone_since": now}), serves=False)
@@ -75,38 +76,40 @@ def wanted(
 def reported(
     record: WorkspaceOwner | None, runner: str, report: WorkspaceReport, assistant: Assistant | None = None
 ) -> tuple[WorkspaceOwner | None, WorkspaceReportReply]:
-    """What a runner's report changes, and the answer to it.
+    """Return what a runner's report changes, and the reply to it.
 
     Args:
-        record: What KV `owners` says.
-        runner: Who reports.
-        report: What it says.
-        assistant: That of the conversation, for a workspace that starts.
+        record: The record in KV `owners`; None when there is none.
+        runner: The runner that reports.
+        report: The report.
+        assistant: The assistant of the conversation, for a workspace that starts.
 
     Returns:
-        The record to write, or None when it stays as it is; and the verdict.
+        The record to store, or None when it does not change; and the reply.
     """
     if record is None:
         return None, WorkspaceReportReply(mine=True, known=False)
     mine = not record.deleted and (record.runner, record.term) == (runner, report.term)
+    # A process with an older epoch was replaced, and may report what its successor has changed since.
     if not mine or report.runner_epoch < record.runner_epoch:
         return None, _verdict(record, mine=mine)
     if report.missing and record.dirty:
         return _moved(record, runner), _verdict(record, mine=False)
-    told = record.model_copy(update=_told(record, report) | _started_with(assistant))
-    verdict = _verdict(told, mine=True)
+    changed = record.model_copy(update=_changes(record, report) | _initial_files(assistant))
+    verdict = _verdict(changed, mine=True)
     if assistant is not None:
         verdict = verdict.model_copy(update={"files": assistant.files})
-    return (told if told != record else None), verdict
+    return (changed if changed != record else None), verdict
 
 
-def _told(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
-    """What a report of the runner that has the workspace changes."""
+def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
+    """The fields that a report of the workspace's own runner changes."""
     changes: dict[str, object] = {"gone_since": None}
     if report.begins and report.generation > record.generation:
         changes |= {"dirty": True, "generation": report.generation}
     if report.snapshot is not None and _is_newer(report.snapshot, record.snapshot):
         changes["snapshot"] = report.snapshot
+        # A snapshot of an earlier generation says nothing about the changes that began after it.
         if report.complete and report.generation == record.generation:
             changes["dirty"] = False
     if report.lost is not None:
@@ -114,20 +117,20 @@ def _told(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
     return changes
 
 
-def _started_with(assistant: Assistant | None) -> dict[str, object]:
-    """What the record says of the files that a workspace starts with."""
+def _initial_files(assistant: Assistant | None) -> dict[str, object]:
+    """The fields for the assistant's files, with which a workspace starts."""
     if assistant is None or not assistant.files:
         return {}
     return {"assistant": assistant.id, "assistant_revision": assistant.revision}
 
 
 def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
-    """Whether a copy is the known one or was made after it."""
+    """Return whether a snapshot is the known one or was created after it: reports may arrive late."""
     return known is None or snapshot.created_at >= known.created_at
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
-    """What the runner is told of the workspace."""
+    """Return what a request tells the runner about the workspace."""
     return WorkspacePlacement(
         term=record.term,
         generation=record.generation,
@@ -145,7 +148,7 @@ def _served(record: WorkspaceOwner, by: RunnerLease) -> Wanted:
 
 
 def _moved(record: WorkspaceOwner, to: str) -> WorkspaceOwner:
-    """The record of a workspace that begins a term with its last copy, at another runner or the same."""
+    """Return the record of a workspace that begins a term with its last snapshot."""
     term = record.term + 1
     loss = record.loss
     if record.dirty:
@@ -162,39 +165,39 @@ def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceReportReply:
 
 
 @dataclass
-class WorkspaceDesk:
-    """What a runner process knows of one workspace that it has, or is about to get."""
+class LocalWorkspace:
+    """What a runner process knows about one workspace that it has, or is about to get."""
 
     term: int = 0
-    """Of the directory; 0 when there is none."""
+    """The term of the directory; 0 when there is none."""
     generation: int = 0
     changed: bool = False
-    """Whether the record says that the files may differ from the last copy, for certain: while it is False
-    nothing may change them. So a process begins with False, whatever one before it knew."""
+    """True once the record says that the files may differ from the last snapshot. While False nothing may
+    change them, so a new process begins with False, whatever an earlier one reported."""
     users: int = 0
     """Requests that were admitted and have not ended."""
     edits: int = 0
-    """Requests that may change files, begun by this process: between two equal counts nothing changed."""
+    """Requests of this process that may have changed files. While the count stays, no file changed."""
     past: int = 0
-    """The newest term that is known to be over here."""
+    """The newest term that is known to have ended here."""
 
     def admits(self, place: WorkspacePlacement) -> bool:
-        """Whether a request may be let in: not when it is from before a move."""
+        """Return whether a request may run: False for one from before a move."""
         return place.term >= self.term and place.term > self.past
 
-    def takes(self, place: WorkspacePlacement) -> None:
-        """Note that the files of a term are there, as they are in the copy."""
+    def restored(self, place: WorkspacePlacement) -> None:
+        """Note that the directory holds the files of a term, as they are in the snapshot."""
         self.term, self.generation, self.changed = place.term, place.generation, False
 
-    def begins(self, runner_epoch: int) -> WorkspaceReport | None:
-        """What must be reported before the files may change; None when they may."""
+    def report_of_change(self, runner_epoch: int) -> WorkspaceReport | None:
+        """Return the report that must be accepted before the files may change; None when they may already."""
         if self.changed:
             return None
         return WorkspaceReport(
             runner_epoch=runner_epoch, term=self.term, generation=self.generation + 1, begins=True
         )
 
-    def hears(self, verdict: WorkspaceReportReply) -> None:
-        """Go by what the record says of a workspace that is this runner's."""
+    def apply(self, verdict: WorkspaceReportReply) -> None:
+        """Take over what the record says about a workspace that this runner has."""
         self.generation = max(self.generation, verdict.generation)
         self.changed = verdict.dirty

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
 from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, EVENTS, RUNS, api
-from banksman.bus.slots import ApprovalSlots
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
@@ -128,7 +128,7 @@ async def _all_stored(bus: Bus, tenant: str, traffic: Traffic) -> None:
         seqs = [event.seq for stored in commits for event in stored.commit.events]
         assert seqs == list(range(1, len(seqs) + 1))
     for approval_id, outcome in traffic.decisions.items():
-        _, reply = await slots.approval(tenant, approval_id)
+        _, reply = await slots.read(tenant, approval_id)
         assert reply is not None
         assert reply.outcome == outcome
 

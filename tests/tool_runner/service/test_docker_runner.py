@@ -48,7 +48,7 @@ async def containers_end(engine: DockerEngine, runner: RunnerProcess) -> None:
     await until(none, 2 * WAIT_S)
 
 
-async def test_calls_files_and_outputs_meet_in_one_workspace(
+async def test_calls_files_and_outputs_share_one_workspace(
     runners: Runners, runners_nats: SecuredNats, docker: dict[str, Any]
 ) -> None:
     runner = runners.start(**docker)
@@ -74,7 +74,7 @@ async def test_calls_files_and_outputs_meet_in_one_workspace(
         assert not running("7861.5")
 
 
-async def test_a_killed_runners_containers_end_and_its_workspaces_stay(
+async def test_containers_of_a_killed_runner_end_and_workspaces_remain(
     runners: Runners, runners_nats: SecuredNats, docker: dict[str, Any], docker_engine: DockerEngine
 ) -> None:
     runner = runners.start(**docker)
@@ -90,7 +90,7 @@ async def test_a_killed_runners_containers_end_and_its_workspaces_stay(
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_runner_killed_while_containers_start_leaves_none_once_it_is_back(
+async def test_restarted_runner_removes_containers_that_were_starting(
     runners: Runners,
     runners_nats: SecuredNats,
     docker: dict[str, Any],
@@ -129,7 +129,7 @@ async def start_elsewhere(owner: Owner) -> None:
         ("runner.result_stored", "before", 1, True),
     ],
 )
-async def test_a_runner_of_containers_that_dies_anywhere_executes_a_call_at_most_once(
+async def test_docker_runner_killed_anywhere_executes_a_call_at_most_once(
     runners: Runners,
     runners_nats: SecuredNats,
     docker: dict[str, Any],
@@ -150,14 +150,14 @@ async def test_a_runner_of_containers_that_dies_anywhere_executes_a_call_at_most
         await asyncio.to_thread(back.start)
         await owner.accepted(request.model_copy(update={"runner_epoch": back.epoch}))
         ledger = await owner.bash("cat ledger 2>/dev/null | wc -l")
-        facts = await owner.slots.facts(owner.tenant, request.attempt)
+        facts = await owner.slots.read(owner.tenant, request.attempt)
     assert ledger.content["stdout"] == f"{executed}\n"
     assert facts.started is not None
     assert (facts.started.runner_epoch == died) == (claimed == "before")
-    assert (facts.result is not None) == ended
+    assert (facts.finished is not None) == ended
 
 
-async def test_a_runner_that_is_told_to_stop_takes_its_containers_along(
+async def test_stopping_runner_removes_its_containers(
     runners: Runners, runners_nats: SecuredNats, docker: dict[str, Any], docker_engine: DockerEngine
 ) -> None:
     runner = runners.start(**docker)
@@ -168,7 +168,7 @@ async def test_a_runner_that_is_told_to_stop_takes_its_containers_along(
         await containers_end(docker_engine, runner)
 
 
-async def test_a_runner_without_an_engine_refuses_calls_and_says_so(
+async def test_runner_without_an_engine_refuses_calls_with_the_reason(
     runners: Runners, runners_nats: SecuredNats
 ) -> None:
     runner = runners.make(
@@ -176,7 +176,7 @@ async def test_a_runner_without_an_engine_refuses_calls_and_says_so(
     )
     runner.start(ready=False)
     said = runner.readiness()
-    assert said is not None and "no-such-engine.sock does not answer" in said["problems"]["sandbox"]
+    assert said is not None and "no-such-engine.sock does not respond" in said["problems"]["sandbox"]
     async with owning(runners_nats, runner) as owner:
         answer = await owner.send(owner.request("bash", command="true"))
         assert answer.answer == "refused" and "no-such-engine" in (answer.reason or "")

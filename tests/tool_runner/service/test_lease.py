@@ -19,8 +19,8 @@ from banksman.contracts.calls import CallFinished, LateResult, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import OPERATOR, TOOL_RUNNER
+from banksman.runs.call_attempt import unknown_outcome
 from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.settle import unknown
 
 
 async def sleeping(owner: Owner, word: str) -> None:
@@ -29,7 +29,7 @@ async def sleeping(owner: Owner, word: str) -> None:
     await begins(word)
 
 
-async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoch(
+async def test_killed_runner_loses_its_lease_and_restarts_with_a_higher_epoch(
     runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
 ) -> None:
     runner = runners.start(**backend)
@@ -51,9 +51,9 @@ async def test_a_killed_runner_loses_its_lease_and_comes_back_with_a_higher_epoc
         await owner.accepted(again)
         # Comes after the repeated request, whose attempt has started and so did not run again.
         assert (await owner.bash("cat log")).content["stdout"] == "once\n"
-        facts = await owner.slots.facts(owner.tenant, request.attempt)
+        facts = await owner.slots.read(owner.tenant, request.attempt)
         assert facts.started is not None and facts.started.runner_epoch == first["epoch"]
-        assert facts.result is None
+        assert facts.finished is None
 
 
 async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_thaws(
@@ -72,12 +72,12 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
         await is_gone("7821.5", within_s=WAIT_S)
         assert await runner.ended() not in (0, None)
         for request in (queued, asked):
-            assert (await owner.slots.facts(owner.tenant, request.attempt)).started is None
+            assert (await owner.slots.read(owner.tenant, request.attempt)).started is None
         await asyncio.to_thread(runner.start)
         assert (await owner.bash("ls")).content["stdout"] == ""
 
 
-async def test_what_a_frozen_runner_still_had_is_a_note_beside_the_result_that_was_declared(
+async def test_late_result_of_a_frozen_runner_becomes_a_note(
     runners: Runners, runners_nats: SecuredNats
 ) -> None:
     runner = runners.start()
@@ -93,13 +93,13 @@ async def test_what_a_frozen_runner_still_had_is_a_note_beside_the_result_that_w
         await owner.lease_ended(within_s=WAIT_S)
         (runner.root / owner.tenant / owner.conversation / "go").touch()
         await is_gone("7825.5", within_s=WAIT_S)
-        declared = unknown(request.call.id, "the machine that ran it went away")
+        declared = unknown_outcome(request.call.id, "the machine that ran it went away")
         finished = CallFinished(conversation_id=owner.conversation, attempt=request.attempt, result=declared)
         assert (await owner.slots.put_result(owner.tenant, finished)).fresh
         runner.signal(signal.SIGCONT)
         assert await runner.ended() not in (0, None)
-        facts = await owner.slots.facts(owner.tenant, request.attempt)
-        assert facts.result == finished and (await owner.result(request)) == declared
+        facts = await owner.slots.read(owner.tenant, request.attempt)
+        assert facts.finished == finished and (await owner.result(request)) == declared
         subject = subjects.tool_result(owner.tenant, request.attempt)
         [letter] = [one.letter async for one in dead_letters(operator) if one.letter.subject == subject]
         assert letter.reason.startswith("late_result: ")
@@ -108,7 +108,7 @@ async def test_what_a_frozen_runner_still_had_is_a_note_beside_the_result_that_w
         assert (note.runner, note.runner_epoch, note.digest) == (runner.id, 1, request.digest)
 
 
-async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: SecuredNats) -> None:
+async def test_lease_expires_by_the_clock_alone(runners_nats: SecuredNats) -> None:
     """Nobody renews here, as in a frozen process: then it does not hold, whatever the broker knows."""
     held = RunnerLease(runner=new_id("r"), runner_epoch=1)
     async with await runners_nats.connect(TOOL_RUNNER) as bus:
@@ -126,7 +126,7 @@ async def test_a_lease_is_judged_by_the_clock_alone(runners_nats: SecuredNats) -
 
 
 @pytest.mark.one_server
-async def test_a_runner_without_its_broker_ends_itself_and_its_commands(own_runners: Runners) -> None:
+async def test_runner_without_a_broker_ends_itself_and_its_commands(own_runners: Runners) -> None:
     runner = own_runners.start()
     async with owning(own_runners.secured, runner) as owner:
         await sleeping(owner, "7831.5")
@@ -138,12 +138,12 @@ async def test_a_runner_without_its_broker_ends_itself_and_its_commands(own_runn
 
 def test_two_processes_never_share_a_volume(runners: Runners) -> None:
     runner = runners.start()
-    with pytest.raises(RuntimeError, match="two never share a directory"):
+    with pytest.raises(RuntimeError, match="two runners cannot share a directory"):
         runners.start(root=runner.root)
     assert runner.epoch == 1
 
 
-async def test_a_runner_whose_sandbox_does_not_hold_refuses_calls_and_says_what_is_missing(
+async def test_runner_with_a_failed_self_test_refuses_calls_with_the_reason(
     runners: Runners, runners_nats: SecuredNats, tmp_path: Path
 ) -> None:
     runner = runners.make(PATH=str(tmp_path))
@@ -159,7 +159,7 @@ async def test_a_runner_whose_sandbox_does_not_hold_refuses_calls_and_says_what_
         assert answer.answer == "refused" and "bubblewrap" in (answer.reason or "")
 
 
-async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_more(
+async def test_stopping_runner_finishes_its_calls_and_accepts_no_more(
     runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
 ) -> None:
     runner = runners.start(**backend)
@@ -178,7 +178,7 @@ async def test_a_runner_that_is_told_to_stop_finishes_its_calls_and_takes_no_mor
         assert await owner.lease() is None
 
 
-async def test_a_call_that_outlasts_the_drain_is_killed_and_has_a_result(
+async def test_call_longer_than_the_drain_is_killed_and_has_a_result(
     runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
 ) -> None:
     runner = runners.start(BANKSMAN_TOOL_RUNNER__DRAIN_S="0.2", **backend)
@@ -192,7 +192,7 @@ async def test_a_call_that_outlasts_the_drain_is_killed_and_has_a_result(
         assert await runner.ended() == 0
 
 
-async def test_a_runner_with_a_key_of_its_own_serves_under_its_own_id(north: Runners) -> None:
+async def test_runner_with_its_own_key_serves_under_its_own_id(north: Runners) -> None:
     runner = north.start(user="tool-runner-north", BANKSMAN_TOOL_RUNNER__RUNNER="north")
     async with owning(north.secured, runner) as owner:
         assert (await owner.bash("echo mine")).content["stdout"] == "mine\n"

@@ -13,7 +13,7 @@ from banksman.agent.protocols.flatten import result_text as told_as_text
 from banksman.agent.providers.anthropic_request import result_text as told_to_anthropic
 from banksman.contracts.messages import ToolMessage
 from banksman.contracts.tools import ToolResult
-from banksman.runs.rendering import result_json
+from banksman.runs.outcome import result_json
 from banksman.tool_runner.tools.base import ToolOutcome
 
 MAX_CHARS = 10_000
@@ -93,18 +93,18 @@ async def test_a_file_of_five_megabytes_is_read_to_its_end(runner: Runner, told:
     assert calls == -(-len(expected) // MAX_CHARS)
 
 
-async def test_a_result_that_is_whole_says_nothing_of_more(runner: Runner, told: Told) -> None:
+async def test_complete_result_has_no_continuation(runner: Runner, told: Told) -> None:
     outcome = await runner.bash("echo short")
     assert next_call(shown(told, "bash", outcome)) is None
     assert "more" not in outcome.value
 
 
-async def test_an_output_beyond_what_is_kept_says_how_much_is(runner: Runner) -> None:
+async def test_output_above_the_storage_limit_states_the_stored_bytes(runner: Runner) -> None:
     outcome = await runner.bash("head -c 13000000 /dev/zero | tr '\\0' x")
     assert "Only the first 12582912 bytes were kept." in str(outcome.value["more"])
 
 
-def test_models_are_told_beforehand(runner: Runner) -> None:
+def test_definitions_describe_paging_to_models(runner: Runner) -> None:
     bash, read_file, _, web_fetch = (tool.description for tool in runner.box.definitions)
     assert "full_output_path" in bash and "read_file" in bash
     assert "10000 characters at a time" in read_file and "offset" in read_file

@@ -20,11 +20,12 @@ from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import TOOL_RUNNER
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.settings import CopySettings
+from banksman.tool_runner.settings import SnapshotSettings
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshots import Snapshots
+from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 pytestmark = pytest.mark.timeout(300)
@@ -44,7 +45,7 @@ async def manifest(here: Platform, conversation: str) -> SnapshotManifest:
     return SnapshotManifest.model_validate_json(data)
 
 
-async def test_a_workspace_that_changed_is_copied_when_it_is_idle(here: Platform) -> None:
+async def test_changed_workspace_is_snapshotted_when_idle(here: Platform) -> None:
     before = datetime.now(UTC)
     await here.bash("c1", "mkdir d; echo one > d/a; echo two > b")
     record = await here.clean("c1")
@@ -67,7 +68,7 @@ async def test_an_upload_and_a_deletion_count_as_changes(here: Platform) -> None
     assert third.snapshot.id != first.snapshot.id
 
 
-async def test_reading_needs_no_copy(here: Platform) -> None:
+async def test_reading_causes_no_snapshot(here: Platform) -> None:
     await here.bash("c1", "echo text > a")
     before = await here.clean("c1")
     await here.call("c1", "read_file", path="a")
@@ -76,7 +77,7 @@ async def test_reading_needs_no_copy(here: Platform) -> None:
     assert await here.record("c1") == before
 
 
-async def test_a_newer_copy_replaces_the_older_one(here: Platform) -> None:
+async def test_newer_snapshot_replaces_the_older_one(here: Platform) -> None:
     await here.bash("c1", "echo one > a")
     old = (await here.clean("c1")).snapshot
     await here.bash("c1", "echo two > a")
@@ -90,7 +91,7 @@ async def test_a_newer_copy_replaces_the_older_one(here: Platform) -> None:
     assert len(await here.stored("c1")) == 2
 
 
-async def test_no_copy_is_made_while_a_call_runs(here: Platform) -> None:
+async def test_no_snapshot_is_taken_while_a_call_runs(here: Platform) -> None:
     """Other workspaces are copied meanwhile, so it was not for want of time."""
     _, request = await here.begin("c1", "bash", command="echo half > a; sleep 7901.5 & wait")
     await begins("7901.5")
@@ -103,7 +104,7 @@ async def test_no_copy_is_made_while_a_call_runs(here: Platform) -> None:
     await here.clean("c1")
 
 
-async def test_the_record_says_changed_before_the_first_change_begins(here: Platform) -> None:
+async def test_record_is_dirty_before_the_first_change_begins(here: Platform) -> None:
     """Also for a call that somebody sent as one that changes nothing: the tool's own definition counts."""
     placement, first = await here.begin("c1", "bash", command="echo one > a")
     await here.result(first)
@@ -116,11 +117,11 @@ async def test_the_record_says_changed_before_the_first_change_begins(here: Plat
     assert during.generation == before.generation + 1
     await here.write("c1", "go", b"")
     assert not (await here.result(forged)).is_error
-    facts = await here.slots.facts(here.tenant, forged.attempt)
+    facts = await here.slots.read(here.tenant, forged.attempt)
     assert facts.started is not None
 
 
-async def test_what_is_larger_than_one_object_is_stored_in_parts(here: Platform) -> None:
+async def test_snapshot_larger_than_one_object_is_stored_in_parts(here: Platform) -> None:
     await here.bash("c1", "head -c 40000000 /dev/urandom > big")
     await here.clean("c1")
     copy = await manifest(here, "c1")
@@ -128,7 +129,7 @@ async def test_what_is_larger_than_one_object_is_stored_in_parts(here: Platform)
     assert all(part.size <= MAX_OBJECT_BYTES for part in copy.parts)
 
 
-async def test_a_workspace_that_unpacks_to_more_than_allowed_is_not_copied(runners: Runners) -> None:
+async def test_workspace_above_its_limits_is_not_snapshotted(runners: Runners) -> None:
     """A hole costs no disk and so no quota, but a copy that may be restored could not hold it."""
     limit = {"BANKSMAN_TOOL_RUNNER__LIMITS__WORKSPACE__MAX_BYTES": "1000000"}
     (runner,) = started(runners, 1, **limit)
@@ -145,7 +146,7 @@ async def test_a_workspace_that_unpacks_to_more_than_allowed_is_not_copied(runne
         assert (await here.record("c1")).dirty and await here.stored("c1") == []
 
 
-async def test_a_runner_that_ends_in_order_leaves_a_copy_of_everything(runners: Runners) -> None:
+async def test_stopping_runner_leaves_a_snapshot_of_every_changed_workspace(runners: Runners) -> None:
     (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S="3600")
     async with platform(runners.secured) as here:
         await here.sees(runner)
@@ -158,7 +159,7 @@ async def test_a_runner_that_ends_in_order_leaves_a_copy_of_everything(runners: 
             assert not record.dirty and record.snapshot is not None
 
 
-async def test_a_copy_that_was_interrupted_is_no_copy_and_its_parts_go(runners: Runners) -> None:
+async def test_interrupted_snapshot_is_never_restored_and_its_parts_are_removed(runners: Runners) -> None:
     """Wherever the runner is killed: a copy counts only once it is in the record."""
     (runner,) = started(runners, 1)
     async with platform(runners.secured, hears=False) as before:
@@ -179,7 +180,7 @@ async def test_a_copy_that_was_interrupted_is_no_copy_and_its_parts_go(runners: 
         assert (await manifest(here, "c1")).size == 40_000_000
 
 
-async def test_idle_files_may_be_in_the_copy_only(runners: Runners) -> None:
+async def test_idle_workspace_is_evicted_and_restored_by_the_next_call(runners: Runners) -> None:
     (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:
         await here.sees(runner)
@@ -192,7 +193,7 @@ async def test_idle_files_may_be_in_the_copy_only(runners: Runners) -> None:
         assert await here.bash("c1", "cat a") == "kept\nmore\n"
 
 
-async def test_a_deleted_conversation_leaves_no_files_and_no_copies(
+async def test_deleted_conversation_leaves_no_files_and_no_snapshots(
     here: Platform, quick_runner: RunnerProcess
 ) -> None:
     await here.bash("c1", "echo secret > a")
@@ -204,7 +205,7 @@ async def test_a_deleted_conversation_leaves_no_files_and_no_copies(
     assert not list((quick_runner.root / ".records").glob(f"{here.tenant}.c1*"))
 
 
-async def test_a_conversation_that_is_deleted_while_its_runner_is_away_goes_when_it_is_back(
+async def test_workspace_deleted_while_its_runner_is_away_is_removed_on_return(
     runners: Runners,
 ) -> None:
     away, helper = started(runners, 2)
@@ -225,7 +226,7 @@ async def test_a_conversation_that_is_deleted_while_its_runner_is_away_goes_when
         await until(lambda: is_missing(away.root / here.tenant / conversation))
 
 
-async def test_copies_that_nobody_knows_of_are_collected(runners: Runners) -> None:
+async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
     """By any runner; the one that counts stays, and so do those of workspaces that are not known."""
     (runner,) = started(runners, 1)
     async with (
@@ -239,16 +240,17 @@ async def test_copies_that_nobody_knows_of_are_collected(runners: Runners) -> No
         await here.store.put("no tenant/of.ours/s/0", b"what any runner may write")
         for name in ("c1/sold/0", "c1/sold/2", "unknown/sold", "unknown/sold/0"):
             await here.store.put(f"{here.tenant}/{name}", b"left by a runner that was killed")
-        await keeper(bus, runners.directory()).collect(datetime.now(UTC))
+        await scheduler(bus, runners.directory()).collect(datetime.now(UTC))
         left = [info.name for info in await here.stored("c1")]
         assert left == [f"{here.tenant}/c1/{copy.id}", f"{here.tenant}/c1/{copy.id}/0"]
         assert len(await here.stored("unknown")) == 2
 
 
-def keeper(bus: Bus, root: Path) -> SnapshotScheduler:
-    """What looks after workspaces, of another runner, which has none."""
+def scheduler(bus: Bus, root: Path) -> SnapshotScheduler:
+    """The scheduler of another runner, which has no workspaces."""
     identity, limits = sandbox_identity(), WorkspaceLimits()
     snapshots = Snapshots(Objects(bus, WORKSPACES), root / ".copies", identity, limits, BrokerClock(bus).now)
     reports = Reports(bus, "r-other")
-    holdings = WorkspaceRegistry(WorkspaceStore(root, identity, limits), snapshots, reports, runner_epoch=1)
-    return SnapshotScheduler(holdings, snapshots, reports, CopySettings())
+    store, turns = WorkspaceStore(root, identity, limits), Turns(commands=1, fetches=1)
+    registry = WorkspaceRegistry(store, snapshots, reports, turns, runner_epoch=1)
+    return SnapshotScheduler(registry, snapshots, reports, SnapshotSettings())

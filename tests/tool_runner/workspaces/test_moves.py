@@ -61,7 +61,7 @@ async def test_an_unchanged_workspace_moves_at_once_with_all_its_files(
             assert (moved.dirty, moved.generation, moved.runner) == (False, copied.generation, other.id)
 
 
-async def test_a_changed_workspace_waits_for_its_runner_and_then_moves_with_its_loss_on_record(
+async def test_changed_workspace_waits_for_its_runner_then_moves_with_a_recorded_loss(
     secured: SecuredNats, runners: Runners
 ) -> None:
     """The copy is older than the last change. When the runner is back, its files are of no use any more."""
@@ -83,15 +83,15 @@ async def test_a_changed_workspace_waits_for_its_runner_and_then_moves_with_its_
         assert (record.runner, record.term) == (other.id, 2)
         assert record.loss is not None and first.snapshot is not None
         assert (record.loss.term, record.loss.snapshot_ts) == (2, first.snapshot.created_at)
-        facts = await here.slots.facts(here.tenant, request.attempt)
-        assert facts.started is not None and facts.result is None
+        facts = await here.slots.read(here.tenant, request.attempt)
+        assert facts.started is not None and facts.finished is None
         assert (lost.root / here.tenant / "c1" / "b").exists()
         lost.start()
         await until(lambda: is_missing(lost.root / here.tenant / "c1"))
         assert await here.bash("c1", "cat a") == "copied\n"
 
 
-async def test_a_changed_workspace_goes_on_when_its_runner_is_back_in_time(
+async def test_changed_workspace_continues_when_its_runner_returns_in_time(
     secured: SecuredNats, runners: Runners
 ) -> None:
     pair = started(runners, 2, **NEVER)
@@ -110,7 +110,7 @@ async def test_a_changed_workspace_goes_on_when_its_runner_is_back_in_time(
         assert (record.runner, record.term, record.gone_since, record.loss) == (lost.id, 1, None, None)
 
 
-async def test_a_workspace_that_was_never_copied_begins_empty_with_its_loss_on_record(
+async def test_workspace_without_a_snapshot_starts_empty_with_a_recorded_loss(
     secured: SecuredNats, runners: Runners
 ) -> None:
     pair = started(runners, 2, **NEVER)
@@ -124,7 +124,7 @@ async def test_a_workspace_that_was_never_copied_begins_empty_with_its_loss_on_r
         assert record.loss is not None and (record.loss.term, record.loss.snapshot_ts) == (2, None)
 
 
-async def test_a_copy_that_is_refused_leaves_an_empty_workspace_and_says_why(
+async def test_refused_snapshot_leaves_an_empty_workspace_and_a_reason(
     secured: SecuredNats, runners: Runners
 ) -> None:
     """Somebody altered a part in the store. The call is not executed, and no half a workspace is left."""
@@ -140,13 +140,13 @@ async def test_a_copy_that_is_refused_leaves_an_empty_workspace_and_says_why(
         await killed(here, lost, *(set(pair) - {lost}))
         _, result = await here.call("c1", "bash", command="touch executed")
         assert result.error_kind == "unavailable"
-        assert "a part is not what its manifest says" in str(result.content["error"])
+        assert "a part differs from its manifest" in str(result.content["error"])
         assert await here.bash("c1", "ls -A") == ""
         told = await here.recorded("c1", lambda record: record.loss is not None)
-        assert told.loss is not None and told.loss.reason == "a part is not what its manifest says"
+        assert told.loss is not None and told.loss.reason == "a part differs from its manifest"
 
 
-async def test_a_rolling_restart_takes_every_workspace_along(secured: SecuredNats, runners: Runners) -> None:
+async def test_rolling_restart_moves_every_workspace(secured: SecuredNats, runners: Runners) -> None:
     """Each runner ends in order, having copied what changed; nothing is lost, nobody waits."""
     pair = started(runners, 2, **NEVER)
     names = [f"c{number}" for number in range(6)]
@@ -193,7 +193,7 @@ async def test_a_busy_runner_gets_no_new_workspaces(secured: SecuredNats, runner
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
-async def test_calls_that_had_not_started_run_elsewhere(
+async def test_unstarted_calls_run_on_another_runner(
     secured: SecuredNats, runners: Runners, number: signal.Signals
 ) -> None:
     """The workspaces were copied; the calls come while their runner goes."""

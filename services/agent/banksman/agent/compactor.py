@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from banksman.agent.compaction import Cut, cut
 from banksman.agent.context import BYTES_PER_TOKEN, Size, context_tokens, size_of
-from banksman.agent.fallback import first_answer
+from banksman.agent.fallback import complete_with_fallback
 from banksman.agent.pricing import cost
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import DeltaKind
@@ -19,7 +19,7 @@ from banksman.agent.waiting import unless_cancelled
 from banksman.contracts.errors import BanksmanError, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import Message, Usage, UserMessage
-from banksman.runs.compacted import compacted
+from banksman.runs.history import compacted
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.state import NO_USAGE, Conversation, Run
 from banksman.runs.steps import deadline_of
@@ -129,7 +129,7 @@ class Compactor:
         left_s = (deadline_of(run) - owned.ports.clock.now()).total_seconds()
         request = ModelRequest("", INSTRUCTIONS, (self._question(models[0], older, wanted, size),))
         try:
-            answered = await first_answer(
+            answered = await complete_with_fallback(
                 self.providers, models, request, deltas=_Unheard(), deadline_s=min(SUMMARY_S, left_s / 2)
             )
         except BanksmanError as error:

@@ -1,4 +1,4 @@
-"""A model request that goes to the next model when the one before cannot answer."""
+"""A model request that goes to the next model if a provider is unavailable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A reply, and who gave it."""
+class Completion:
+    """A reply, and the model that wrote it."""
 
     model: str
     """`provider:model`."""
@@ -24,28 +24,28 @@ class Answered:
     reply: ModelReply
 
 
-async def first_answer(
+async def complete_with_fallback(
     providers: Providers,
     models: tuple[str, ...],
     request: ModelRequest,
     *,
     deltas: DeltaSink,
     deadline_s: float,
-) -> Answered:
-    """Ask the models in turn until one answers.
+) -> Completion:
+    """Send a request to the models in turn until one replies.
 
-    Only a provider that is unavailable is passed over; a model with successors gets half of the time left.
+    Only an unavailable provider is skipped. A model with successors gets half of the time that is left.
 
     Args:
-        providers: Who knows the models.
+        providers: The providers of the models.
         models: `provider:model` of each, the first choice first.
-        request: The request, whose model is replaced.
-        deltas: Where the reply is shown; it begins anew with each model.
-        deadline_s: Seconds for all of them together.
+        request: The request; its model is replaced.
+        deltas: Receives the text of the reply; it restarts with each model.
+        deadline_s: Seconds for all models together.
 
     Raises:
-        ProviderFailed: the last model could not answer, or one refused the request.
-        BadInput: a model is not known.
+        ProviderFailed: The last model is unavailable, or one refused the request.
+        BadInput: A model is unknown.
     """
     until = time.monotonic() + deadline_s
     for successors, model in zip(reversed(range(len(models))), models, strict=True):
@@ -61,9 +61,9 @@ async def first_answer(
             if not failure.unavailable or not successors:
                 raise
             logger.warning(
-                "the model cannot answer, the next one is asked: %s", failure, extra={"model": model}
+                "the model is unavailable, trying the next one: %s", failure, extra={"model": model}
             )
             await deltas.restart()
         else:
-            return Answered(model, provider.name, reply)
+            return Completion(model, provider.name, reply)
     raise ValueError("models: at least one is expected")

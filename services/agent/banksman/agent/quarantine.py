@@ -1,4 +1,4 @@
-"""Runs that may have killed their agents: driven one at a time, so that the others are not blamed."""
+"""Drives suspect runs one at a time, so that other runs are not blamed for their crashes."""
 
 from __future__ import annotations
 
@@ -13,68 +13,74 @@ from banksman.runs.state import Conversation
 logger = logging.getLogger(__name__)
 
 SUSPECT_CLAIMS = 2
-"""Claims in a row without another commit after which a run may be what ended its agents."""
+"""Consecutive claims without another commit after which a run may be what kills its agents."""
 ALONE_S = 5.0
-"""Seconds that a suspect is driven alone. One that has not killed its agent by then is cleared; what takes
-longer to do so is bounded by the time limit of the run."""
+"""Seconds that a suspect is driven alone. One that has not killed its agent by then is cleared; the time
+limit of the run bounds what takes longer."""
 
 
 def is_suspect(state: Conversation) -> bool:
-    """Whether two agents in a row stopped without having committed anything for the open run."""
+    """Return whether two agents in a row stopped before they committed anything for the open run."""
     return state.run is not None and state.claims_in_row >= SUSPECT_CLAIMS
 
 
-class Quarantine:
-    """One place in a process for suspects.
+class Turn:
+    """The time in which a run is driven; a suspect has the place in quarantine for it."""
 
-    Claims without a commit are counted to recognise a crash loop. An agent that dies takes down all the runs
-    that it drives, so without this the innocent ones among them would be given up with the guilty one.
+    def __init__(self, place: asyncio.Lock | None) -> None:
+        self._place = place
+
+    @property
+    def ended(self) -> bool:
+        """True for a run that is not, or no longer, driven alone."""
+        return self._place is None
+
+    def end(self) -> None:
+        """Give the place to the next suspect. Safe to repeat."""
+        place, self._place = self._place, None
+        if place is not None:
+            place.release()
+
+
+class Quarantine:
+    """One place for suspects in a process.
+
+    Claims without a commit are counted to detect a crash loop. An agent that dies takes all its runs down, so
+    the innocent ones among them would be given up together with the one that kills it.
     """
 
     def __init__(self) -> None:
-        # Held by the one suspect that is driven alone.
+        # Held by the suspect that is driven alone.
         self._place = asyncio.Lock()
 
     @asynccontextmanager
-    async def place(
-        self, suspect: bool, on_cleared: Callable[[], Awaitable[None]]
-    ) -> AsyncGenerator[Callable[[], None]]:
-        """Wait for the place, if it is a suspect; gives what frees it for the next one.
+    async def turn(self, suspect: bool, on_cleared: Callable[[], Awaitable[None]]) -> AsyncGenerator[Turn]:
+        """Wait for the place if the run is a suspect.
 
         Args:
             suspect: False waits for nothing.
-            on_cleared: Called when the suspect has been driven for long enough.
+            on_cleared: Runs when the suspect has been driven alone for `ALONE_S`.
         """
         if not suspect:
-            yield _nothing
+            yield Turn(None)
             return
         await self._place.acquire()
-        held = True
-
-        def free() -> None:
-            nonlocal held
-            if held:
-                held = False
-                self._place.release()
-
-        async def clear() -> None:
-            await asyncio.sleep(ALONE_S)
-            try:
-                if held:
-                    await on_cleared()
-            except BanksmanError as error:
-                logger.warning("a suspect could not be cleared: %s", error)
-            finally:
-                free()
-
-        task = asyncio.create_task(clear())
+        turn = Turn(self._place)
+        clearing = asyncio.create_task(_clear(turn, on_cleared), name="quarantine")
         try:
-            yield free
+            yield turn
         finally:
-            task.cancel()
-            await asyncio.wait({task})
-            free()
+            clearing.cancel()
+            await asyncio.wait({clearing})
+            turn.end()
 
 
-def _nothing() -> None:
-    return
+async def _clear(turn: Turn, on_cleared: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(ALONE_S)
+    try:
+        if not turn.ended:
+            await on_cleared()
+    except BanksmanError as error:
+        logger.warning("a suspect run could not be cleared: %s", error)
+    finally:
+        turn.end()

@@ -8,7 +8,7 @@ from typing import TypeVar
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
-from banksman.runs.steps import Ending
+from banksman.runs.outcome import Ending
 from banksman.runtime.tenants import TenantLimits
 
 N = TypeVar("N", int, float)

@@ -1,13 +1,13 @@
-"""What a model's reply becomes in the log. Pure."""
+"""The events of a model's reply. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from banksman.agent.policy import decide, hosts_fetched, remembered_decisions
+from banksman.agent.policy import Pattern, decide, hosts_fetched, remembered_decisions
 from banksman.agent.previews import preview
 from banksman.agent.protocols.base import Calls, Final, Malformed, Reading, RequestedCall
 from banksman.contracts.assistants import Decision
@@ -23,24 +23,25 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
+from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
+from banksman.runs.outcome import Ending, finished
 from banksman.runs.schemas import argument_problem
 from banksman.runs.state import Conversation, Run
-from banksman.runs.steps import MAX_MALFORMED, Ending, finished
+from banksman.runs.steps import MAX_MALFORMED
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply that was read, with all that is recorded of it."""
+    """A reply that was read, and everything that is recorded of it."""
 
     reading: Reading
     text: str
-    """What the model wrote."""
+    """The text as the model wrote it."""
     message_id: str
     approval_id: str
-    """Used when calls must ask."""
+    """The id of the approval request, for calls that need one."""
     expires_at: datetime
     call_ids: tuple[str, ...]
     """One for each call."""
@@ -52,11 +53,11 @@ class Reply:
     tools: Mapping[str, ToolDefinition]
     """The tools that may be called."""
     old_contents: Mapping[str, str]
-    """By path: what files that the calls would write hold now."""
+    """The current contents of files that the calls would overwrite, by path."""
 
 
-def recorded(state: Conversation, reply: Reply) -> tuple[EventBody, ...]:
-    """The events of a reply; none when the run was cancelled while the model wrote it."""
+def reply_events(state: Conversation, reply: Reply) -> tuple[EventBody, ...]:
+    """Return the events of a reply; none if the run was cancelled while the model wrote it."""
     run = state.run
     if run is None or run.cancel is not None:
         return ()
@@ -66,19 +67,19 @@ def recorded(state: Conversation, reply: Reply) -> tuple[EventBody, ...]:
         case Malformed() as malformed:
             return (_retry(run, reply, malformed),)
         case Calls(text, calls):
-            return _calls(state, run, reply, text, calls)
+            return _call_events(state, run, reply, text, calls)
         case _:
             assert_never(reply.reading)
 
 
-def failure(state: Conversation, error: BanksmanError) -> tuple[EventBody, ...]:
-    """The end of a run whose model could not be asked."""
+def failure_events(state: Conversation, error: BanksmanError) -> tuple[EventBody, ...]:
+    """Return the end of a run whose model request failed."""
     code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR
-    return ended(state, Ending("failed", code, str(error), "not_executed"))
+    return end_events(state, Ending("failed", code, str(error), "not_executed"))
 
 
-def ended(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
-    """The end of a run whose model is not asked; nothing when it was cancelled meanwhile."""
+def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
+    """Return the end of a run without a further model request; nothing if it was cancelled meanwhile."""
     if state.run is None or state.run.cancel is not None:
         return ()
     return (finished(state.run, ending.status, ending.message, ending),)
@@ -113,47 +114,43 @@ def _retry(run: Run, reply: Reply, malformed: Malformed) -> ProtocolRetry:
     )
 
 
-def _calls(
+def _call_events(
     state: Conversation, run: Run, reply: Reply, text: str | None, requested: tuple[RequestedCall, ...]
 ) -> tuple[EventBody, ...]:
     message = _message(run, reply, text)
     most = run.settings.limits.calls_per_reply
     if len(requested) > most:
-        said = f"The model asked for {len(requested)} calls in one reply; {most} are allowed."
-        ending = Ending("failed", ErrorCode.CALL_LIMIT, said, "not_executed")
-        return (message, finished(run, "failed", said, ending))
-    pairs = list(zip(requested, reply.call_ids, strict=True))
-    network = run.settings.tools.network
-    calls = [_call(asked, call_id, reply.tools, network) for asked, call_id in pairs]
-    decided = _policy(state, run, reply)
+        problem = f"The model asked for {len(requested)} calls in one reply; {most} are allowed."
+        ending = Ending("failed", ErrorCode.CALL_LIMIT, problem, "not_executed")
+        return (message, finished(run, "failed", problem, ending))
+    policy = _CallPolicy.of(state, run, reply.tools)
+    calls = [
+        policy.check(one, _call(one, call_id, reply.tools, run.settings.tools.network))
+        for one, call_id in zip(requested, reply.call_ids, strict=True)
+    ]
     events: list[EventBody] = [
-        ToolCallRequested(call=call, arguments_error=asked.arguments_error)
-        for call, (asked, _) in zip(calls, pairs, strict=True)
+        ToolCallRequested(call=one.call, arguments_error=one.arguments_error) for one in calls
     ]
-    refused = [
-        _refusal(call, asked, reply.tools, decided) for call, (asked, _) in zip(calls, pairs, strict=True)
-    ]
-    asking = [
-        call
-        for call, (asked, _), result in zip(calls, pairs, refused, strict=True)
-        if result is None and asked.arguments_error is None and decided(call) == "ask"
-    ]
-    if asking:
-        events.append(_question(reply, asking))
-    events += [ToolCallCompleted(result=result) for result in refused if result is not None]
+    waiting = [one.call for one in calls if one.needs_approval]
+    if waiting:
+        events.append(_approval_request(reply, waiting))
+    events += [ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
     return (message, *events)
 
 
 def _call(
-    asked: RequestedCall, call_id: str, tools: Mapping[str, ToolDefinition], network: NetworkPolicy | None
+    requested: RequestedCall,
+    call_id: str,
+    tools: Mapping[str, ToolDefinition],
+    network: NetworkPolicy | None,
 ) -> ToolCall:
-    tool = tools.get(asked.name)
+    tool = tools.get(requested.name)
     call = ToolCall(
         id=call_id,
-        name=asked.name,
-        arguments=asked.arguments or {},
-        provider_call_id=asked.provider_call_id,
-        terminate=asked.terminate,
+        name=requested.name,
+        arguments=requested.arguments or {},
+        provider_call_id=requested.provider_call_id,
+        terminate=requested.terminate,
     )
     if tool is None:
         return call
@@ -168,47 +165,62 @@ def _call(
     )
 
 
-def _policy(state: Conversation, run: Run, reply: Reply) -> Callable[[ToolCall], Decision]:
-    remembered = remembered_decisions((*state.remembered, *run.remembered))
-    fetched = hosts_fetched(state.history)
+@dataclass(frozen=True, slots=True)
+class _CheckedCall:
+    """A call, and what happens to it."""
 
-    def decided(call: ToolCall) -> Decision:
-        return decide(
+    call: ToolCall
+    arguments_error: str | None
+    """Why its arguments cannot be read; the fold gives such a call its result."""
+    refusal: ToolResult | None
+    """The result of a call that is not executed; None for one that may be."""
+    needs_approval: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _CallPolicy:
+    """Decides about the calls of one reply."""
+
+    tools: Mapping[str, ToolDefinition]
+    run: Run
+    remembered: Mapping[Pattern, Decision]
+    fetched_hosts: frozenset[str]
+
+    @classmethod
+    def of(cls, state: Conversation, run: Run, tools: Mapping[str, ToolDefinition]) -> _CallPolicy:
+        remembered = remembered_decisions((*state.remembered, *run.remembered))
+        return cls(tools, run, remembered, hosts_fetched(state.history))
+
+    def check(self, requested: RequestedCall, call: ToolCall) -> _CheckedCall:
+        """Check a call against the tools, the schema of its tool and the approval policy, in this order."""
+        if requested.arguments_error is not None:
+            return _CheckedCall(call, requested.arguments_error, None, False)
+        tool = self.tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(self.tools)) or "none"
+            return _refused(call, "unknown_tool", f"There is no tool {call.name!r}. Tools: {known}.")
+        problem = argument_problem(tool.input_schema, call.arguments)
+        if problem is not None:
+            return _refused(call, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
+        decision = decide(
             call,
-            reply.tools[call.name],
-            run.settings.approval_policy,
-            remembered=remembered,
-            message_text=text_of(run.message.content),
-            fetched_hosts=fetched,
+            tool,
+            self.run.settings.approval_policy,
+            remembered=self.remembered,
+            message_text=text_of(self.run.message.content),
+            fetched_hosts=self.fetched_hosts,
         )
-
-    return decided
-
-
-def _refusal(
-    call: ToolCall,
-    asked: RequestedCall,
-    tools: Mapping[str, ToolDefinition],
-    decided: Callable[[ToolCall], Decision],
-) -> ToolResult | None:
-    """The result of a call that will not be tried; None for one that may be, or was not readable."""
-    if asked.arguments_error is not None:
-        return None
-    tool = tools.get(call.name)
-    if tool is None:
-        known = ", ".join(sorted(tools)) or "none"
-        return failed(call.id, "unknown_tool", f"There is no tool {call.name!r}. Tools: {known}.")
-    problem = argument_problem(tool.input_schema, call.arguments)
-    if problem is not None:
-        return failed(call.id, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
-    if decided(call) == "deny":
-        return failed(
-            call.id, "denied", f"The policy of this assistant does not allow this call of {call.name}."
-        )
-    return None
+        if decision == "deny":
+            text = f"The policy of this assistant does not allow this call of {call.name}."
+            return _refused(call, "denied", text)
+        return _CheckedCall(call, None, None, needs_approval=decision == "ask")
 
 
-def _question(reply: Reply, calls: list[ToolCall]) -> ApprovalRequested:
+def _refused(call: ToolCall, kind: ErrorKind, text: str) -> _CheckedCall:
+    return _CheckedCall(call, None, failed(call.id, kind, text), False)
+
+
+def _approval_request(reply: Reply, calls: list[ToolCall]) -> ApprovalRequested:
     items = tuple(
         ApprovalItem(
             tool_call_id=call.id,

@@ -1,4 +1,4 @@
-"""Waiting for a model and for word from outside at the same time."""
+"""Waits for a model and for a cancel at the same time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T | None:
-    """Wait for `work`, and for word that the run was cancelled; None when that came first.
+    """Return the result of `work`; None if the run is cancelled first, which also cancels `work`.
 
     Raises:
-        Fenced: a higher claim owns the run.
+        Fenced: A higher claim owns the run.
     """
     task = asyncio.create_task(work)
     try:
         while not task.done():
-            await _done_or_news(owned, task)
+            await _done_or_notified(owned, task)
             if not task.done():
-                # Without an answer the model goes on: the commit of its reply finds out.
+                # While the broker is away the model goes on: the commit of its reply finds a cancel too.
                 with contextlib.suppress(Refused):
                     await owned.refresh()
                 if owned.state.run is None or owned.state.run.cancel is not None or owned.state.deleted:
@@ -37,11 +37,12 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
         await asyncio.wait({task})
 
 
-async def _done_or_news(owned: Ownership, task: asyncio.Task[Any]) -> None:
+async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> None:
+    # The provider ends the request at the deadline; the wait is longer, so that its error is what is
+    # reported.
     state, until = owned.state, deadline_of(owned.run) + timedelta(seconds=5)
-    attention = owned.ports.attention
-    news = asyncio.create_task(attention.wait(state.tenant, state.conversation_id, until))
+    notified = asyncio.create_task(owned.ports.notifications.wait(state.tenant, state.conversation_id, until))
     try:
-        await asyncio.wait({task, news}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, notified}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        news.cancel()
+        notified.cancel()

@@ -1,4 +1,4 @@
-"""Parameter forms: a JSON Schema (2020-12) of an object, its defaults, and what is wrong with some values."""
+"""Parameter forms: a JSON Schema (2020-12) of an object, its defaults, and the check of values against it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import argument_problem, check_schema
 
 MAX_PROBLEM_CHARS = 600
-"""Of what a violation says: it repeats the value."""
+"""Characters of an error message, which repeats the value."""
 
 
 def check_form(schema: JsonObject) -> None:
     """Check a form itself.
 
     Raises:
-        BadInput: it is not a JSON Schema of an object; names the place.
+        BadInput: It is not a JSON Schema of an object; the error names the place.
     """
     try:
         check_schema(schema)
@@ -26,10 +26,10 @@ def check_form(schema: JsonObject) -> None:
 
 
 def filled(schema: JsonObject, parameters: JsonObject) -> JsonObject:
-    """The parameters with the form's defaults, checked.
+    """Return the parameters with the form's defaults.
 
     Raises:
-        BadInput: they do not fit; names the parameter, its value and what was expected.
+        BadInput: They do not fit; the error names the parameter, its value and what is expected.
     """
     values = with_defaults(schema, parameters)
     problem = argument_problem(schema, values)
@@ -40,7 +40,7 @@ def filled(schema: JsonObject, parameters: JsonObject) -> JsonObject:
 
 
 def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
-    """The values, and for each that is missing the default of its property; in nested objects too."""
+    """Return the values, with the default of each property that is missing; in nested objects too."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return values

@@ -1,4 +1,4 @@
-"""The registry: which workflows there are, who serves them, and how a selector groups them."""
+"""The registry of workflows, and their groups for a selector."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from banksman.contracts.registry import WorkflowCategory, WorkflowDefinition
 from banksman.workflows.forms import check_form
 
 MAX_TIMEOUT_S = 86_400.0
-"""Seconds of work that a run may take at most, whatever its kind."""
+"""The longest time limit of a run, in seconds."""
 
 
 class Registry:
-    """KV `workflows`: a definition under each name."""
+    """Workflow definitions in KV `workflows`, by name."""
 
     def __init__(self, bus: Bus) -> None:
         self._bucket = Bucket(bus, WORKFLOW_DEFINITIONS, WorkflowDefinition)
 
     async def register(self, definition: WorkflowDefinition) -> None:
-        """Offer a workflow. Its own server may repeat it and renew it.
+        """Register a workflow. The same server may register it again, also with changes.
 
         Raises:
-            BadInput: its form is no JSON Schema of an object, or its time-out is too long.
-            Conflict: another server offers a workflow of that name; that one stays as it is.
+            BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
+            Conflict: Another server has registered a workflow of that name, which stays as it is.
         """
         check_form(definition.parameters_schema)
         if definition.timeout_s > MAX_TIMEOUT_S:
@@ -35,7 +35,7 @@ class Registry:
         while await self._bucket.create(definition.name, definition) is None:
             entry = await self._bucket.get(definition.name)
             if entry is None:
-                continue
+                continue  # Removed between the two requests.
             first = entry.value
             if first.server != definition.server:
                 raise Conflict(f"workflow {first.name!r} is already registered by {first.server!r}")
@@ -45,10 +45,10 @@ class Registry:
                 return
 
     async def get(self, name: str) -> WorkflowDefinition:
-        """The definition of that name.
+        """Return the definition of a workflow.
 
         Raises:
-            NotFound: there is none.
+            NotFound: No workflow has this name.
         """
         entry = await self._bucket.get(name)
         if entry is None:
@@ -56,13 +56,13 @@ class Registry:
         return entry.value
 
     async def all(self) -> tuple[WorkflowDefinition, ...]:
-        """Every definition, sorted by name."""
+        """Return all definitions, sorted by name."""
         found = [entry.value async for entry in self._bucket.entries()]
         return tuple(sorted(found, key=lambda definition: definition.name))
 
 
 def by_category(definitions: Iterable[WorkflowDefinition]) -> tuple[WorkflowCategory, ...]:
-    """Workflows in the groups of a selector, both sorted by name (R27)."""
+    """Return the workflows by category, both sorted by name (R27)."""
     ordered = sorted(definitions, key=lambda definition: (definition.category, definition.name))
     return tuple(
         WorkflowCategory(name=name, title=_title(name), workflows=tuple(group))

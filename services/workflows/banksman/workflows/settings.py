@@ -10,12 +10,12 @@ from banksman.runtime.settings import HealthSettings, ServiceSettings
 
 
 class WorkflowSettings(HealthSettings):
-    """How workflows are run."""
+    """The execution of workflows."""
 
     slots: int = Field(default=16, ge=1, le=1000)
-    """Runs of one workflow that a process drives at once."""
+    """Runs of one workflow that a process drives at a time."""
     drain_s: float = Field(default=15.0, ge=0)
-    """Seconds that driven runs get at the end of the process before others take them over."""
+    """Seconds that open runs get at the end of the process before other processes take them over."""
 
 
 class WorkflowServiceSettings(ServiceSettings):

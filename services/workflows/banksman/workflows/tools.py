@@ -1,4 +1,4 @@
-"""The tools that a workflow may call: the workspace's, and those that other processes registered."""
+"""The tools that a workflow may call: those of the workspace, and registered ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tools:
         await self._registered.__aexit__(kind, error, trace)
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
-        """The definition that a tenant's call of `name` goes by; None when there is none."""
+        """Return the definition of a tool that a tenant may call; None if there is none of that name."""
         registered = (entry.value for entry in self._registered.entries())
         others = (one.definition for one in visible_to(tenant, registered))
         return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)

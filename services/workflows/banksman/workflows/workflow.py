@@ -1,9 +1,9 @@
-"""A workflow: its definition, and the function that does it.
+"""A workflow: its definition and its function.
 
-The function is run again from its start whenever its process is lost. What it did through its context is not
-done again: each call has a step's name, and the log answers for the steps that it holds. So everything a
-function does outside its context must be harmless to repeat, and its steps must follow from its parameters
-and from earlier results alone.
+The function starts again from its beginning when its process dies. What it did through its context is not
+repeated: each call names its step, and a step that the log holds returns the recorded result. So everything
+that a function does outside its context must be safe to repeat, and its steps may depend only on its
+parameters and earlier results.
 """
 
 from __future__ import annotations
@@ -18,47 +18,48 @@ from banksman.contracts.wire import JsonObject
 
 
 class WorkflowFailed(Exception):
-    """The workflow cannot reach its goal. The message is what the user is told."""
+    """The workflow cannot reach its goal. The user sees the message."""
 
 
 class WorkflowContext(Protocol):
-    """What a workflow function may do to the world."""
+    """What a workflow function may do."""
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> ToolResult:
-        """Call a tool and wait for its result; a failure is a result too. Nobody is asked for approval.
+        """Call a tool and return its result; a failure is a result too. Calls of workflows need no approval.
 
-        Calls that are asked for together, as by the tasks of one group, run together.
+        Calls that are made together, as by the tasks of one task group, run together.
 
         Args:
             name: The tool.
-            arguments: What its schema describes.
-            step: Names this call within the run. Another execution that comes to the same step gets the
-                result that is in the log, or waits for the call that is under way.
+            arguments: The arguments, an object that fits its schema.
+            step: The name of this call, unique within the run. Another execution that reaches the same step
+                gets
+                the recorded result, or waits for the call that is in progress.
 
         Raises:
-            ValueError: the step was used before, or the log has another call under its name.
+            ValueError: The step was used before, or the log has another call under its name.
         """
         ...
 
     def progress(self, step: int, total: int, message: str) -> None:
-        """Tell how far the workflow is: `step` of `total`. After a crash the last one may be told twice."""
+        """Report progress: `step` of `total`. After a crash the last report may appear twice."""
         ...
 
 
 WorkflowFunction = Callable[..., Awaitable[str]]
-"""Called with a `WorkflowContext` and the parameters by name; returns what the user reads in the end."""
+"""Called with a `WorkflowContext` and the parameters by name; returns the text that ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """One workflow that this process serves."""
+    """A workflow that this process serves."""
 
     definition: WorkflowDefinition
     function: WorkflowFunction
 
     @property
     def name(self) -> str:
-        """What it is started by."""
+        """Its unique name."""
         return self.definition.name
 
     async def __call__(self, context: WorkflowContext, parameters: dict[str, Any]) -> str:

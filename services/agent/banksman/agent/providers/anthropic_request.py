@@ -10,7 +10,7 @@ from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolDefinition
-from banksman.runs.rendering import ANSWER_FIELDS, MORE_FIELD, result_json
+from banksman.runs.outcome import ANSWER_FIELDS, MORE_FIELD, result_json
 
 if TYPE_CHECKING:
     from anthropic.types import (

@@ -21,7 +21,7 @@ from banksman.agent.providers.openai_request import EMPTY_MESSAGE, tool_param
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.wire import JsonObject
-from banksman.runs.rendering import result_json
+from banksman.runs.outcome import result_json
 
 _TOLD = "What was said in this conversation so far:"
 _NOW = "Go on from here. The next message:"

@@ -11,7 +11,7 @@ from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.tools import ToolDefinition
-from banksman.runs.rendering import result_json
+from banksman.runs.outcome import result_json
 
 if TYPE_CHECKING:
     from openai.types.chat import (

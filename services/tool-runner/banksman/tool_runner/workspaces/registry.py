@@ -1,4 +1,4 @@
-"""The workspaces that this runner has: of which term, and whether they changed since their last copy."""
+"""The workspaces of this runner: the term of each, and whether it changed since its last snapshot."""
 
 from __future__ import annotations
 
@@ -20,68 +20,73 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runs.workspaces import WorkspaceDesk
+from banksman.runs.workspaces import LocalWorkspace
 from banksman.runtime.failpoints import reach
-from banksman.tool_runner.workspaces.archive_writing import CopyRefused
+from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
 from banksman.tool_runner.workspaces.files import PathRefused, write_whole
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
+from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 logger = logging.getLogger(__name__)
 
 
 class _Record(BaseModel):
-    """What is remembered of a workspace beside its files, in the runner's volume."""
+    """The state of a workspace, stored as JSON beside its files in the volume of the runner."""
 
     model_config = ConfigDict(frozen=True)
 
     term: int = 0
-    """0 while the files of a term are being put there."""
+    """0 while the files of a term are incomplete."""
     generation: int = 0
     snapshot: str | None = None
-    """The last copy of this workspace, of which the platform knows."""
+    """Id of the last snapshot that the platform has recorded."""
     unfinished: str | None = None
-    """A copy of which the platform does not know yet."""
+    """Id of a snapshot that the platform has not recorded yet."""
     lost: str | None = None
-    """Why the copy could not be restored; None when it was, or this has been told."""
+    """Why the snapshot could not be restored; None when it was restored or the loss is reported."""
 
 
-class Moved(Unavailable):
-    """The workspace has moved on since a request was placed: whoever sent it must place it anew."""
+class WorkspaceMoved(Unavailable):
+    """The workspace moved after the request was placed; the sender places it again."""
 
     def __init__(self) -> None:
         super().__init__("the workspace has moved since it was placed")
 
 
-class CopyLost(Exception):
-    """The copy of a workspace cannot be restored, so it is empty now; the message is for the model."""
+class SnapshotLost(Exception):
+    """A snapshot cannot be restored, so the workspace is empty. The message is for the model."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"The workspace moved here, and the copy of its files could not be restored: {reason}. "
-            "It is empty now."
+            f"The workspace moved to this runner, and its snapshot could not be restored: {reason}. "
+            "The workspace is empty now."
         )
 
 
 @dataclass
-class Holding:
-    """One workspace."""
+class HeldWorkspace:
+    """What this process knows of one workspace."""
 
     tenant: str
     conversation: str
-    desk: WorkspaceDesk = field(default_factory=WorkspaceDesk)
+    state: LocalWorkspace = field(default_factory=LocalWorkspace)
     snapshot: str | None = None
     unfinished: str | None = None
     lost: str | None = None
-    unsure: bool = False
-    """Whether the record must be asked what it says: after a start, and after a report without an answer.
-    Until then the files count as unchanged, so that the next change is reported first."""
+    unconfirmed: bool = False
+    """True while the platform's record is unknown: after a start, and after a report without a reply.
+
+    The files count as unchanged until then, so that the next change is reported before it happens.
+    """
     last_used: float = 0.0
-    """A moment of the loop's clock."""
+    """Time of the event loop's clock when the last request ended."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the files are put there, copied or removed, and while their state is reported: no request
-    begins meanwhile."""
+    """Protects the directory while it is created, archived or deleted, and the order of reports.
+
+    Taken after the turn of the workspace (`Turns.workspace`), never before it.
+    """
 
     @property
     def key(self) -> tuple[str, str]:
@@ -90,196 +95,230 @@ class Holding:
 
 
 class WorkspaceRegistry:
-    """All of them, by tenant and conversation."""
+    """All workspaces of this runner, by tenant and conversation."""
 
     def __init__(
-        self, workspaces: WorkspaceStore, snapshots: Snapshots, reports: Reports, *, runner_epoch: int
+        self,
+        workspaces: WorkspaceStore,
+        snapshots: Snapshots,
+        reports: Reports,
+        turns: Turns,
+        *,
+        runner_epoch: int,
     ) -> None:
         self.workspaces = workspaces
         self.runner_epoch = runner_epoch
         self._snapshots = snapshots
         self._reports = reports
+        self._turns = turns
         self._records = workspaces.root / ".records"
-        self._held: dict[tuple[str, str], Holding] = {}
+        self._held: dict[tuple[str, str], HeldWorkspace] = {}
 
     def load(self) -> None:
-        """Read what earlier processes of this runner have left.
+        """Read the records that earlier processes of this runner stored.
 
-        Whether a workspace has changed is not among it: the record may say something else since.
+        A record does not state whether the workspace has changed, because the platform's record may have
+        changed since.
 
         Raises:
-            OSError: the directory cannot be made or read.
+            OSError: the directory cannot be created or read.
         """
         self._records.mkdir(mode=0o700, exist_ok=True)
         for path in self._records.glob("*.json"):
             tenant, _, conversation = path.stem.partition(".")
             record = _read(path)
-            desk = WorkspaceDesk(record.term, record.generation)
-            self._held[tenant, conversation] = Holding(
-                tenant, conversation, desk, record.snapshot, record.unfinished, record.lost, unsure=True
+            state = LocalWorkspace(record.term, record.generation)
+            self._held[tenant, conversation] = HeldWorkspace(
+                tenant, conversation, state, record.snapshot, record.unfinished, record.lost, unconfirmed=True
             )
         for tenant, conversation in self.workspaces.stored():
-            # Kept by a version that wrote no records: it knew of no moves, and of no copies.
+            # A version without records stored this workspace; it knew neither moves nor snapshots.
             if (tenant, conversation) not in self._held:
-                desk = WorkspaceDesk(term=1)
-                self._held[tenant, conversation] = Holding(tenant, conversation, desk, unsure=True)
+                key, state = (tenant, conversation), LocalWorkspace(term=1)
+                self._held[key] = HeldWorkspace(*key, state, unconfirmed=True)
 
-    def __iter__(self) -> Iterator[Holding]:
+    def __iter__(self) -> Iterator[HeldWorkspace]:
         return iter(tuple(self._held.values()))
 
-    def of(self, tenant: str, conversation: str) -> Holding:
-        """What is known of a workspace, which may be nothing yet.
+    def get(self, tenant: str, conversation: str) -> HeldWorkspace:
+        """Return the entry of a workspace; a workspace without one gets an empty entry.
 
         Raises:
-            BadInput: an id has a character that ids do not have.
+            BadInput: an id contains a character that ids do not allow.
         """
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
-        return self._held.setdefault(key, Holding(*key))
+        return self._held.setdefault(key, HeldWorkspace(*key))
 
     def admits(self, tenant: str, conversation: str, place: WorkspacePlacement) -> bool:
-        """Whether a request may be let in; if not, whoever sent it must place the workspace anew."""
-        holding = self.of(tenant, conversation)
-        return holding.desk.admits(place) and not self._names_an_older_copy(holding, place)
+        """Return whether a request may run here; if not, its sender places the workspace again."""
+        held = self.get(tenant, conversation)
+        return held.state.admits(place) and not self._names_an_older_snapshot(held, place)
 
-    def _names_an_older_copy(self, holding: Holding, place: WorkspacePlacement) -> bool:
-        """Whether files that are in their copy only would be restored from one that is replaced by now."""
-        if place.term != holding.desk.term or holding.snapshot == (place.snapshot and place.snapshot.id):
+    def _names_an_older_snapshot(self, held: HeldWorkspace, place: WorkspacePlacement) -> bool:
+        """Return whether an evicted workspace would be restored from a snapshot that is already replaced."""
+        if place.term != held.state.term or held.snapshot == (place.snapshot and place.snapshot.id):
             return False
-        return not self.workspaces.exists(*holding.key)
+        return not self.workspaces.exists(*held.key)
 
     def is_empty(self, tenant: str, conversation: str, place: WorkspacePlacement) -> bool:
-        """Whether a workspace was never used, so that looking into it needs no files."""
-        desk = self.of(tenant, conversation).desk
+        """Return whether a workspace was never used, so that listing it needs no directory."""
+        state = self.get(tenant, conversation).state
         return place.snapshot is None and (
-            desk.term < place.term or not self.workspaces.exists(tenant, conversation)
+            state.term < place.term or not self.workspaces.exists(tenant, conversation)
         )
 
-    def enter(self, tenant: str, conversation: str) -> Holding:
-        """Keep a workspace as it is for a request that was admitted just now, until `leave`."""
-        holding = self.of(tenant, conversation)
-        holding.desk.users += 1
-        return holding
+    def enter(self, tenant: str, conversation: str) -> HeldWorkspace:
+        """Count an admitted request as a user of the workspace, which then stays here until `leave`."""
+        held = self.get(tenant, conversation)
+        held.state.users += 1
+        return held
 
-    def leave(self, holding: Holding) -> None:
-        """The request has ended."""
-        holding.desk.users -= 1
-        holding.last_used = asyncio.get_running_loop().time()
+    def leave(self, held: HeldWorkspace) -> None:
+        """Count the end of a request that called `enter`."""
+        held.state.users -= 1
+        held.last_used = asyncio.get_running_loop().time()
 
-    async def ready(self, holding: Holding, place: WorkspacePlacement, *, changes: bool) -> None:
-        """Wait until the files of the request's term are there, and may change if the request changes them.
+    async def prepare(
+        self, held: HeldWorkspace, place: WorkspacePlacement, *, changes: bool, has_turn: bool
+    ) -> None:
+        """Bring the files of the request's term to this runner, and report the first change of a workspace.
+
+        Args:
+            held: The workspace, after `enter`.
+            place: Where the request was placed.
+            changes: Whether the request may change files.
+            has_turn: Whether the caller holds the workspace's turn.
 
         Raises:
-            CopyLost: they cannot be restored; the next request finds an empty workspace.
-            Moved: the workspace is of another term by now.
-            Unavailable: not now: nobody answers.
+            SnapshotLost: the files cannot be restored; the next request finds an empty workspace.
+            WorkspaceMoved: the workspace is of another term now.
+            Unavailable: the platform does not reply.
             OSError: the files cannot be written.
         """
-        async with holding.lock:
-            if not holding.desk.admits(place):
-                raise Moved
-            exists = self.workspaces.exists(*holding.key)
-            if place.term > holding.desk.term or not exists:
-                await self._take(holding, place)
-            if changes:
-                await self._begin(holding)
+        async with held.lock:
+            if has_turn or not self._replaces_files(held, place):
+                await self._prepare(held, place, changes=changes)
+                return
+        # A call of an earlier term may still run in the files that are replaced. The turn is taken before the
+        # lock: in the other order, this request and a call that holds the turn would wait for each other.
+        async with self._turns.workspace(*held.key), held.lock:
+            await self._prepare(held, place, changes=changes)
 
-    async def ask(self, holding: Holding, report: WorkspaceReport) -> WorkspaceReportReply:
-        """Report while the lock is held, and go by the answer.
+    def _replaces_files(self, held: HeldWorkspace, place: WorkspacePlacement) -> bool:
+        """Return whether `_install` would delete files of an earlier term."""
+        newer = held.state.admits(place) and place.term > held.state.term
+        return newer and self.workspaces.exists(*held.key)
+
+    async def _prepare(self, held: HeldWorkspace, place: WorkspacePlacement, *, changes: bool) -> None:
+        if not held.state.admits(place):
+            raise WorkspaceMoved
+        if place.term > held.state.term or not self.workspaces.exists(*held.key):
+            await self._install(held, place)
+        if changes:
+            await self._begin_change(held)
+
+    async def report(self, held: HeldWorkspace, report: WorkspaceReport) -> WorkspaceReportReply:
+        """Send a report while `held.lock` is held, and adopt what the platform's record states.
 
         Raises:
-            Unavailable: nobody answered; whether the report was heard is not known.
+            Unavailable: no reply; whether the report was received is unknown.
         """
-        verdict = await self._reports.ask(*holding.key, report)
+        verdict = await self._reports.send(*held.key, report)
         if verdict.mine and verdict.known:
-            holding.desk.hears(verdict)
-            holding.snapshot = verdict.snapshot and verdict.snapshot.id
-            if holding.unfinished == holding.snapshot:
-                holding.unfinished = None
-            holding.unsure = False
-            await self.remember(holding)
+            held.state.apply(verdict)
+            held.snapshot = verdict.snapshot and verdict.snapshot.id
+            if held.unfinished == held.snapshot:
+                held.unfinished = None
+            held.unconfirmed = False
+            await self.store(held)
         return verdict
 
-    async def _begin(self, holding: Holding) -> None:
-        """Let the files change, which the record says first."""
-        desk = holding.desk
-        if (report := desk.begins(self.runner_epoch)) is not None:
-            verdict = await self.ask(holding, report)
-            if not verdict.known:
-                desk.changed = True
-            if not verdict.mine:
-                desk.past = desk.term
-                raise Moved
-            if not desk.changed:
-                raise Unavailable("the workspace is at a later change by now")
-        desk.edits += 1
+    async def _begin_change(self, held: HeldWorkspace) -> None:
+        """Allow the files to change. The platform's record must state the change before it happens.
 
-    async def remember(self, holding: Holding) -> None:
-        """Write down what is known of a workspace."""
-        await asyncio.to_thread(self._write, holding, _record_of(holding))
-
-    async def drop(self, holding: Holding) -> bool:
-        """Remove the files and the record of a workspace that is not ours; False while it is in use."""
-        if holding.desk.users:
-            return False
-        async with holding.lock:
-            if holding.desk.users:
-                return False
-            await self.workspaces.delete(*holding.key)
-            await asyncio.to_thread(self._path(holding).unlink, missing_ok=True)
-            if self._held.get(holding.key) is holding:
-                del self._held[holding.key]
-        return True
-
-    async def evict(self, holding: Holding) -> bool:
-        """Remove the files of a workspace, which are in its copy as well; False when it is in use."""
-        desk = holding.desk
-        if desk.users or desk.changed or holding.snapshot is None or holding.lock.locked():
-            return False
-        async with holding.lock:
-            await self.workspaces.delete(*holding.key)
-        return True
-
-    async def _take(self, holding: Holding, place: WorkspacePlacement) -> None:
-        """Put the files of a term in the place of whatever is there.
-
-        A process that dies meanwhile leaves a record that says so: then all of it is done again.
+        Otherwise another runner could take over the workspace from a snapshot that misses the change.
         """
-        first = await self._asked_before_taking(holding, place)
-        await self._mark_unfinished(holding)
-        await self.workspaces.delete(*holding.key)
+        state = held.state
+        if (report := state.report_of_change(self.runner_epoch)) is not None:
+            verdict = await self.report(held, report)
+            if not verdict.known:
+                state.changed = True
+            if not verdict.mine:
+                state.past = state.term
+                raise WorkspaceMoved
+            if not state.changed:
+                raise Unavailable("the workspace is at a later change now")
+        state.edits += 1
+
+    async def store(self, held: HeldWorkspace) -> None:
+        """Store the record of a workspace on disk."""
+        await asyncio.to_thread(self._write, held, _record_of(held))
+
+    async def drop(self, held: HeldWorkspace) -> bool:
+        """Delete files and record of a workspace that another runner has; return False while it is in use."""
+        if held.state.users:
+            return False
+        async with held.lock:
+            # A request may have entered while this call waited for the lock.
+            if held.state.users:
+                return False
+            await self.workspaces.delete(*held.key)
+            await asyncio.to_thread(self._path(held).unlink, missing_ok=True)
+            if self._held.get(held.key) is held:
+                del self._held[held.key]
+        return True
+
+    async def evict(self, held: HeldWorkspace) -> bool:
+        """Delete files that a snapshot contains; return False if the workspace is in use or changed."""
+        state = held.state
+        if state.users or state.changed or held.snapshot is None or held.lock.locked():
+            return False
+        async with held.lock:
+            await self.workspaces.delete(*held.key)
+        return True
+
+    async def _install(self, held: HeldWorkspace, place: WorkspacePlacement) -> None:
+        """Replace the directory by the files of a term.
+
+        The stored record marks the directory as incomplete meanwhile. After a crash, the next process
+        installs the files again.
+        """
+        first_files = await self._report_arrival(held, place)
+        await self._mark_incomplete(held)
+        await self.workspaces.delete(*held.key)
         lost = None
         if place.snapshot is not None:
-            lost = await self._restored(holding, place.snapshot)
+            lost = await self._restore(held, place.snapshot)
         if place.snapshot is None or lost is not None:
-            await asyncio.to_thread(self._make, holding, first)
+            await asyncio.to_thread(self._create, held, first_files)
             await reach("runner.workspace_made")
-        holding.desk.takes(place)
-        holding.snapshot = place.snapshot.id if place.snapshot and lost is None else None
-        holding.lost = lost
-        await self.remember(holding)
+        held.state.restored(place)
+        held.snapshot = place.snapshot.id if place.snapshot and lost is None else None
+        held.lost = lost
+        await self.store(held)
         if lost is not None:
-            raise CopyLost(lost)
+            raise SnapshotLost(lost)
 
-    async def _asked_before_taking(
-        self, holding: Holding, place: WorkspacePlacement
+    async def _report_arrival(
+        self, held: HeldWorkspace, place: WorkspacePlacement
     ) -> tuple[AssistantFile, ...]:
-        """The files that a workspace starts with: none but one that never changed anywhere has some.
+        """Report that this runner has no files of the term, and return the files that a new workspace gets.
 
-        Files of the same term may have been here, on a volume that is gone. Then the record begins another
-        term, with the loss.
+        Only a workspace that has never changed starts with files. If files of the same term were lost with
+        their volume, the platform's record starts another term and states the loss.
         """
         starts = place.generation == 0 and place.snapshot is None
         report = WorkspaceReport(runner_epoch=self.runner_epoch, term=place.term, starts=starts, missing=True)
-        verdict = await self._reports.ask(*holding.key, report)
+        verdict = await self._reports.send(*held.key, report)
         if not verdict.mine:
-            holding.desk.past = place.term
-            raise Moved
+            held.state.past = place.term
+            raise WorkspaceMoved
         return verdict.files
 
-    def _make(self, holding: Holding, first: tuple[AssistantFile, ...]) -> None:
-        """Make the directory, with the files that it starts with. They count as no change."""
-        workspace = self.workspaces.get(*holding.key)
-        for file in first:
+    def _create(self, held: HeldWorkspace, first_files: tuple[AssistantFile, ...]) -> None:
+        """Create the directory with its first files, which do not count as a change."""
+        workspace = self.workspaces.get(*held.key)
+        for file in first_files:
             try:
                 write_whole(
                     workspace.directory, file.path, file.data, workspace.identity, executable=file.executable
@@ -287,50 +326,51 @@ class WorkspaceRegistry:
             except PathRefused as refused:
                 raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
 
-    async def _mark_unfinished(self, holding: Holding) -> None:
-        """From now until its end, a process that starts anew takes what is there for nothing."""
-        record = _record_of(holding).model_copy(update={"term": 0})
-        await asyncio.to_thread(self._write, holding, record)
+    async def _mark_incomplete(self, held: HeldWorkspace) -> None:
+        """Store a record with term 0, so that a restarted runner treats the existing directory as stale."""
+        record = _record_of(held).model_copy(update={"term": 0})
+        await asyncio.to_thread(self._write, held, record)
 
-    async def _restored(self, holding: Holding, snapshot: SnapshotRef) -> str | None:
-        """Restore a copy; why it could not be, or None."""
-        target = self.workspaces.place_for(*holding.key)
+    async def _restore(self, held: HeldWorkspace, snapshot: SnapshotRef) -> str | None:
+        """Restore a snapshot; return the reason if it is refused, else None."""
+        target = self.workspaces.path_of(*held.key)
         try:
-            await self._snapshots.restore(*holding.key, snapshot, target)
-        except CopyRefused as refused:
-            logger.error("%s: the copy %s is not restored: %s", holding.conversation, snapshot.id, refused)
+            await self._snapshots.restore(*held.key, snapshot, target)
+        except SnapshotRefused as refused:
+            logger.error("%s: snapshot %s was not restored: %s", held.conversation, snapshot.id, refused)
             return str(refused)
-        logger.info("%s: restored from the copy %s", holding.conversation, snapshot.id)
+        logger.info("%s: restored from snapshot %s", held.conversation, snapshot.id)
         return None
 
-    def _path(self, holding: Holding) -> Path:
-        return self._records / f"{holding.tenant}.{holding.conversation}.json"
+    def _path(self, held: HeldWorkspace) -> Path:
+        return self._records / f"{held.tenant}.{held.conversation}.json"
 
-    def _write(self, holding: Holding, record: _Record) -> None:
-        path = self._path(holding)
+    def _write(self, held: HeldWorkspace, record: _Record) -> None:
+        path = self._path(held)
         temporary = path.with_suffix(".new")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(record.model_dump_json())
             file.flush()
+            # Without fsync, a power cut after the rename can leave an empty file under the final name.
             os.fsync(file.fileno())
         temporary.replace(path)
 
 
-def _record_of(holding: Holding) -> _Record:
-    desk = holding.desk
+def _record_of(held: HeldWorkspace) -> _Record:
+    state = held.state
     return _Record(
-        term=desk.term,
-        generation=desk.generation,
-        snapshot=holding.snapshot,
-        unfinished=holding.unfinished,
-        lost=holding.lost,
+        term=state.term,
+        generation=state.generation,
+        snapshot=held.snapshot,
+        unfinished=held.unfinished,
+        lost=held.lost,
     )
 
 
 def _read(path: Path) -> _Record:
-    """A record; one that cannot be read says nothing, and the files beside it count as nothing."""
+    """Read a record. An unreadable record counts as an empty one, which makes the files stale."""
     try:
         return _Record.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        logger.error("%s: not read: %s", path.name, error)
+        logger.error("%s: cannot be read: %s", path.name, error)
         return _Record()

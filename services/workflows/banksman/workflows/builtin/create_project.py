@@ -1,4 +1,4 @@
-"""Creates a small project in the workspace, in a folder of its own."""
+"""The workflow `create_project`: creates a small project in a new folder of the workspace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME_PATTERN = r"^[a-z][a-z0-9-]{0,39}(?![\s\S])"
 async def create_project(
     context: WorkflowContext, name: str, template: TemplateName, description: str
 ) -> str:
-    """Write the template's files one by one; an existing project is left alone."""
+    """Write the files of a template one by one; fail if the project exists."""
     files = files_of(name, template, description)
     await _refuse_existing(context, name)
     for number, (path, content) in enumerate(files.items(), start=1):

@@ -1,4 +1,4 @@
-"""The files that a new project starts with."""
+"""The files of a new project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Files = dict[str, str]
 
 
 def files_of(name: str, template: str, description: str) -> Files:
-    """The files of a new project by their paths in the workspace, in the order they are written."""
+    """Return the files of a new project by path, in the order in which they are written."""
     files = {"README.md": _readme(name, description), **TEMPLATES[template](name, description)}
     return {f"{name}/{path}": content for path, content in files.items()}
 
@@ -131,4 +131,4 @@ def _empty(_name: str, _description: str) -> Files:
 
 
 TEMPLATES: dict[str, Callable[[str, str], Files]] = {"python": _python, "web": _web, "empty": _empty}
-"""What a template adds to the README, by its name."""
+"""The files that each template adds to the README, by the template's name."""

@@ -1,7 +1,8 @@
-"""One execution of a workflow function, and what it wishes for as events of its run.
+"""One execution of a workflow function, and the events of its run that come from it.
 
-To the protocol of runs the function is what the model is to an agent: it is asked, its answer is calls or the
-end, and it is asked again once the calls have their results.
+The function is to a workflow run what the model is to an agent's run: it writes the replies. A reply holds
+calls, or the end of the run, and once the calls have their results the function continues and writes the next
+one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from banksman.contracts.errors import BadInput, ErrorCode
+from banksman.contracts.errors import BadInput, CallerMistake, ErrorCode
 from banksman.contracts.events import (
     EventBody,
     MessageCompleted,
@@ -27,53 +28,45 @@ from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.wire import JsonObject, strict_json
+from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.schemas import argument_problem
 from banksman.runs.state import Conversation
-from banksman.runs.steps import Ask, Ending, deadline_of, finished, next_step
+from banksman.runs.steps import RequestModel, deadline_of, next_step
 from banksman.workflows.forms import filled
 from banksman.workflows.workflow import Workflow, WorkflowFailed
 
 logger = logging.getLogger(__name__)
 
 MAX_FAILURE_CHARS = 1_000
-FAREWELL_S = 5.0
-"""Seconds that a function gets to clean up when its run has ended without it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the function returned."""
-
-    text: str
-
-
-def _answer(said: object) -> _Answer | WorkflowFailed:
-    if isinstance(said, str):
-        return _Answer(said)
-    return WorkflowFailed(f"The workflow returned a value of type {type(said).__name__}; text was expected.")
-
+CLEANUP_S = 5.0
+"""Seconds that a cancelled function gets to clean up."""
 
 FindTool = Callable[[str], ToolDefinition | None]
 
 
-class Performance:
-    """The context of one execution; what it was asked for waits here until it is in the log."""
+class WorkflowExecution:
+    """The context of one execution, and the model of its run.
+
+    What the function requests waits here until it is committed.
+    """
 
     def __init__(self, owned: Ownership, find_tool: FindTool) -> None:
         self._owned = owned
         self._find_tool = find_tool
         self._recorded = _recorded_calls(owned.state)
-        """Calls of earlier executions that this one has not come to yet."""
+        """Calls of earlier executions that this one has not repeated yet."""
         self._results = _results(owned.state)
         self._steps: set[str] = set()
         self._waiting: dict[str, asyncio.Future[ToolResult]] = {}
         self._progress: list[WorkflowProgress] = []
         self._calls: list[ToolCall] = []
-        self._end: _Answer | WorkflowFailed | None = None
-        self._unrecorded: tuple[int, tuple[EventBody, ...]] | None = None
-        """What was given out to be recorded and may not be yet, and in which iteration."""
-        self._wished = asyncio.Event()
+        self._end: str | WorkflowFailed | None = None
+        """What the function returned or raised; None while it runs."""
+        self._uncommitted: tuple[int, tuple[EventBody, ...]] | None = None
+        """The events of the last reply until they are committed, and their iteration."""
+        self._changed = asyncio.Event()
+        owned.on_commit = self._committed
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> ToolResult:
         """Call a tool; see `WorkflowContext`."""
@@ -83,55 +76,54 @@ class Performance:
             raise ValueError(f"step {step!r} is another call than in an earlier execution")
         if call.id in self._results:
             return self._results[call.id]
-        answered = self._waiting[call.id] = asyncio.get_running_loop().create_future()
+        result = self._waiting[call.id] = asyncio.get_running_loop().create_future()
         if known is None:
             self._calls.append(call)
-            self._wished.set()
-        return await answered
+            self._changed.set()
+        return await result
 
     def progress(self, step: int, total: int, message: str) -> None:
-        """Tell how far it is; see `WorkflowContext`."""
+        """Report progress; see `WorkflowContext`."""
+        # An execution that repeats recorded calls would report their progress a second time.
         if not self._recorded:
             self._progress.append(WorkflowProgress(step=step, total=total, message=message))
-            self._wished.set()
+            self._changed.set()
 
     @asynccontextmanager
-    async def of(self, workflow: Workflow, parameters: JsonObject) -> AsyncGenerator[None]:
-        """Run the function while the context is open; it is cancelled where the run ends without it."""
-        task = asyncio.create_task(self._perform(workflow, parameters), name=self._owned.run.run_id)
+    async def running(self, workflow: Workflow, parameters: JsonObject) -> AsyncGenerator[None]:
+        """Run the function while the context is open; cancel it if its run ends first."""
+        task = asyncio.create_task(self._execute(workflow, parameters), name=self._owned.run.run_id)
         try:
             yield
         finally:
             task.cancel()
-            _, unfinished = await asyncio.wait([task], timeout=FAREWELL_S)
+            _, unfinished = await asyncio.wait([task], timeout=CLEANUP_S)
             if unfinished:
                 logger.error("%s does not end when it is cancelled", workflow.name)
 
-    async def next_events(self) -> Build:
-        """Wait until the function wishes for something, or the log has news; say what to record."""
-        self._deliver()
-        known = self._unrecorded
-        if known is None or known[0] != self._owned.run.iteration:
-            if not (self._calls or self._progress or self._end):
-                await self._listen()
-            known = self._unrecorded = (self._owned.run.iteration, self._bodies())
-        _, bodies = known
-        return lambda state: bodies if isinstance(next_step(state, self._now()), Ask) else ()
+    async def complete(self, owned: Ownership) -> Build:
+        """Wait until the function requests something, or the log changed; return what to record."""
+        self._return_results()
+        if self._uncommitted is None or self._uncommitted[0] != owned.run.iteration:
+            if not (self._calls or self._progress or self._end is not None):
+                await self._wait()
+            events = self._events()
+            # Kept until a commit has them: the broker may be away, and the function requests them only once.
+            self._uncommitted = (owned.run.iteration, events) if events else None
+            return partial(self._unless_ended, events)
+        return partial(self._unless_ended, self._uncommitted[1])
 
-    def recorded(self) -> None:
-        """Note that what `next_events` said is in the log, or came too late for it."""
-        self._unrecorded = None
+    def too_large(self, error: Exception) -> Ending | None:
+        """Return how the run ends if its log cannot hold what the function returned or requested."""
+        if not isinstance(error, CallerMistake | ValueError):
+            return None
+        text = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
+        return _failure(f"What the workflow returned does not fit the log: {text}")
 
-    def unrecordable(self, error: Exception) -> Build:
-        """The end of a run whose log cannot hold what its function said."""
-        said = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
-        failure = self._failed(f"What the workflow said does not fit the log: {said}")
-        return lambda state: (failure,) if isinstance(next_step(state, self._now()), Ask) else ()
-
-    async def _perform(self, workflow: Workflow, parameters: JsonObject) -> None:
+    async def _execute(self, workflow: Workflow, parameters: JsonObject) -> None:
         try:
             values = filled(workflow.definition.parameters_schema, parameters)
-            self._end = _answer(await workflow(self, values))
+            self._end = _checked(await workflow(self, values))
         except WorkflowFailed as failure:
             self._end = failure
         except BadInput as error:
@@ -140,10 +132,11 @@ class Performance:
             self._end = WorkflowFailed(f"{workflow.name} was cancelled")
             raise
         except Exception as error:
+            # The type only: the message of an unforeseen error may hold secrets, and the log is for users.
             logger.exception("workflow %s failed", workflow.name)
             self._end = WorkflowFailed(f"{workflow.name} failed: {type(error).__name__}")
         finally:
-            self._wished.set()
+            self._changed.set()
 
     def _call(self, name: str, arguments: JsonObject, step: str) -> ToolCall:
         if step in self._steps:
@@ -157,26 +150,24 @@ class Performance:
         treatment = {"idempotent": tool.idempotent, "timeout_s": tool.timeout_s, "server": tool.server}
         return call.model_copy(update=treatment)
 
-    def _deliver(self) -> None:
-        """Give the function the results that its calls have by now."""
+    def _return_results(self) -> None:
+        """Return the committed results to the function."""
         self._results = _results(self._owned.state)
-        for call, answered in tuple(self._waiting.items()):
+        for call, result in tuple(self._waiting.items()):
             if call in self._results:
                 del self._waiting[call]
-                if not answered.done():
-                    answered.set_result(self._results[call])
+                if not result.done():
+                    result.set_result(self._results[call])
 
-    async def _listen(self) -> None:
-        owned, ports = self._owned, self._owned.ports
-        state = owned.state
-        self._wished.clear()
-        wished = self._wished.wait()
-        news = ports.attention.wait(state.tenant, state.conversation_id, deadline_of(owned.run))
-        await _first_of(wished, news)
-        if not self._wished.is_set():
+    async def _wait(self) -> None:
+        owned, state = self._owned, self._owned.state
+        self._changed.clear()
+        notified = owned.ports.notifications.wait(state.tenant, state.conversation_id, deadline_of(owned.run))
+        await _first_of(self._changed.wait(), notified)
+        if not self._changed.is_set():
             await owned.refresh()
 
-    def _bodies(self) -> tuple[EventBody, ...]:
+    def _events(self) -> tuple[EventBody, ...]:
         progress, self._progress = self._progress, []
         calls, self._calls = self._calls, []
         if calls:
@@ -184,10 +175,11 @@ class Performance:
         match self._end:
             case None:
                 return tuple(progress)
-            case _Answer(text):
+            case str() as text:
                 return (*progress, self._message(text))
             case failure:
-                return (*progress, self._failed(str(failure)))
+                ending = _failure(str(failure))
+                return (*progress, finished(self._owned.run, "failed", ending.message, ending))
 
     def _message(self, text: str | None) -> MessageCompleted:
         return MessageCompleted(
@@ -205,7 +197,7 @@ class Performance:
         ]
 
     def _refusal(self, call: ToolCall) -> ToolResult | None:
-        """The result of a call that nobody could execute; None for others."""
+        """Return the result of a call that cannot be executed; None for others."""
         tool = self._find_tool(call.name)
         if tool is None:
             return failed(call.id, "unknown_tool", f"There is no tool {call.name!r}.")
@@ -214,17 +206,31 @@ class Performance:
             return None
         return failed(call.id, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
 
-    def _failed(self, message: str) -> EventBody:
-        ending = Ending("failed", ErrorCode.WORKFLOW_ERROR, message, "not_executed")
-        return finished(self._owned.run, "failed", message, ending)
+    def _unless_ended(self, events: tuple[EventBody, ...], state: Conversation) -> tuple[EventBody, ...]:
+        return events if isinstance(next_step(state, self._now()), RequestModel) else ()
+
+    def _committed(self) -> None:
+        self._uncommitted = None
 
     def _now(self) -> datetime:
         return self._owned.ports.clock.now()
 
 
 def call_id(run_id: str, step: str) -> str:
-    """The id of a step's call: the same in every execution of the run."""
+    """Return the id of a step's call, which is the same in every execution of the run."""
     return f"w{digest(f'{run_id}/{step}'.encode())[:40]}"
+
+
+def _checked(returned: object) -> str:
+    if isinstance(returned, str):
+        return returned
+    raise WorkflowFailed(
+        f"The workflow returned a value of type {type(returned).__name__}; text was expected."
+    )
+
+
+def _failure(message: str) -> Ending:
+    return Ending("failed", ErrorCode.WORKFLOW_ERROR, message, "not_executed")
 
 
 def _recorded_calls(state: Conversation) -> dict[str, ToolCall]:
@@ -238,7 +244,7 @@ def _results(state: Conversation) -> dict[str, ToolResult]:
 
 
 async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of them is over, and cancel the others."""
+    """Wait until one of them ends, and cancel the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

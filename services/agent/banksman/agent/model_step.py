@@ -1,4 +1,4 @@
-"""One model request: from the folded log to a reply, with its text streamed while it is written."""
+"""One model request: from the folded log to the events of its reply, with the text streamed meanwhile."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
-from banksman.agent.fallback import Answered, first_answer
+from banksman.agent.fallback import Completion, complete_with_fallback
 from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
@@ -18,20 +19,22 @@ from banksman.agent.protocols.base import (
     Final,
     ModelRequest,
     Protocol,
+    RequestedCall,
     truncated_text,
 )
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.replies import Reply, ended, failure, recorded
+from banksman.agent.replies import Reply, end_events, failure_events, reply_events
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenants import Tenants
 from banksman.agent.waiting import unless_cancelled
 from banksman.bus.connection import Bus
+from banksman.bus.errors import MessageTooLarge
 from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta, FileRead
-from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed, Refused, Unavailable
+from banksman.contracts.errors import BanksmanError, ErrorCode, NotFound, ProviderFailed, Refused, Unavailable
 from banksman.contracts.events import EventBody
 from banksman.contracts.messages import text_of
 from banksman.contracts.registry import SystemPrompt
@@ -40,6 +43,7 @@ from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import enhance
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
+from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.placement import Placements
 from banksman.runs.state import Conversation, Run
@@ -54,19 +58,19 @@ MAX_DIFF_BYTES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request that can be sent."""
+    """A request that is ready to be sent."""
 
     protocol: Protocol
     request: ModelRequest
     tools: tuple[ToolDefinition, ...]
-    """Those offered, also where the protocol tells of them in the prompt."""
+    """The tools that are offered, also where the protocol writes them into the prompt."""
     dropped: frozenset[str]
-    """Names of those that were left out to keep to the budget."""
+    """Names of the tools that the budget left no room for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Thinker:
-    """Asks models. Everything it needs is given; one serves all runs of a process."""
+class ModelStep:
+    """Requests replies from models. One object serves all runs of a process."""
 
     bus: Bus
     providers: Providers
@@ -76,61 +80,72 @@ class Thinker:
     settings: AgentSettings
     tenants: Tenants
 
-    async def think(self, owned: Ownership) -> Build:
-        """Ask the model of a run once; what its outcome becomes in the log.
+    async def complete(self, owned: Ownership) -> Build:
+        """Request the next reply of a run; return what it becomes in the log.
+
+        Where the history is too long for the model, the result is a compaction instead, and the loop requests
+        the reply in its next step.
 
         Raises:
-            Fenced: a higher claim owns the run.
-            Refused: the broker did not answer; that is no reason to end the run.
+            Fenced: A higher claim owns the run.
+            Refused: The broker did not answer, which is no reason to end the run.
         """
         ending = await self.tenants.used_up(owned)
         if ending is not None:
-            return lambda state: ended(state, ending)
+            return partial(end_events, ending=ending)
         try:
-            prepared = await self._prepared(owned.state, owned.run)
-            room = await self.compactor.before(owned, prepared.request)
-            return room or await self._outcome(owned, prepared)
+            prepared = await self._prepare(owned.state, owned.run)
+            compaction = await self.compactor.before(owned, prepared.request)
+            return compaction or await self._complete(owned, prepared)
         except Refused:
             raise
         except BanksmanError as error:
-            logger.warning("the model could not be asked: %s", error, extra={"run_id": owned.run.run_id})
-            return _failed(owned, error)
+            logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
+            return partial(_failure, owned, error)
 
-    async def _outcome(self, owned: Ownership, prepared: _Prepared) -> Build:
+    def too_large(self, error: Exception) -> Ending | None:
+        """Return how a run ends whose reply does not fit a commit; None for any other error."""
+        if not isinstance(error, MessageTooLarge):
+            return None
+        text = (
+            f"The model's reply and what is shown of its calls take {error.size} bytes: too many for the log."
+        )
+        return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed")
+
+    async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
         try:
             reply = await self._reply(owned, prepared)
         except ProviderFailed as refusal:
-            room = await self.compactor.after_refusal(owned, prepared.request, refusal)
-            if room is None:
+            compaction = await self.compactor.after_refusal(owned, prepared.request, refusal)
+            if compaction is None:
                 raise
-            return room
-        return _nothing if reply is None else lambda state: recorded(state, reply)
+            return compaction
+        return _nothing if reply is None else partial(reply_events, reply=reply)
 
     async def _reply(self, owned: Ownership, prepared: _Prepared) -> Reply | None:
-        """The reply; None when the run was cancelled meanwhile.
+        """Return the reply; None if the run was cancelled meanwhile.
 
         Raises:
-            ProviderFailed: the model's API failed for good, or the run's time is over.
-            BadInput: a model is not known.
+            ProviderFailed: The model's API failed for good, or the run timed out.
+            BadInput: A model is unknown.
         """
-        run, protocol = owned.run, prepared.protocol
-        logger.info("asking the model", extra={"run_id": run.run_id, "iteration": run.iteration})
-        message_id = owned.ports.clock.new_id("m")
-        deltas = _Deltas(self.bus, owned.state, run, message_id, protocol)
-        left_s = (deadline_of(run) - owned.ports.clock.now()).total_seconds()
-        asked = first_answer(
+        run, clock = owned.run, owned.ports.clock
+        logger.info("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
+        message_id = clock.new_id("m")
+        deltas = _Deltas(self.bus, owned.state, run, message_id, prepared.protocol)
+        request = complete_with_fallback(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
             prepared.request,
             deltas=deltas,
-            deadline_s=left_s,
+            deadline_s=(deadline_of(run) - clock.now()).total_seconds(),
         )
-        answered = await unless_cancelled(owned, asked)
-        if answered is None:
+        completion = await unless_cancelled(owned, request)
+        if completion is None:
             return None
         await reach("agent.reply_received")
-        written = answered.reply
-        reading = protocol.read(written, attempt=run.malformed + 1)
+        written = completion.reply
+        reading = prepared.protocol.read(written, attempt=run.malformed + 1)
         if isinstance(reading, Final):
             await deltas.flush()
         calls = reading.calls if isinstance(reading, Calls) else ()
@@ -138,29 +153,31 @@ class Thinker:
             reading=reading,
             text=truncated_text(written.text or ""),
             message_id=message_id,
-            approval_id=owned.ports.clock.new_id("a"),
-            expires_at=owned.ports.clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
-            call_ids=tuple(owned.ports.clock.new_id("k") for _ in calls),
-            usage=written.usage.model_copy(update={"cost_usd": self._cost(answered)}),
-            model=answered.model,
-            provider=answered.provider,
+            approval_id=clock.new_id("a"),
+            expires_at=clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
+            call_ids=tuple(clock.new_id("k") for _ in calls),
+            usage=written.usage.model_copy(update={"cost_usd": self._cost(completion)}),
+            model=completion.model,
+            provider=completion.provider,
             provider_state=written.provider_state,
-            tools=self._tools(owned.state, run, prepared),
-            old_contents=await self._old_contents(owned.state, reading),
+            tools=self._callable_tools(owned.state, run, prepared),
+            old_contents=await self._old_contents(owned.state, calls),
         )
 
-    def _tools(self, state: Conversation, run: Run, prepared: _Prepared) -> dict[str, ToolDefinition]:
-        """What the model may call, by name: also what was not offered because its server restarts."""
+    def _callable_tools(
+        self, state: Conversation, run: Run, prepared: _Prepared
+    ) -> dict[str, ToolDefinition]:
+        """Return the tools that may be called, by name; also those of a server that restarts now."""
         returning = self.catalog.returning(state.tenant, run.settings.tools)
         kept = (tool for tool in returning if tool.name not in prepared.dropped)
         return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
-    async def _prepared(self, state: Conversation, run: Run) -> _Prepared:
-        """The request, before it is sent.
+    async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
+        """Return the request.
 
         Raises:
-            BadInput: a variable of the prompt is not known.
-            NotFound: the system prompt is gone.
+            BadInput: A variable of the prompt is unknown.
+            NotFound: The system prompt was deleted.
         """
         settings = run.settings
         tools = self.catalog.offered(state.tenant, settings.tools, state.history)
@@ -200,12 +217,11 @@ class Thinker:
             raise NotFound("system prompt", prompt_id)
         return entry.value.content
 
-    def _cost(self, answered: Answered) -> float | None:
-        return cost(answered.model, answered.reply.usage, self.settings.prices)
+    def _cost(self, completion: Completion) -> float | None:
+        return cost(completion.model, completion.reply.usage, self.settings.prices)
 
-    async def _old_contents(self, state: Conversation, reading: object) -> dict[str, str]:
-        """What the files hold that would be written, as far as they can be read: for a person to compare."""
-        calls = reading.calls if isinstance(reading, Calls) else ()
+    async def _old_contents(self, state: Conversation, calls: tuple[RequestedCall, ...]) -> dict[str, str]:
+        """Return the contents of the files that calls would overwrite, for the approver to compare."""
         found: dict[str, str] = {}
         for call in calls:
             path = (call.arguments or {}).get("path")
@@ -217,26 +233,24 @@ class Thinker:
     async def _old_content(self, state: Conversation, path: str) -> str | None:
         request = FileRead(path=path[:4096], max_bytes=MAX_DIFF_BYTES)
         try:
-            answer = await self.placements.files(state.tenant, state.conversation_id, request)
+            reply = await self.placements.files(state.tenant, state.conversation_id, request)
         except BanksmanError:
-            return None
-        return answer.text
+            return None  # A new file, or no runner: the approver sees the new content only.
+        return reply.text
 
 
 def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
     return ()
 
 
-def _failed(owned: Ownership, error: BanksmanError) -> Build:
-    def build(state: Conversation) -> tuple[EventBody, ...]:
-        over = state.run is not None and owned.ports.clock.now() >= deadline_of(state.run)
-        return () if over else failure(state, error)
-
-    return build
+def _failure(owned: Ownership, error: BanksmanError, state: Conversation) -> tuple[EventBody, ...]:
+    # A provider fails at the run's deadline too; then the run ends as timed out.
+    timed_out = state.run is not None and owned.ports.clock.now() >= deadline_of(state.run)
+    return () if timed_out else failure_events(state, error)
 
 
 class _Deltas:
-    """Publishes the text of a reply while it is written, and nothing of a call."""
+    """Publishes the text of a reply while it is written, but never the text of a call."""
 
     def __init__(self, bus: Bus, state: Conversation, run: Run, message_id: str, protocol: Protocol) -> None:
         self._bus = bus
@@ -249,16 +263,16 @@ class _Deltas:
         self._offsets: dict[DeltaKind, int] = {"message": 0, "reasoning": 0}
 
     async def write(self, kind: DeltaKind, text: str) -> None:
-        """Take the next piece."""
+        """Publish the next piece."""
         await self._publish(kind, self._filter.feed(text) if kind == "message" else text)
 
     async def restart(self) -> None:
-        """Begin the reply anew: pieces with small offsets replace what was shown."""
+        """Restart the reply: clients replace what they show when offsets begin at 0 again."""
         self._filter = self._protocol.delta_filter()
         self._offsets = {"message": 0, "reasoning": 0}
 
     async def flush(self) -> None:
-        """Publish what was held back: the reply turned out to be text."""
+        """Publish the text that might have been the start of a call: the reply turned out to be final."""
         await self._publish("message", self._filter.flush())
 
     async def _publish(self, kind: DeltaKind, text: str) -> None:
@@ -266,6 +280,6 @@ class _Deltas:
             return
         delta = self._next.model_copy(update={"kind": kind, "offset": self._offsets[kind], "text": text})
         self._offsets[kind] += len(text)
-        # Whoever misses a piece gets the whole message from the log.
+        # A client that misses a piece receives the whole message from the log.
         with contextlib.suppress(Unavailable):
             await self._bus.publish(self._subject, delta.model_dump_json().encode())

@@ -1,0 +1,142 @@
+"""The two slots of an approval, its request and the one reply to it, and the timers of both."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import APPROVALS
+from banksman.bus.outcomes import WorkMessage
+from banksman.bus.slots import dead_letter_slot, decode_slot, put_slot
+from banksman.bus.timers import set_timer
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison
+from banksman.contracts.ids import new_id
+from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.runtime.failpoints import reach
+
+EXPIRY_TIMER = "approval"
+"""The kind of the timers that expire approval requests."""
+REMOVAL_TIMER = "answered"
+"""The kind of the timers that remove approvals after their reply is committed."""
+
+
+class ApprovalSlots:
+    """Approval requests and replies."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def publish_request(self, request: ApprovalRequest) -> None:
+        """Store a request and schedule its expiry. Repeats change nothing.
+
+        Raises:
+            Overloaded, MessageTooLarge, Unavailable: As `durable`.
+        """
+        await reach("agent.before_question")
+        await self.store_request(request)
+        await set_timer(
+            self._bus,
+            EXPIRY_TIMER,
+            request.tenant,
+            request.approval_id,
+            at=request.expires_at,
+            payload=request.model_dump_json(include={"tenant", "conversation_id", "approval_id"}).encode(),
+        )
+
+    async def store_request(self, request: ApprovalRequest) -> ApprovalRequest:
+        """Store a request unless it is stored; return the stored one.
+
+        Raises:
+            Overloaded, MessageTooLarge, Unavailable: As `durable`.
+        """
+        subject = subjects.approval_request(request.tenant, request.approval_id)
+        placed = await put_slot(self._bus, APPROVALS, subject, request, "ask")
+        return placed.stored or request
+
+    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
+        """Store a reply unless the slot holds one; return the stored reply.
+
+        Raises:
+            Poison: The stored reply cannot be decoded.
+            Overloaded, Unavailable: As `durable`.
+        """
+        subject = subjects.approval_reply(reply.tenant, reply.approval_id)
+        placed = await put_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))
+        return placed.stored or reply
+
+    async def read(
+        self, tenant: str, approval_id: str
+    ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+        """Return the stored request and the stored reply, as the leader of their stream has them.
+
+        Raises:
+            Poison: One of them cannot be decoded.
+            Unavailable: No answer.
+        """
+        request = await self._last(subjects.approval_request(tenant, approval_id))
+        reply = await self._last(subjects.approval_reply(tenant, approval_id))
+        return (
+            request and decode_slot(ApprovalRequest, request.subject, request.data),
+            reply and decode_slot(ApprovalReply, reply.subject, reply.data),
+        )
+
+    async def pending(
+        self, tenant: str = subjects.ANY, *, limit: int | None = None, after: int = 0
+    ) -> list[tuple[int, ApprovalRequest]]:
+        """Return the requests without a reply, oldest first, each with its stream sequence.
+
+        Args:
+            tenant: The tenant; `subjects.ANY` for all.
+            limit: The most requests to return; None for all.
+            after: Only requests with a higher stream sequence.
+        """
+        any_request = subjects.approval_request(tenant, subjects.ANY)
+        any_reply = subjects.approval_reply(tenant, subjects.ANY)
+        replied = {
+            message.subject.rpartition(".")[2]
+            async for message in direct.read(self._bus, APPROVALS, any_reply, current=True)
+        }
+        found: list[tuple[int, ApprovalRequest]] = []
+        async for message in direct.read(self._bus, APPROVALS, any_request, after=after, current=True):
+            if limit is not None and len(found) == limit:
+                break
+            if message.subject.rpartition(".")[2] not in replied:
+                try:
+                    request = decode_slot(ApprovalRequest, message.subject, message.data)
+                except Poison:
+                    continue  # One unreadable request must not hide the others.
+                found.append((message.stream_seq, request))
+        return found
+
+    async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
+        """Dead-letter an invalid reply and empty its slot, unless the slot holds another reply by now."""
+        subject = subjects.approval_reply(reply.tenant, reply.approval_id)
+        message = await self._last(subject)
+        if message is None or decode_slot(ApprovalReply, subject, message.data) != reply:
+            return
+        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
+
+    async def discard_unreadable(self, message: WorkMessage, reason: str) -> None:
+        """Dead-letter a reply that cannot be decoded, and empty its slot."""
+        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
+
+    async def schedule_removal(self, tenant: str, approval_id: str, payload: bytes, *, at: datetime) -> None:
+        """Schedule the time at which to look whether an approval may be removed."""
+        await set_timer(self._bus, REMOVAL_TIMER, tenant, approval_id, at=at, payload=payload)
+
+    async def forget(self, tenant: str, approval_id: str) -> None:
+        """Remove a request whose reply is committed, and then the reply."""
+        for subject in (
+            subjects.approval_request(tenant, approval_id),
+            # The reply last: a request without a reply would count as pending.
+            subjects.approval_reply(tenant, approval_id),
+        ):
+            await jetstream.purge_subject(self._bus, APPROVALS, subject)
+
+    async def _last(self, subject: str) -> StoredMessage | None:
+        return await jetstream.last_message(self._bus, APPROVALS, subject)

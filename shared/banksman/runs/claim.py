@@ -1,0 +1,163 @@
+"""Claiming a run: from a delivered work message to its ownership.
+
+A delivery is only a hint. `delivered_work` reads from the log what a message means, and the claim is a commit
+by compare-and-set, so any number of agents may handle the same message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from banksman.contracts.events import EventBody, Owner, RunQueued, RunStarted
+from banksman.contracts.work import RunWork, StartRun
+from banksman.runs.approvals import publish_approval_request
+from banksman.runs.outcome import never_started
+from banksman.runs.owner import Ownership, append
+from banksman.runs.ports import Ports
+from banksman.runs.record import Draft, Extent
+from banksman.runs.state import Conversation
+from banksman.runs.steps import CANCELLED, DELETED, next_in_queue
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Become the owner; the claim holds these first events (none for a takeover or a resume)."""
+
+    run_id: str
+    bodies: tuple[EventBody, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """Another run is open: record that this one is queued."""
+
+    run_id: str
+    bodies: tuple[EventBody, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepublishApproval:
+    """The run is parked: publish its approval request again, which a crash may have left out. Then ack."""
+
+
+@dataclass(frozen=True, slots=True)
+class AckOnly:
+    """The log shows that this message has done its work."""
+
+
+WorkStep = Claim | Enqueue | RepublishApproval | AckOnly
+
+
+async def accept(
+    ports: Ports,
+    work: RunWork,
+    work_seq: int,
+    *,
+    start_next: bool = True,
+    on_commit: Callable[[], None] | None = None,
+) -> Ownership | None:
+    """Handle a delivered work message up to the claim. Safe on every redelivery.
+
+    Args:
+        ports: The ports of this process.
+        work: The message.
+        work_seq: Its stream sequence.
+        start_next: Whether the owner continues with the next queued run when this one ends.
+        on_commit: Runs after each commit of the owner; not after its claim.
+
+    Returns:
+        The claimed run; None when there is nothing to drive and the message is to be acked.
+    """
+    while True:
+        state = await ports.log.read(work.tenant, work.conversation_id)
+        match delivered_work(state, work, work_seq):
+            case AckOnly():
+                return None
+            case RepublishApproval():
+                await publish_approval_request(ports, state)
+                return None
+            case Enqueue(run_id, bodies):
+                await append(ports, state, run_id, bodies)
+            case Claim(run_id, bodies):
+                owned = await _claim(ports, state, run_id, bodies, work_seq, start_next)
+                if owned is not None:
+                    owned.on_commit = on_commit
+                    return owned if owned.holds else None
+
+
+def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkStep:
+    """Return what to do about a delivered message. Pure, and safe to repeat for the same message.
+
+    A message that was once to be acked never claims again, whatever follows it in the log: the ack of a slow
+    process may still arrive, and would remove the message that a later claim works under.
+
+    Args:
+        state: The fold of the whole log.
+        work: The message.
+        work_seq: Its stream sequence, which tells a redelivery from a second message with the same content.
+    """
+    if isinstance(work, StartRun) and not state.knows(work.run_id):
+        return _new_run(state, work)
+    if state.run is not None and state.owner is not None:
+        # The redelivery of the message that the owner works under: the owner is silent, so this is a
+        # takeover.
+        return Claim(state.run.run_id) if state.owner.work_seq == work_seq else AckOnly()
+    if state.run is not None and state.run.waits:
+        return RepublishApproval()
+    # A start is spent once its run is in the log, and a resume once a later claim has followed it.
+    if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:
+        return AckOnly()
+    if state.run is not None:
+        return Claim(state.run.run_id)
+    queued = next_in_queue(state)
+    return Claim(queued[0], (queued[1],)) if queued and queued[0] == work.run_id else AckOnly()
+
+
+def queued_events(state: Conversation, start: StartRun) -> tuple[EventBody, ...]:
+    """Return the events of a run that waits for an earlier one; it ends at once if it can never start."""
+    queued = RunQueued(
+        position=len(state.queue) + 1,
+        message_id=start.message_id,
+        message=start.content,
+        settings=start.settings,
+    )
+    if state.deleted:
+        return queued, never_started(start.settings, DELETED)
+    if start.run_id in state.cancelled_early:
+        return queued, never_started(start.settings, CANCELLED)
+    return (queued,)
+
+
+def _new_run(state: Conversation, work: StartRun) -> WorkStep:
+    if state.run is None and not state.queue:
+        started = RunStarted(message_id=work.message_id, message=work.content, settings=work.settings)
+        return Claim(work.run_id, (started,))
+    return Enqueue(work.run_id, queued_events(state, work))
+
+
+async def _claim(
+    ports: Ports,
+    state: Conversation,
+    run_id: str,
+    bodies: Iterable[EventBody],
+    work_seq: int,
+    start_next: bool,
+) -> Ownership | None:
+    """Append the claim; None when another commit came first."""
+    owner = Owner(agent=ports.agent, owner_epoch=state.owner_epoch + 1, work_seq=work_seq)
+    draft = Draft(state, ports.clock.now())
+    draft.add(run_id, bodies)
+    draft.follow(Extent(follows=True, starts_next=start_next))
+    log_epoch = state.log_epoch or ports.clock.new_id("l")
+    commit = draft.commit(
+        ports.clock.new_id("e"), log_epoch, None if draft.rests else owner, claim=owner.owner_epoch
+    )
+    stored = await ports.log.append(state, commit)
+    if stored is None:
+        return None
+    owned = Ownership(ports, stored, owner, took_over=state.owner is not None, start_next=start_next)
+    if not owned.holds:
+        # This claim parked or ended the run, so no loop follows that would publish the request.
+        await publish_approval_request(ports, stored)
+    return owned

@@ -1,0 +1,206 @@
+"""The logs of conversations, folded and checked for damage.
+
+A process caches recent folds, but asks the leader of the stream at every read whether more follows. If the
+cached fold ends with a commit that the log no longer has, the log was purged or is damaged: it is folded from
+the start, and damage is reported to every service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from datetime import datetime
+
+from banksman.bus.connection import Bus
+from banksman.bus.errors import LogBroken, LogDamaged
+from banksman.bus.log import Conflict, EventLog, StoredCommit
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.events import Commit
+from banksman.contracts.ids import new_id
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.survey import CONFIRM_S, LOOK_AGAIN_S
+from banksman.runs import journal, snapshots
+from banksman.runs.fold import apply_commit
+from banksman.runs.snapshot_store import SNAPSHOT_S, SnapshotStore
+from banksman.runs.state import Conversation
+
+logger = logging.getLogger(__name__)
+
+CACHED_CONVERSATIONS = 2_000
+"""Folded conversations that a process caches; others are folded again from the log."""
+
+
+class ConversationLog:
+    """The folded logs of one process."""
+
+    def __init__(
+        self, bus: Bus, damaged: DamagedLogs | None = None, *, cached: int = CACHED_CONVERSATIONS
+    ) -> None:
+        """Create the log.
+
+        Args:
+            bus: The connection.
+            damaged: The known damage, by which reads and appends are refused, and to which new damage is
+                reported.
+                None raises `LogBroken` instead.
+            cached: Conversations to cache.
+        """
+        self._bus = bus
+        self._commits = EventLog(bus)
+        self._snapshots = SnapshotStore(self._commits)
+        self._damaged = damaged
+        self._cached = cached
+        self._folds: OrderedDict[tuple[str, str], Conversation] = OrderedDict()
+        if damaged is not None:
+            # Until an operator has repaired the log, or accepted its loss, the fold of lost commits must not
+            # stay.
+            damaged.on_found = self.forget
+
+    async def read(self, tenant: str, conversation_id: str) -> Conversation:
+        """Return the fold of everything stored when the call was made, or later.
+
+        The cost depends on the commits after the newest snapshot, and not on the length of the log.
+
+        Raises:
+            LogDamaged: A commit is missing from the log, or the log is known to be damaged.
+            Poison: A commit cannot be decoded.
+            Unavailable: No answer.
+        """
+        self._check(tenant, conversation_id)
+        try:
+            return await self._folded(self.cached(tenant, conversation_id))
+        except LogBroken:
+            self.forget(tenant, conversation_id)
+        try:
+            # From the start: the log of a deleted conversation was purged up to its tombstone.
+            return await self._folded(Conversation(tenant, conversation_id))
+        except LogBroken as broken:
+            if self._damaged is None:
+                raise
+            raise await self._damaged.report(tenant, conversation_id, str(broken)) from broken
+
+    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+        """Store a commit as the one that follows `state`, and then a snapshot if one is due.
+
+        Returns:
+            The new state; None when another commit came first.
+
+        Raises:
+            LogDamaged: The last commit of `state` is lost, or the log is known to be damaged.
+            Overloaded, MessageTooLarge, Unavailable: As `EventLog.append`.
+        """
+        self._check(state.tenant, state.conversation_id)
+        stored = await self._append(state, commit)
+        if isinstance(stored, Conflict):
+            await self._check_end(state, stored)
+            return None
+        if not snapshots.is_due(stored):
+            return stored
+        return await self._snapshot(stored, commit.ts) or stored
+
+    async def purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
+        """Remove the log before the tombstone at stream sequence `before`, and the snapshot."""
+        await self._commits.purge(tenant, conversation_id, before=before)
+        await self._snapshots.delete(tenant, conversation_id)
+
+    def cached(self, tenant: str, conversation_id: str) -> Conversation:
+        """Return the cached fold, which may be behind the log; an empty one if none is cached."""
+        key = (tenant, conversation_id)
+        if key in self._folds:
+            self._folds.move_to_end(key)
+            return self._folds[key]
+        return Conversation(tenant, conversation_id)
+
+    def forget(self, tenant: str, conversation_id: str) -> None:
+        """Drop the cached fold: the next read folds the log."""
+        self._folds.pop((tenant, conversation_id), None)
+
+    async def _folded(self, state: Conversation) -> Conversation:
+        """Return the fold of the whole log, from `state` or the newest snapshot."""
+        tenant, conversation_id = state.tenant, state.conversation_id
+        if state.stream_seq and not await self._commits.more(tenant, conversation_id, after=state.stream_seq):
+            return state
+        last = await self._commits.last(tenant, conversation_id)
+        if last is None:
+            return state
+        state = await self._snapshots.nearest(state, last)
+        for stored in await self._tail(state, last):
+            state = apply_commit(state, stored.stream_seq, stored.commit)
+        return self._remember(state)
+
+    async def _tail(self, state: Conversation, last: StoredCommit) -> list[StoredCommit]:
+        """Return the commits after `state`, up to `last` or beyond."""
+        if last.stream_seq <= state.stream_seq:
+            return []
+        if last.prev == state.stream_seq:
+            return [last]
+        return await self._commits.read(
+            state.tenant, state.conversation_id, after=state.stream_seq, leader=True
+        )
+
+    async def _append(self, state: Conversation, commit: Commit) -> Conversation | Conflict:
+        stored = await self._commits.append(
+            state.tenant, state.conversation_id, commit, after=state.stream_seq, snapshot=state.snapshot_seq
+        )
+        if isinstance(stored, Conflict):
+            return stored
+        journal.log_commit(commit)
+        return self._remember(apply_commit(state, stored, commit))
+
+    async def _snapshot(self, state: Conversation, now: datetime) -> Conversation | None:
+        """Append a snapshot after `state`; None when it is not stored. Never fails its caller."""
+        try:
+            async with asyncio.timeout(SNAPSHOT_S):
+                snapshot = await self._snapshots.store(state)
+                commit = snapshots.snapshot_commit(state, snapshot, new_id("e"), now)
+                stored = await self._append(state, commit)
+        except (BanksmanError, TimeoutError) as error:
+            logger.warning("%s: no snapshot was written: %s", state.conversation_id, error or "too slow")
+            return None
+        return None if isinstance(stored, Conflict) else stored
+
+    def _check(self, tenant: str, conversation_id: str) -> None:
+        if self._damaged is None:
+            return
+        try:
+            self._damaged.check(tenant, conversation_id)
+        except LogDamaged:
+            self.forget(tenant, conversation_id)
+            raise
+
+    async def _check_end(self, state: Conversation, conflict: Conflict) -> None:
+        """Check after a conflict that another commit follows `state`, and that the log did not lose its end.
+
+        Without this an owner would retry its append to such a log forever.
+        """
+        found = conflict.last
+        if found >= state.stream_seq:
+            return
+        logger.error("%s: commits up to %d are lost", state.conversation_id, state.stream_seq)
+        self.forget(state.tenant, state.conversation_id)
+        if self._damaged is None:
+            return
+        loop = asyncio.get_running_loop()
+        # A new leader may not have applied its last entries yet, so a log counts as damaged only after a
+        # while.
+        deadline = loop.time() + CONFIRM_S[self._bus.settings.replicas]
+        while loop.time() <= deadline:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            last = await self._commits.last(state.tenant, state.conversation_id)
+            found = 0 if last is None else last.stream_seq
+            if found >= state.stream_seq:
+                return
+        problem = f"it ends with message {found}, and what was stored at {state.stream_seq} is gone"
+        raise await self._damaged.report(state.tenant, state.conversation_id, problem)
+
+    def _remember(self, state: Conversation) -> Conversation:
+        key = (state.tenant, state.conversation_id)
+        known = self._folds.get(key)
+        # A slow read must not replace a newer fold.
+        if known is None or known.stream_seq <= state.stream_seq:
+            self._folds[key] = state
+        self._folds.move_to_end(key)
+        if len(self._folds) > self._cached:
+            self._folds.popitem(last=False)
+        return state

@@ -1,0 +1,241 @@
+"""Coordinates the calls of an iteration: each gets one stored result, whatever happens to its runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from banksman.bus.slots import AttemptSlots
+from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
+from banksman.contracts.errors import Poison
+from banksman.contracts.events import EventBody
+from banksman.contracts.tools import ToolResult
+from banksman.contracts.workspaces import WorkspaceLoss
+from banksman.runs.call_attempt import (
+    BUSY_S,
+    MAX_LOST_RUNNERS,
+    REPEAT_S,
+    CallAttempt,
+    Conclude,
+    Declare,
+    Dispatch,
+    GiveUp,
+    NextAttempt,
+    SendCancel,
+    Void,
+    Wait,
+    call_step,
+    unknown_outcome,
+)
+from banksman.runs.outcome import Ending
+from banksman.runs.owner import Ownership
+from banksman.runs.ports import Placement
+from banksman.runs.results import batches, completions, losses, storable
+from banksman.runs.state import Conversation, OpenCall
+from banksman.runs.steps import ExecuteCalls, deadline_of
+
+
+@dataclass
+class ToolCallCoordinator:
+    """The open calls of an owner, over as many rounds of `execute` as they take."""
+
+    owned: Ownership
+    calls: dict[str, CallAttempt] = field(default_factory=dict[str, CallAttempt])
+    inherited: frozenset[str] = frozenset()
+    """Calls that an earlier owner may have sent to a runner."""
+
+    @classmethod
+    def of(cls, owned: Ownership) -> ToolCallCoordinator:
+        """Return the coordinator of a run that was just claimed."""
+        return cls.resumed(owned) if owned.took_over else cls(owned)
+
+    @classmethod
+    def resumed(cls, owned: Ownership) -> ToolCallCoordinator:
+        """Return the coordinator of a run that was driven before, by another owner or until an error."""
+        return cls(owned, inherited=frozenset(call.call.id for call in owned.run.open_calls))
+
+    async def execute(self, step: ExecuteCalls) -> None:
+        """Advance the calls of `step`, and commit the results there are.
+
+        Returns after a commit, or when something was stored that may change the next step.
+
+        Raises:
+            Fenced: A higher claim owns the run.
+        """
+        results: list[ToolResult] = []
+        wake = self.owned.ports.clock.now() + timedelta(seconds=REPEAT_S)
+        for open_call in step.calls:
+            outcome = await self._advance(self._attempt_of(open_call), step.ending)
+            if isinstance(outcome, ToolResult):
+                results.append(outcome)
+            else:
+                wake = min(wake, outcome)
+        if results:
+            await self._commit(results)
+            return
+        if step.ending is None:
+            wake = min(wake, deadline_of(self.owned.run))
+        state = self.owned.state
+        await self.owned.ports.notifications.wait(state.tenant, state.conversation_id, wake)
+        await self.owned.refresh()
+
+    def _attempt_of(self, open_call: OpenCall) -> CallAttempt:
+        known = self.calls.get(open_call.call.id)
+        if known is None:
+            known = CallAttempt(open_call, fresh=open_call.call.id not in self.inherited)
+            if open_call.gate == "approved" and (approval := self.owned.run.approval) is not None:
+                items = {item.tool_call_id: item for item in approval.request.items}
+                known.approved = None if open_call.edited else items.get(open_call.call.id)
+                known.approved_until = approval.request.expires_at
+            self.calls[open_call.call.id] = known
+        return known
+
+    async def _advance(self, call: CallAttempt, ending: Ending | None) -> ToolResult | datetime:
+        """Act on a call until it has its result, or there is nothing to do before a moment."""
+        ports = self.owned.ports
+        while True:
+            slots = await self._read_slots(call)
+            alive = await self._runner_alive(call, slots)
+            now = ports.clock.now()
+            match call_step(call, slots, runner_alive=alive, ending=ending, now=now):
+                case Conclude(result):
+                    return result
+                case Wait(until):
+                    return until
+                case Dispatch():
+                    await self._dispatch(call)
+                case Void(moved):
+                    await self._void(call, moved)
+                case NextAttempt():
+                    call.begin_next()
+                case SendCancel(runner):
+                    await ports.runners.cancel(runner, self.owned.state.tenant, call.attempt)
+                    call.cancel_sent_at = now
+                case Declare(result):
+                    await self._declare(call, result)
+                case GiveUp(reason, kind):
+                    call.given_up, call.given_up_kind = reason, kind
+
+    async def _read_slots(self, call: CallAttempt) -> AttemptSlots:
+        """Return what the slots of the attempt hold: as notified, or as the leader of their stream has it."""
+        ports, tenant = self.owned.ports, self.owned.state.tenant
+        slots = ports.notifications.slots(tenant, call.attempt)
+        # Notifications may be lost, and say nothing about what an earlier owner caused. Then the slots are
+        # read.
+        if slots.finished is None and (not call.fresh or call.is_stale(ports.clock.now())):
+            try:
+                slots = await ports.slots.read(tenant, call.attempt)
+            except Poison as poison:
+                return self._unusable(call, poison.reason)
+        if slots.finished is not None and slots.finished.result.tool_call_id != call.call_id:
+            # A tool server may store what it likes under its tenant's name.
+            return self._unusable(call, "the result that was stored is another call's")
+        if slots.started is not None and not slots.started.void and call.started_seen_at is None:
+            call.started_seen_at = ports.clock.now()
+        return slots
+
+    def _unusable(self, call: CallAttempt, why: str) -> AttemptSlots:
+        """Return what is assumed of slots that cannot be read: the call ran, with an unknown outcome."""
+        # Its slots are not removed: a runner that has not begun would find them free, and execute the call.
+        call.fresh = False
+        result = unknown_outcome(call.call_id, why)
+        return AttemptSlots(finished=self._finished(call, result))
+
+    async def _runner_alive(self, call: CallAttempt, slots: AttemptSlots) -> bool:
+        started = slots.started
+        if started is not None and started.runner is not None:
+            return await self.owned.ports.runners.alive(Placement(started.runner, started.runner_epoch))
+        if call.placement is not None:
+            return await self.owned.ports.runners.alive(call.placement)
+        return True
+
+    async def _dispatch(self, call: CallAttempt) -> None:
+        ports = self.owned.ports
+        now = ports.clock.now()
+        placement = await self._place(call)
+        if placement is None:
+            call.repeat_at = now + timedelta(seconds=BUSY_S)
+            call.no_runner_since = call.no_runner_since or now
+            return
+        if call.placement is not None and call.placement != placement:
+            call.fresh = False
+            call.lost_runners += call.ever_accepted and not await ports.runners.alive(call.placement)
+            if call.lost_runners >= MAX_LOST_RUNNERS:
+                call.given_up = f"{MAX_LOST_RUNNERS} runners in a row went away while they had this call."
+                return
+            call.ever_accepted = False
+        call.placement = placement
+        call.requested_at = now
+        reply = await ports.runners.call(placement, self._request(call, placement, now))
+        call.note_reply(reply, ports.clock.now())
+
+    def _request(self, call: CallAttempt, placement: Placement, now: datetime) -> CallRequest:
+        state, deadline = self.owned.state, deadline_of(self.owned.run)
+        tool_call = call.open_call.call
+        return CallRequest(
+            tenant=state.tenant,
+            conversation_id=state.conversation_id,
+            run_id=self.owned.run.run_id,
+            attempt=call.attempt,
+            call=tool_call,
+            # The digest that was approved, and not the one of the call in the log: the runner compares them.
+            digest=tool_call.digest if call.approved is None else call.approved.digest,
+            runner_epoch=placement.runner_epoch,
+            deadline=deadline,
+            left_s=(deadline - now).total_seconds(),
+            workspace=self.owned.workspace,
+            place=placement.place,
+        )
+
+    async def _place(self, call: CallAttempt) -> Placement | None:
+        """Return where to send the request. A live process that accepted the attempt keeps it.
+
+        A tool server has several processes, and an idempotent call that one executes would run in another
+        too.
+        """
+        runners, state = self.owned.ports.runners, self.owned.state
+        if call.accepted and call.placement and await runners.alive(call.placement):
+            return call.placement
+        workspace = self.owned.workspace or state.conversation_id
+        return await runners.place(state.tenant, workspace, call.open_call.call.server)
+
+    async def _void(self, call: CallAttempt, moved: bool) -> None:
+        ports, state = self.owned.ports, self.owned.state
+        void = CallStarted(
+            conversation_id=state.conversation_id,
+            attempt=call.attempt,
+            runner=None,
+            void=True,
+            moved=moved,
+            ts=ports.clock.now(),
+        )
+        await ports.slots.put_started(state.tenant, void)
+        # The slot may hold another start: what it holds is read before the next step.
+        call.fresh = False
+
+    async def _declare(self, call: CallAttempt, result: ToolResult) -> None:
+        await self.owned.ports.slots.put_result(self.owned.state.tenant, self._finished(call, result))
+        # The runner may have stored its own result first: the one in the slot counts.
+        call.fresh = False
+
+    def _finished(self, call: CallAttempt, result: ToolResult) -> CallFinished:
+        conversation_id = self.owned.state.conversation_id
+        return CallFinished(conversation_id=conversation_id, attempt=call.attempt, result=result)
+
+    async def _commit(self, results: list[ToolResult]) -> None:
+        placements = [self.calls[result.tool_call_id].placement for result in results]
+        lost = [placement.loss for placement in placements if placement is not None]
+        for batch in batches([storable(result) for result in results]):
+            await self.owned.commit(lambda state, batch=batch: _events(state, batch, lost))
+        done = [self.calls.pop(result.tool_call_id) for result in results]
+        # After the commit and never before: until then the slots are the only place that holds the results.
+        removable = tuple(call.attempt for call in done if call.slots_removable)
+        if removable:
+            await self.owned.ports.slots.forget(self.owned.state.tenant, removable)
+
+
+def _events(
+    state: Conversation, results: Iterable[ToolResult], lost: Iterable[WorkspaceLoss | None]
+) -> list[EventBody]:
+    return [*completions(state, results), *losses(state, lost)]

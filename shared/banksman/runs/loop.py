@@ -1,0 +1,100 @@
+"""The loop of a run: model → calls → approval → execution → result → model.
+
+Agents and workflows drive their runs with it. The log decides each step, so a loop that continues after a
+crash is the same as one that begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol, assert_never
+
+from banksman.contracts.errors import CallerMistake, Refused
+from banksman.contracts.events import EventBody
+from banksman.runs.approvals import close_request, publish_approval_request, resolution
+from banksman.runs.coordinator import ToolCallCoordinator
+from banksman.runs.outcome import Ending, finished
+from banksman.runs.owner import Build, Ownership
+from banksman.runs.state import Conversation
+from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, Record, RequestModel, next_step
+
+logger = logging.getLogger(__name__)
+
+
+class Model(Protocol):
+    """Writes the replies of a run: a model behind a provider, or the function of a workflow."""
+
+    async def complete(self, owned: Ownership) -> Build:
+        """Return what the next reply becomes in the log."""
+        ...
+
+    def too_large(self, error: Exception) -> Ending | None:
+        """Return how the run ends if the log cannot hold a reply; None to raise `error`."""
+        ...
+
+
+async def drive(owned: Ownership, model: Model) -> None:
+    """Drive a claimed run until it ends or waits for a decision. Then its work message may be acked.
+
+    Raises:
+        Fenced: A higher claim owns the run; its work message is neither acked nor nakked.
+        Refused: The run is parked or ended, and something that follows from it is not stored yet.
+    """
+    calls, published = ToolCallCoordinator.of(owned), False
+    while owned.holds:
+        try:
+            if not published:
+                # The process that committed the request may have crashed before it published it.
+                await publish_approval_request(owned.ports, owned.state)
+                published = True
+            step = next_step(owned.state, owned.ports.clock.now())
+            match step:
+                case RequestModel():
+                    await _request_model(owned, model)
+                case ExecuteCalls():
+                    await calls.execute(step)
+                case CloseApproval():
+                    await _close_approval(owned)
+                case Record() | Park() | Idle():
+                    await owned.commit(_nothing)
+                case _:
+                    assert_never(step)
+        except Refused as cause:
+            logger.info("%s: waiting for the broker: %s", owned.state.conversation_id, cause)
+            await owned.wait_for_broker(cause)
+            # What was refused may be stored all the same, so nothing that this owner remembers of its calls
+            # holds.
+            calls, published = ToolCallCoordinator.resumed(owned), False
+
+
+async def _request_model(owned: Ownership, model: Model) -> None:
+    try:
+        await owned.commit(await model.complete(owned))
+    except (CallerMistake, ValueError) as error:
+        # The run ends, because the next reply would be as large as this one.
+        ending = model.too_large(error)
+        if ending is None:
+            raise
+        logger.warning("%s: the reply is not recorded: %s", owned.state.conversation_id, error)
+        await owned.commit(lambda state: _end(owned, state, ending))
+
+
+async def _close_approval(owned: Ownership) -> None:
+    # The slot does not know who owns the run, and a process that was frozen may find the time limit passed.
+    await owned.refresh()
+    if not owned.holds or not owned.run.waits:
+        return
+    stored = await close_request(owned.ports, owned.state, owned.run, "cancelled")
+    await owned.commit(lambda state: (resolution(stored),) if state.run and state.run.waits else ())
+
+
+def _end(owned: Ownership, state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
+    """The terminal event, unless the run ends for a stronger reason (a cancel, its time limit)."""
+    if state.run is None or not isinstance(next_step(state, owned.ports.clock.now()), RequestModel):
+        return ()
+    return (finished(state.run, ending.status, ending.message, ending),)
+
+
+def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
+    """Nothing beyond what follows from the log, which every commit records."""
+    return ()
