@@ -12,6 +12,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,6 +31,7 @@ from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.workspaces.quota import delete_tree
+from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 TLS = ssl.create_default_context()
@@ -47,13 +49,20 @@ class Runner:
     workspace: Workspace
     identity: SandboxIdentity
     limits: RunnerLimits
+    turns: Turns
 
     async def call(self, tool: str, **arguments: object) -> ToolOutcome:
-        return await self.box.run(tool, self.workspace, _json(arguments))
+        async with self.turn(tool):
+            return await self.box.run(tool, self.workspace, _json(arguments))
 
     async def bash(self, command: str, *, timeout_s: float = 20, stop: Stop | None = None) -> ToolOutcome:
         arguments: JsonObject = {"command": command, "timeout_s": timeout_s}
-        return await self.box.run("bash", self.workspace, arguments, stop=stop)
+        async with self.turn("bash"):
+            return await self.box.run("bash", self.workspace, arguments, stop=stop)
+
+    def turn(self, tool: str) -> AbstractAsyncContextManager[object]:
+        """Hold the turn of a call, as the worker does for every call that it runs."""
+        return self.turns.turn(tool, self.workspace.tenant, self.workspace.conversation)
 
 
 def _json(arguments: dict[str, object]) -> JsonObject:
@@ -133,7 +142,8 @@ async def runner(root: Path, limits: RunnerLimits, backend: str, make_sandbox: M
     sandbox = make_sandbox(root, limits)
     store = WorkspaceStore(root, identity, limits.workspace)
     box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
-    return Runner(box, sandbox, backend, store, store.get("acme", "c1"), identity, limits)
+    turns = Turns(commands=limits.sandbox.max_concurrent_calls, fetches=8)
+    return Runner(box, sandbox, backend, store, store.get("acme", "c1"), identity, limits, turns)
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ def defined_in(path: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_on_the_security_page_exists() -> None:
     named = NAMED.findall(PAGE)
     assert len(named) > 60
     assert [f"{path}::{test}" for path, test in named if test not in defined_in(path)] == []
 
 
-def test_every_listed_attack_has_one_row_with_a_test() -> None:
+def test_every_attack_case_has_one_row_with_a_test() -> None:
     rows = CASE.findall(PAGE)
     assert sorted(case for case, _ in rows) == sorted(CASES)
     assert [case for case, tests in rows if not NAMED.search(tests)] == []

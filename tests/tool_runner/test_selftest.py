@@ -19,7 +19,7 @@ from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.selftest import self_test
 
 
-async def test_a_machine_with_all_that_is_needed_passes(root: Path, runner: Runner) -> None:
+async def test_self_test_passes_on_a_complete_machine(root: Path, runner: Runner) -> None:
     report = await self_test(root, runner.identity, lambda: runner.sandbox)
     assert report.ok, report.summary()
     assert [check.name for check in report.checks] == [
@@ -28,7 +28,7 @@ async def test_a_machine_with_all_that_is_needed_passes(root: Path, runner: Runn
     assert [name for name in os.listdir(root) if name.startswith(".selftest")] == []
 
 
-async def test_a_missing_bubblewrap_is_named_with_its_package(root: Path) -> None:
+async def test_missing_bubblewrap_is_reported_with_its_package(root: Path) -> None:
     report = await self_test(
         root,
         sandbox_identity(),
@@ -39,13 +39,13 @@ async def test_a_missing_bubblewrap_is_named_with_its_package(root: Path) -> Non
     assert "apt-get install bubblewrap" in report.summary()
 
 
-async def test_a_missing_root_is_named(root: Path, runner: Runner) -> None:
+async def test_missing_workspace_root_is_reported(root: Path, runner: Runner) -> None:
     report = await self_test(root / "none", runner.identity, lambda: runner.sandbox)
     assert not report.ok
     assert str(root / "none") in report.summary()
 
 
-async def test_a_root_that_the_sandbox_user_cannot_reach_is_named(
+async def test_workspace_root_out_of_reach_of_the_sandbox_user_is_reported(
     root: Path, runner: Runner, is_root: bool
 ) -> None:
     privileged.require("root", is_root, "a root that is closed to the sandbox user")
@@ -68,7 +68,7 @@ class Unsandboxed:
         return SandboxOutcome(await shell.wait(), CapturedOutput(100, 0), None, 0)
 
 
-async def test_a_shell_without_isolation_fails_every_promise(root: Path) -> None:
+async def test_shell_without_isolation_fails_every_check(root: Path) -> None:
     report = await self_test(root, sandbox_identity(), Unsandboxed)
     failed = {check.name for check in report.checks if not check.ok}
     assert failed >= {"environment", "neighbours", "network"}

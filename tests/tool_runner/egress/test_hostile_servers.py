@@ -78,7 +78,7 @@ ANSWERS: dict[str, tuple[Answer, bytes | type[Exception]]] = {
 
 
 @pytest.mark.parametrize(("answer", "expected"), ANSWERS.values(), ids=ANSWERS.keys())
-async def test_an_answer_against_the_rules_is_an_error_or_read_in_one_way(
+async def test_ambiguous_response_is_an_error_or_parsed_in_one_way(
     answer: Answer, expected: bytes | type[Exception]
 ) -> None:
     async with serving(answer) as server:
@@ -96,7 +96,7 @@ async def test_an_answer_against_the_rules_is_an_error_or_read_in_one_way(
     ],
     ids=["continues", "hints", "headers", "chunk extensions", "trailers"],
 )
-async def test_an_answer_that_never_comes_to_its_body_ends(begin: bytes, endless: bytes) -> None:
+async def test_response_that_never_reaches_its_body_ends(begin: bytes, endless: bytes) -> None:
     async with serving(writing(begin, endless=endless)) as server:
         assert await fetched(server, timeout_s=0.5) in (FetchFailed, b"")
 
@@ -120,7 +120,7 @@ LOCATIONS = {
 
 
 @pytest.mark.parametrize("location", LOCATIONS.values(), ids=LOCATIONS.keys())
-async def test_a_redirect_to_an_odd_place_is_refused(location: str) -> None:
+async def test_redirect_to_an_unusual_target_is_refused(location: str) -> None:
     answer = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
     async with serving(answer) as server:
         assert await fetched(server) in (FetchRefused, FetchFailed)
@@ -128,7 +128,7 @@ async def test_a_redirect_to_an_odd_place_is_refused(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["http:///x", "http://:80/", "?", "", "."])
-async def test_a_redirect_without_a_host_stays_with_its_server(location: str) -> None:
+async def test_relative_redirect_stays_on_its_server(location: str) -> None:
     answer = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
     async with serving(answer) as server:
         assert await fetched(server) in (FetchRefused, b"")
@@ -161,7 +161,7 @@ async def test_a_url_cannot_add_a_header_or_a_request(path: str) -> None:
     assert not any("evil" in line or "injected" in line.lower() for line in lines[1:])
 
 
-async def test_nothing_of_one_fetch_is_told_to_the_next() -> None:
+async def test_fetches_share_no_state() -> None:
     """No cookies, no credentials, no referrer, no connection that is used again."""
     cookie = ("Set-Cookie: session=secret; Path=/", "Content-Type: text/plain")
     async with serving(replying(b"text", *cookie)) as server:
@@ -173,7 +173,7 @@ async def test_nothing_of_one_fetch_is_told_to_the_next() -> None:
         assert names == {"host", "user-agent", "accept", "accept-encoding", "connection"}
 
 
-async def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(replying(b"proxied")) as proxy, serving(replying(b"direct")) as server:
         for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
@@ -184,7 +184,7 @@ async def test_the_environments_proxy_is_not_used(monkeypatch: pytest.MonkeyPatc
 Check = Callable[[str, int], Awaitable[list[str]]]
 
 
-async def test_a_name_of_any_length_is_refused_or_looked_up_as_one() -> None:
+async def test_name_of_any_length_is_refused_or_resolved_unchanged() -> None:
     looked_up: list[str] = []
 
     async def note(host: str, port: int) -> list[str]:

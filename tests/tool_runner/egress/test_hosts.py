@@ -42,7 +42,7 @@ MATCHES = [
 
 
 @pytest.mark.parametrize(("pattern", "host", "port", "expected"), MATCHES)
-def test_a_pattern_names_hosts_and_ports(pattern: str, host: str, port: int, expected: bool) -> None:
+def test_pattern_matches_hosts_and_ports(pattern: str, host: str, port: int, expected: bool) -> None:
     policy = NetworkPolicy(allow_hosts=(pattern,))
     assert rules_of(policy).admit(host, port) is expected
     assert rules_of(NetworkPolicy(deny_hosts=(pattern,))).admit(host, port) is not expected
@@ -53,7 +53,7 @@ def test_a_pattern_names_hosts_and_ports(pattern: str, host: str, port: int, exp
     ["", "http://example.org", "a/b", "bücher.example", "a:", "a:x", "a:0", "a:65536", "[::1", "::1", "a b",
      "user@a", "a,b", "a:²", "[zz]", "a\n", "x" * 300],
 )  # fmt: skip
-def test_what_is_no_host_pattern_is_refused_where_it_is_set(pattern: str) -> None:
+def test_invalid_host_pattern_is_refused_in_the_settings(pattern: str) -> None:
     for model in (NetworkPolicy, EgressSettings):
         with pytest.raises(ValidationError, match="a host such as"):
             model(allow_hosts=(pattern,))
@@ -65,7 +65,7 @@ patterns = st.lists(st.one_of(names, names.map("*.{}".format), st.just("*")), ma
 
 @settings(max_examples=60, deadline=None)
 @given(patterns, patterns, patterns, patterns, names, st.sampled_from([80, 443]))
-def test_what_a_deny_list_names_is_never_admitted(
+def test_denied_host_is_never_admitted(
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     also_allow: tuple[str, ...],
@@ -124,7 +124,7 @@ async def test_an_assistant_cannot_widen_what_the_operator_allows(runner: Runner
 
 
 @beside
-async def test_the_policy_of_an_assistant_holds_at_every_hop(runner: Runner) -> None:
+async def test_policy_of_an_assistant_applies_to_every_hop(runner: Runner) -> None:
     async with serving(replying(b"secret")) as other:
         elsewhere = f"Location: http://other.example:{other.port}/"
         async with serving(replying(b"", elsewhere, status="302 Found")) as server:
@@ -135,7 +135,7 @@ async def test_the_policy_of_an_assistant_holds_at_every_hop(runner: Runner) -> 
 
 
 @beside
-async def test_a_port_in_a_pattern_allows_that_port_alone(runner: Runner) -> None:
+async def test_port_in_a_pattern_allows_only_that_port(runner: Runner) -> None:
     async with serving(replying(b"text")) as server, serving(replying(b"secret")) as other:
         policy = NetworkPolicy(allow_hosts=(f"site.example:{server.port}",))
         assert await refusal(runner, egress(server, other), server.url(), policy) is None
@@ -145,14 +145,14 @@ async def test_a_port_in_a_pattern_allows_that_port_alone(runner: Runner) -> Non
 
 @pytest.mark.parametrize("url_host", ["bücher.example", "xn--bcher-kva.example", "BÜCHER.example"])
 @beside
-async def test_an_international_name_is_judged_as_it_is_looked_up(runner: Runner, url_host: str) -> None:
+async def test_internationalised_name_is_checked_in_its_resolved_form(runner: Runner, url_host: str) -> None:
     policy = NetworkPolicy(deny_hosts=("xn--bcher-kva.example",))
     async with serving(replying(b"text")) as server:
         assert await refusal(runner, egress(server), server.url(host=url_host), policy) is not None
     assert server.requests == []
 
 
-async def test_servers_of_the_operators_own_are_within_the_policy_too() -> None:
+async def test_policy_of_an_assistant_applies_to_private_servers() -> None:
     async with serving(replying(b"json")) as server:
         place = f"127.0.0.1:{server.port}"
         way_out = EgressWithPrivate(FetchLimits(), hosts=HostRules(), private=(place,), ssl_context=TLS)
@@ -162,7 +162,7 @@ async def test_servers_of_the_operators_own_are_within_the_policy_too() -> None:
             await way_out.get(url, within=HostRules(("*.example",)))
 
 
-def test_the_digest_of_a_call_covers_where_it_may_connect_to() -> None:
+def test_digest_of_a_call_covers_its_network_policy() -> None:
     call = ToolCall(id="call-1", name="bash", arguments={"command": "ls"})
     policies = (
         None,
@@ -175,5 +175,5 @@ def test_the_digest_of_a_call_covers_where_it_may_connect_to() -> None:
     assert len(digests) == len(policies)
 
 
-def test_a_call_without_a_policy_is_written_as_before_there_were_policies() -> None:
+def test_call_without_a_policy_keeps_its_older_serialised_form() -> None:
     assert "network" not in ToolCall(id="call-1", name="bash").model_dump_json()

@@ -125,7 +125,7 @@ async def bash(runner: Runner, script: str, *, timeout_s: float = 30) -> ToolOut
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the probes call by the numbers of x86-64")
-async def test_nothing_that_hostile_code_tries_from_inside_succeeds(runner: Runner) -> None:
+async def test_no_attack_from_inside_the_sandbox_succeeds(runner: Runner) -> None:
     parts = [HARNESS]
     parts += [f"probe = {name!r}\n{inspect.cleandoc(body)}\n" for name, body in PROBES.items()]
     await runner.call(
@@ -137,7 +137,7 @@ async def test_nothing_that_hostile_code_tries_from_inside_succeeds(runner: Runn
 
 
 @only("bwrap", "its network is the runner's neighbour")
-async def test_abstract_sockets_of_the_host_are_out_of_reach(runner: Runner) -> None:
+async def test_abstract_sockets_of_the_host_are_not_reachable(runner: Runner) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         name = f"banksman-{os.getpid()}"
         server.bind(f"\0{name}")
@@ -150,31 +150,31 @@ async def test_abstract_sockets_of_the_host_are_out_of_reach(runner: Runner) -> 
 PLANTED = (".bashrc", ".bash_profile", ".bash_login", ".profile", ".inputrc", ".bash_logout", "BASH_ENV")
 
 
-async def test_what_is_planted_in_a_workspace_does_not_run_by_itself(runner: Runner) -> None:
+async def test_start_up_files_in_a_workspace_are_not_executed(runner: Runner) -> None:
     plant = "; ".join(f"echo 'echo PLANTED' | tee {name} /home/{name} >/dev/null" for name in PLANTED)
     await bash(runner, f"{plant}; cp .bashrc ls; chmod +x ls; cp .bashrc prlimit; chmod +x prlimit")
     later = await bash(runner, "ls >/dev/null; bash -c 'echo fine'")
     assert (later.value["stdout"], later.value["stderr"]) == ("fine\n", "")
 
 
-async def test_killing_everything_within_reach_harms_only_the_call(runner: Runner) -> None:
+async def test_kill_of_all_reachable_processes_affects_only_the_call(runner: Runner) -> None:
     await bash(runner, "sleep 50 & sleep 50 & kill -STOP -1; kill -9 -1; kill -9 1; kill -9 $$")
     assert (await bash(runner, "echo alive")).value["stdout"] == "alive\n"
 
 
-async def test_a_command_that_stops_itself_ends_at_its_time_out(runner: Runner) -> None:
+async def test_stopped_command_ends_at_its_time_out(runner: Runner) -> None:
     outcome = await bash(runner, "kill -STOP $$ ; kill -STOP $BASHPID", timeout_s=0.5)
     assert outcome.error_kind == "timeout"
 
 
-async def test_a_flood_of_zombies_is_bounded_and_leaves_nobody(runner: Runner) -> None:
+async def test_zombies_are_limited_and_all_are_reaped(runner: Runner) -> None:
     program = "import os\nfor n in range(10000):\n    os.fork() or os._exit(0)"
     outcome = await bash(runner, f'python3 -c "{program}"')
     assert "BlockingIOError" in str(outcome.value["stderr"])
     assert (await bash(runner, "echo alive")).value["stdout"] == "alive\n"
 
 
-async def test_a_setuid_bit_gives_nothing_to_anybody(runner: Runner) -> None:
+async def test_setuid_bit_gives_no_rights(runner: Runner) -> None:
     await bash(runner, "cp /bin/bash sh; chmod 6755 sh")
     outcome = await bash(
         runner, "./sh -p -c 'id -u; grep -c . /proc/self/status; grep NoNewPrivs /proc/self/status'"
@@ -186,13 +186,13 @@ async def test_a_setuid_bit_gives_nothing_to_anybody(runner: Runner) -> None:
     assert stat.S_IMODE(runner.workspace.directory.stat().st_mode) == 0o700
 
 
-async def test_a_workspace_that_was_closed_by_its_command_opens_again(runner: Runner) -> None:
+async def test_workspace_with_removed_permissions_is_usable_again(runner: Runner) -> None:
     await bash(runner, "echo text > kept; chmod 000 /workspace")
     assert (await runner.call("read_file", path="kept")).value["content"] == "text\n"
     assert (await bash(runner, "cat kept")).value["stdout"] == "text\n"
 
 
-async def test_names_and_output_with_control_characters_stay_data(runner: Runner) -> None:
+async def test_control_characters_in_names_and_output_stay_data(runner: Runner) -> None:
     name = "a\nb\x1b[2J\r\t‮.txt"
     await runner.call("write_file", path=name, content="x")
     outcome = await bash(
@@ -204,7 +204,7 @@ async def test_names_and_output_with_control_characters_stay_data(runner: Runner
     assert json.loads(json.dumps(outcome.value))["stdout"] == shown
 
 
-async def test_a_whole_output_is_never_kept_through_a_link(runner: Runner) -> None:
+async def test_whole_output_is_never_written_through_a_link(runner: Runner) -> None:
     """The directory of kept outputs is the workspace's, and a command may put a link there."""
     await bash(runner, "ln -s /var/tmp .banksman")
     before = set(os.listdir("/var/tmp"))
@@ -224,7 +224,7 @@ class TestHidden:
         return RunnerLimits(sandbox=sandbox)
 
     @pytest.mark.parametrize("keep", ["held.append(file)", "held.append(mmap.mmap(file.fileno(), 0))"])
-    async def test_deleted_files_that_are_held_open_count(self, runner: Runner, keep: str) -> None:
+    async def test_deleted_open_files_count_against_the_quota(self, runner: Runner, keep: str) -> None:
         program = f"""
 import mmap, os, time
 held = []
@@ -263,7 +263,7 @@ print(fill(1 << 30) <= fill(0))
     assert (await bash(runner, "python3 fill.py")).value["stdout"] == "True\n"
 
 
-async def test_calls_go_on_beside_a_hostile_one(runner: Runner) -> None:
+async def test_calls_continue_beside_a_hostile_one(runner: Runner) -> None:
     """What one call may do to others: take its share of the processors, no more."""
     hostile = "while :; do :; done & yes > /dev/null & while :; do kill -9 -1 2>/dev/null; done"
     neighbour = runner.store.get("acme", "neighbour")
@@ -275,7 +275,7 @@ async def test_calls_go_on_beside_a_hostile_one(runner: Runner) -> None:
     assert (other.result().value["stdout"], other.result().exit_code) == ("fine\n", 3)
 
 
-async def test_a_command_as_long_as_the_kernel_takes_runs_and_a_longer_one_is_refused(runner: Runner) -> None:
+async def test_longest_command_of_the_kernel_runs_and_a_longer_one_is_refused(runner: Runner) -> None:
     limit = runner.limits.sandbox.max_command_bytes
     fits = "echo fine #"
     outcome = await bash(runner, fits + "x" * (limit - len(fits)))

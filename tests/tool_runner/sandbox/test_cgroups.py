@@ -55,7 +55,7 @@ def members(cgroups: CallCgroups) -> set[int]:
     return {int(pid) for pids in procs for pid in pids}
 
 
-async def test_all_processes_of_a_command_are_in_its_cgroup_and_it_ends_with_it(
+async def test_cgroup_contains_all_processes_of_its_command_and_ends_with_it(
     runner: Runner, cgroups: CallCgroups
 ) -> None:
     sandbox = sandbox_with(cgroups, runner)
@@ -78,7 +78,7 @@ async def test_all_processes_of_a_command_are_in_its_cgroup_and_it_ends_with_it(
     assert not any(exists(f"/proc/{pid}") for pid in inside)
 
 
-async def test_commands_work_in_a_cgroup_as_without(runner: Runner, cgroups: CallCgroups) -> None:
+async def test_commands_behave_the_same_in_a_cgroup(runner: Runner, cgroups: CallCgroups) -> None:
     sandbox = sandbox_with(cgroups, runner)
     outcomes = [
         await sandbox.run(SandboxCommand(script, runner.workspace.directory, timeout_s))
@@ -91,9 +91,7 @@ async def test_commands_work_in_a_cgroup_as_without(runner: Runner, cgroups: Cal
     assert seen == [(3, None), (None, "timeout"), (137, None)]
 
 
-def test_what_a_killed_runner_left_in_a_cgroup_is_killed_by_the_next(
-    runner: Runner, cgroups: CallCgroups, root: Path
-) -> None:
+def test_next_runner_kills_leftovers_in_the_cgroup(runner: Runner, cgroups: CallCgroups, root: Path) -> None:
     left = cgroups.create(SandboxLimits())
     procs = left.open()
     with subprocess.Popen(["sleep", "778072"], start_new_session=True) as process:
@@ -104,7 +102,7 @@ def test_what_a_killed_runner_left_in_a_cgroup_is_killed_by_the_next(
     assert not left.directory.exists()
 
 
-def test_a_cgroup_with_strangers_is_not_divided(runner: Runner, root: Path) -> None:
+def test_cgroup_with_foreign_processes_is_not_divided(runner: Runner, root: Path) -> None:
     """A session's cgroup belongs to more than the runner; its processes are not ours to move."""
     cgroups = divided(root)
     shared = cgroups.create(SandboxLimits())
@@ -125,7 +123,7 @@ except NotDelegated as reason:
         )  # fmt: skip
         shared.end()
     removed(cgroups)
-    assert "has other processes than the runner's" in said.stdout
+    assert "has processes that do not belong to the runner" in said.stdout
 
 
 def test_a_runner_moves_itself_out_of_the_cgroup_that_it_divides(runner: Runner, root: Path) -> None:

@@ -105,7 +105,7 @@ async def gone(engine: DockerEngine, workspace: str, root: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_container_is_closed_by_every_means_of_the_engine(
+async def test_container_uses_every_restriction_of_the_engine(
     runner: Runner, docker: DockerBackend, root: Path
 ) -> None:
     await runner.bash("true")
@@ -145,7 +145,7 @@ async def test_a_container_is_closed_by_every_means_of_the_engine(
     assert limits.max_processes < host["PidsLimit"] < limits.max_processes + 10
 
 
-async def test_the_first_process_is_beyond_the_reach_of_commands(runner: Runner) -> None:
+async def test_commands_cannot_affect_the_supervisor(runner: Runner) -> None:
     outcome = await runner.bash(
         "for n in 1 2 3 9 10 12 15 17 19; do kill -$n 1; done; "
         "cat /proc/1/environ /proc/1/mem /proc/1/maps; ls /proc/1/fd /proc/1/cwd/; "
@@ -156,7 +156,7 @@ async def test_the_first_process_is_beyond_the_reach_of_commands(runner: Runner)
     assert (await runner.bash("echo still")).value["stdout"] == "still\n"
 
 
-async def test_commands_of_a_workspace_share_a_container_and_leave_each_other_only_files(
+async def test_commands_of_a_workspace_share_a_container_and_only_files_remain(
     runner: Runner, docker: DockerBackend, root: Path
 ) -> None:
     await runner.bash("touch kept; (setsid sleep 3600 &)")
@@ -174,14 +174,12 @@ async def test_commands_of_a_workspace_share_a_container_and_leave_each_other_on
         ("mkdir -p /tmp/a/b; touch /tmp/a/b/c; chmod 0 /tmp/a", "ls -A /tmp | wc -l"),
     ],
 )
-async def test_what_cannot_be_cleared_away_goes_with_its_container(
-    runner: Runner, leave: str, look: str
-) -> None:
+async def test_container_with_leftovers_is_removed(runner: Runner, leave: str, look: str) -> None:
     assert (await runner.bash(leave)).value["success"] is True
     assert (await runner.bash(look)).value["stdout"] == "0\n"
 
 
-async def test_memory_that_nobody_watches_is_bounded_by_the_engine(make: Make, workspace: Path) -> None:
+async def test_engine_limits_memory_outside_of_processes(make: Make, workspace: Path) -> None:
     limits = SandboxLimits(memory_bytes=64 * 1024**2, watchdog_interval_s=3600)
     hog = "python3 -c 'x = bytearray(b\"x\") * (600 << 20)'; sleep 1"
     outcome = await make(limits=limits).run(SandboxCommand(hog, workspace, 30))
@@ -189,7 +187,7 @@ async def test_memory_that_nobody_watches_is_bounded_by_the_engine(make: Make, w
     assert (outcome.killed_reason, outcome.exit_code) == ("memory_limit", None)
 
 
-async def test_a_workspace_that_was_made_anew_is_seen_at_once(runner: Runner) -> None:
+async def test_recreated_workspace_is_mounted_at_once(runner: Runner) -> None:
     directory = runner.workspace.directory
     await runner.bash("touch old")
     directory.rename(directory.with_name("elsewhere"))
@@ -200,7 +198,7 @@ async def test_a_workspace_that_was_made_anew_is_seen_at_once(runner: Runner) ->
     assert (await runner.bash("ls")).value["stdout"] == "new\n"
 
 
-async def test_a_container_that_ends_during_a_call_is_told_and_replaced(
+async def test_container_that_ends_during_a_call_is_reported_and_replaced(
     runner: Runner, docker: DockerBackend, root: Path
 ) -> None:
     assert isinstance(runner.sandbox, DockerSandbox)
@@ -211,7 +209,7 @@ async def test_a_container_that_ends_during_a_call_is_told_and_replaced(
     assert (await runner.bash("echo again")).value["stdout"] == "again\n"
 
 
-async def test_an_idle_container_is_removed_and_the_next_call_gets_a_new_one(
+async def test_idle_container_is_removed_and_the_next_call_starts_another(
     make: Make, workspace: Path, docker: DockerBackend, root: Path
 ) -> None:
     sandbox = make(idle_s=0.01)
@@ -222,7 +220,7 @@ async def test_an_idle_container_is_removed_and_the_next_call_gets_a_new_one(
     sweep.cancel()
 
 
-async def test_the_container_idle_longest_makes_room_for_one_more(
+async def test_longest_idle_container_is_removed_for_another(
     make: Make, docker: DockerBackend, root: Path
 ) -> None:
     sandbox = make(max_containers=2)
@@ -234,7 +232,7 @@ async def test_the_container_idle_longest_makes_room_for_one_more(
         assert len(await asyncio.to_thread(containers, docker.engine, f"acme/{name}", root)) == 1
 
 
-async def test_a_start_removes_what_an_earlier_runner_left_and_nothing_else(
+async def test_start_removes_only_containers_of_an_earlier_runner(
     make: Make, docker: DockerBackend, root: Path
 ) -> None:
     mine, others = root / "mine", root / "others"
@@ -259,7 +257,7 @@ def relay(root: Path, docker: DockerBackend, monkeypatch: pytest.MonkeyPatch) ->
         yield wire
 
 
-async def test_an_engine_that_goes_away_ends_calls_as_unavailable_until_it_is_back(
+async def test_calls_are_unavailable_while_the_engine_is_down(
     relay: Relay, make: Make, workspace: Path
 ) -> None:
     sandbox = make()
@@ -272,7 +270,7 @@ async def test_an_engine_that_goes_away_ends_calls_as_unavailable_until_it_is_ba
     assert await run(sandbox, workspace, "echo back") == "back\n"
 
 
-async def test_a_call_on_an_engine_that_hangs_ends_at_its_time_out(
+async def test_call_on_a_hanging_engine_ends_at_its_time_out(
     relay: Relay, make: Make, workspace: Path
 ) -> None:
     sandbox = make(limits=SandboxLimits(kill_wait_s=0.2), engine_timeout_s=ENGINE_TIMEOUT_S)
@@ -288,7 +286,7 @@ async def test_a_call_on_an_engine_that_hangs_ends_at_its_time_out(
     assert await run(sandbox, workspace, "set -- /proc/[0-9]*; echo $#") == "2\n"
 
 
-async def test_a_container_does_not_start_for_ever(relay: Relay, make: Make, workspace: Path) -> None:
+async def test_start_of_a_container_times_out(relay: Relay, make: Make, workspace: Path) -> None:
     sandbox = make(start_timeout_s=0.3, engine_timeout_s=ENGINE_TIMEOUT_S)
     relay.freeze()
     with pytest.raises(SandboxUnavailable, match=r"no container within 0\.3 s"):
@@ -297,7 +295,9 @@ async def test_a_container_does_not_start_for_ever(relay: Relay, make: Make, wor
     relay.thaw()
 
 
-async def test_a_stop_during_a_start_is_answered_at_once(relay: Relay, make: Make, workspace: Path) -> None:
+async def test_stop_during_a_container_start_returns_at_once(
+    relay: Relay, make: Make, workspace: Path
+) -> None:
     sandbox, stop = make(), Stop()
     relay.freeze()
     asyncio.get_running_loop().call_later(0.1, stop.request, "cancelled")
@@ -319,7 +319,7 @@ async def test_a_stop_during_a_start_is_answered_at_once(relay: Relay, make: Mak
         ({"host_dir": Path("/var/tmp")}, (".selftest-", "docker")),
     ],
 )
-async def test_what_the_engine_lacks_is_named_with_its_remedy(
+async def test_missing_engine_feature_is_reported_with_its_remedy(
     make: Make, root: Path, settings: dict[str, object], said: tuple[str, ...]
 ) -> None:
     report = await self_test(root, sandbox_identity(), lambda: make(**settings))
@@ -335,12 +335,10 @@ async def test_the_runtime_of_the_settings_runs_the_commands(
     assert container["HostConfig"]["Runtime"] == "io.containerd.runc.v2"
 
 
-async def test_an_engine_that_is_not_there_is_named(
-    make: Make, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_engine_is_reported(make: Make, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///run/no-such-engine.sock")
     report = await self_test(root, sandbox_identity(), make)
-    assert "unix:///run/no-such-engine.sock does not answer" in report.summary()
+    assert "unix:///run/no-such-engine.sock does not respond" in report.summary()
     assert "Start the engine" in report.summary()
 
 
@@ -368,7 +366,7 @@ async def test_an_image_that_declares_volumes_is_refused(
     assert "declares volumes (/data)" in report.summary()
 
 
-def test_the_host_has_the_workspaces_where_the_runners_own_mounts_say(root: Path) -> None:
+def test_host_path_of_workspaces_is_read_from_the_runners_mounts(root: Path) -> None:
     own: Any = {
         "Mounts": [
             {"Destination": "/var", "Source": "/srv/var"},
@@ -385,7 +383,7 @@ def test_the_host_has_the_workspaces_where_the_runners_own_mounts_say(root: Path
         find_place(root, None, {"Mounts": []})
 
 
-async def test_an_image_without_python_is_named_with_what_it_needs(
+async def test_image_without_python_is_reported_with_its_requirements(
     make: Make, root: Path, docker: DockerBackend
 ) -> None:
     with tarfile.open(root / "empty.tar", "w"):

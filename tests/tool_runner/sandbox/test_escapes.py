@@ -22,7 +22,7 @@ def secret(runner: Runner) -> Path:
     return file
 
 
-async def test_links_that_a_command_makes_lead_no_tool_outside(runner: Runner, secret: Path) -> None:
+async def test_links_of_a_command_lead_no_tool_outside(runner: Runner, secret: Path) -> None:
     """Case A29 of the plan; also for links made to what the host has and the sandbox has not."""
     made = await runner.bash(
         f"ln -s {secret} abs; ln -s ../c2/secret rel; ln -s {secret.parent} dir; ln -s / top; ln -s .. up; "
@@ -39,16 +39,14 @@ async def test_links_that_a_command_makes_lead_no_tool_outside(runner: Runner, s
     assert (await runner.bash("cat abs rel dir/secret")).value["stdout"] == ""
 
 
-async def test_devices_cannot_be_made_and_hard_links_reach_nothing_outside(
-    runner: Runner, secret: Path
-) -> None:
+async def test_devices_cannot_be_created_and_hard_links_stay_inside(runner: Runner, secret: Path) -> None:
     outcome = await runner.bash(
         f"mknod disk b 8 0; mknod null c 1 3; ln {secret} hard; ln /etc/fstab name; ln /usr/bin/env env; ls"
     )
     assert outcome.value["stdout"] == ""
 
 
-async def test_programs_with_other_rights_keep_those_of_the_command(runner: Runner) -> None:
+async def test_setuid_programs_run_with_the_rights_of_the_command(runner: Runner) -> None:
     """A set-user-id bit that a command gives its own file, and those that the system's programs have."""
     outcome = await runner.bash(
         "cp /bin/bash shell; chmod 6755 shell; ./shell -p -c 'grep -h ^Cap /proc/self/status' | sort -u; "
@@ -64,7 +62,7 @@ async def test_programs_with_other_rights_keep_those_of_the_command(runner: Runn
     "command",
     ["truncate -s 10G big", "fallocate -l 10G big", "dd if=/dev/zero of=big bs=1M seek=10000 count=1 2>&1"],
 )
-async def test_ten_gigabytes_are_refused_to_a_file(runner: Runner, command: str) -> None:
+async def test_file_of_ten_gigabytes_is_refused(runner: Runner, command: str) -> None:
     """Case A31 of the plan."""
     outcome = await runner.bash(command)
     assert outcome.value["success"] is False
@@ -94,7 +92,7 @@ async def test_open_files_processes_and_processor_time_are_bounded(runner: Runne
     assert (await runner.bash("ulimit -n 100000 || ulimit -d unlimited")).value["success"] is False
 
 
-async def test_a_flood_on_both_streams_while_the_reader_is_slow_loses_its_end_to_nobody(
+async def test_end_of_both_flooded_streams_reaches_a_slow_reader(
     runner: Runner,
 ) -> None:
     outcome = await runner.bash("seq 300000; seq 300000 >&2; echo last; echo final >&2")

@@ -28,7 +28,7 @@ def joined(writes: list[tuple[Stream, bytes]], wanted: Stream) -> bytes:
 
 
 @given(_WRITES)
-def test_both_streams_fit_the_cap_and_are_exact_when_nothing_is_cut(
+def test_uncut_streams_are_exact_and_fit_the_limit(
     writes: list[tuple[Stream, bytes]],
 ) -> None:
     output = captured(writes)
@@ -42,7 +42,7 @@ def test_both_streams_fit_the_cap_and_are_exact_when_nothing_is_cut(
 
 
 @given(st.text(min_size=MAX_CHARS * 2, max_size=MAX_CHARS * 6, alphabet="aé€😀"), st.integers(1, 97))
-def test_a_cut_shows_the_beginning_and_the_end_however_it_arrived(text: str, step: int) -> None:
+def test_cut_output_has_beginning_and_end_for_any_chunks(text: str, step: int) -> None:
     data = text.encode()
     output = captured([("stdout", data[start : start + step]) for start in range(0, len(data), step)])
     shown = output.shown().stdout
@@ -57,7 +57,7 @@ def test_a_cut_shows_the_beginning_and_the_end_however_it_arrived(text: str, ste
 
 
 @given(_WRITES)
-def test_the_whole_output_is_stored_in_order_up_to_its_bound(writes: list[tuple[Stream, bytes]]) -> None:
+def test_whole_output_is_stored_in_order_up_to_its_limit(writes: list[tuple[Stream, bytes]]) -> None:
     output = captured(writes)
     whole = b"".join(chunk for _, chunk in writes)
     assert (output.whole(), output.total_bytes) == (whole[:2000], len(whole))

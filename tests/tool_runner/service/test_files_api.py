@@ -62,7 +62,7 @@ async def test_an_unfinished_upload_changes_nothing(owner: Owner) -> None:
     assert [entry.path for entry in (await owner.file(FileList())).items] == ["note.txt"]
 
 
-async def test_a_slice_may_come_again_and_none_may_be_missing(owner: Owner) -> None:
+async def test_slice_may_be_repeated_but_not_missing(owner: Owner) -> None:
     first = FileWrite(path="f", upload=new_id("u"), offset=0, data_base64="YWJj", last=False)
     for _ in range(2):
         assert (await owner.file(first)).total_bytes == 3
@@ -73,7 +73,7 @@ async def test_a_slice_may_come_again_and_none_may_be_missing(owner: Owner) -> N
     assert await download(owner, "f") == b"abcdef"
 
 
-async def test_a_list_is_of_a_directory_and_says_when_there_is_more(owner: Owner) -> None:
+async def test_list_covers_a_directory_and_states_if_there_is_more(owner: Owner) -> None:
     await owner.bash("mkdir -p a/b ab; touch a/1 a/b/2 ab/3 4; ln -s /etc/passwd link")
     everything = await owner.file(FileList())
     assert [entry.path for entry in everything.items] == ["4", "a/1", "a/b/2", "ab/3"]
@@ -83,7 +83,7 @@ async def test_a_list_is_of_a_directory_and_says_when_there_is_more(owner: Owner
     assert len(cut.items) == 2 and cut.more
 
 
-async def test_listing_a_conversation_without_a_workspace_makes_none(owner: Owner) -> None:
+async def test_listing_creates_no_workspace(owner: Owner) -> None:
     assert await owner.file(FileList()) == FileReply()
     assert not (owner.runner.root / owner.tenant).exists()
 
@@ -102,7 +102,7 @@ async def test_a_file_may_be_as_large_as_a_command_could_write(owner: Owner) -> 
     assert answer.error is not None and "67108864 bytes" in answer.error
 
 
-async def test_what_is_no_file_request_is_an_error(owner: Owner) -> None:
+async def test_invalid_file_request_is_an_error(owner: Owner) -> None:
     subject = subjects.files(owner.runner.id, owner.tenant, owner.conversation)
     for body in (b"", b'{"op":"chmod","path":"f"}', b'{"op":"write","path":"f"}'):
         assert FileReply.model_validate_json(await owner.gateway.request(subject, body, 5)).error

@@ -10,7 +10,7 @@ from banksman.bus.objects import Objects
 from banksman.deployment.users import GATEWAY_FILES
 
 
-async def test_a_megabyte_of_output_is_paged_through_and_kept_whole_for_people(
+async def test_megabyte_of_output_is_paged_and_stored_completely(
     owner: Owner, runners_nats: SecuredNats
 ) -> None:
     result = await owner.bash("seq -w 150000")
@@ -30,7 +30,7 @@ async def test_a_megabyte_of_output_is_paged_through_and_kept_whole_for_people(
         assert await Objects(files, OUTPUTS).get(result.output_ref) == expected.encode()
 
 
-async def test_a_file_of_five_megabytes_is_paged_through(owner: Owner) -> None:
+async def test_call_pages_through_a_file_of_five_megabytes(owner: Owner) -> None:
     made = await owner.bash("seq -w 750000 > numbers.txt; wc -c < numbers.txt")
     total = int(str(made.content["stdout"]))
 

@@ -40,7 +40,7 @@ def egress(*private: str, **rules: tuple[str, ...]) -> EgressWithPrivate:
     )
 
 
-async def test_an_allowed_private_server_is_fetched_from() -> None:
+async def test_allowed_private_server_can_be_fetched_from() -> None:
     async with answering("200 OK", "inside") as server:
         assert (await egress(server).get(f"http://{server}/")).body == b"inside"
 
@@ -51,7 +51,7 @@ async def test_another_port_of_an_allowed_address_is_refused() -> None:
             await egress(allowed).get(f"http://{other}/")
 
 
-async def test_an_allowed_private_server_cannot_lead_to_another() -> None:
+async def test_allowed_private_server_cannot_redirect_to_another() -> None:
     async with answering("200 OK") as second:
         redirect = f"302 Found\r\nLocation: http://{second}/"
         async with answering(redirect) as first:
@@ -60,7 +60,7 @@ async def test_an_allowed_private_server_cannot_lead_to_another() -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "localhost:80", "10.0.0.1:0", "10.0.0.1:http", ""])
-def test_an_allowance_names_an_address_and_a_port(text: str) -> None:
+def test_allowed_private_address_needs_an_address_and_a_port(text: str) -> None:
     own = {"egress": {"allow_private_addresses": [text]}}
     with pytest.raises(BadInput, match="ALLOW_PRIVATE_ADDRESSES"):
         load(ToolRunnerServiceSettings, tool_runner=own)

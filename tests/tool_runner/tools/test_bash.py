@@ -25,7 +25,7 @@ def result(value: JsonObject) -> tuple[object, object, object]:
     return value["stdout"], value["stderr"], value["exit_code"]
 
 
-async def test_stdout_stderr_and_the_exit_code_come_back(runner: Runner) -> None:
+async def test_stdout_stderr_and_exit_code_are_returned(runner: Runner) -> None:
     """R64."""
     outcome = await runner.bash("echo hi; echo err >&2; exit 3")
     assert result(outcome.value) == ("hi\n", "err\n", 3)
@@ -33,7 +33,7 @@ async def test_stdout_stderr_and_the_exit_code_come_back(runner: Runner) -> None
     assert (outcome.is_error, outcome.exit_code, outcome.output) == (False, 3, None)
 
 
-async def test_commands_run_in_the_workspace_and_leave_their_files_there(runner: Runner) -> None:
+async def test_commands_run_in_the_workspace_and_their_files_remain(runner: Runner) -> None:
     """R65."""
     outcome = await runner.bash("pwd; touch f; ls")
     assert outcome.value["stdout"] == "/workspace\nf\n"
@@ -57,13 +57,13 @@ async def test_everything_but_the_workspace_and_scratch_space_is_read_only(runne
 
 @only("bwrap", "a container has these from its image")
 @pytest.mark.parametrize("path", ["/root", "/var/run/docker.sock", "/etc/passwd", "/home/*", "/sys", "/boot"])
-async def test_the_host_is_not_there(runner: Runner, path: str) -> None:
+async def test_host_directories_do_not_exist_in_the_sandbox(runner: Runner, path: str) -> None:
     outcome = await runner.bash(f"ls -d {path}")
     assert outcome.value["exit_code"] != 0
     assert "No such file" in str(outcome.value["stderr"])
 
 
-async def test_no_file_of_the_host_is_there(runner: Runner, root: Path) -> None:
+async def test_host_files_do_not_exist_in_the_sandbox(runner: Runner, root: Path) -> None:
     canary = root / "canary"
     canary.write_text("of the host")
     canary.chmod(0o644)
@@ -73,7 +73,7 @@ async def test_no_file_of_the_host_is_there(runner: Runner, root: Path) -> None:
     assert str(outcome.value["stderr"]).count("No such file") == len(places)
 
 
-async def test_other_workspaces_are_not_there(runner: Runner) -> None:
+async def test_other_workspaces_do_not_exist_in_the_sandbox(runner: Runner) -> None:
     neighbour = runner.store.get("acme", "c2")
     (neighbour.directory / "secret").write_text("neighbour's")
     outcome = await runner.bash(
@@ -83,7 +83,9 @@ async def test_other_workspaces_are_not_there(runner: Runner) -> None:
     assert "secret" not in str(outcome.value["stdout"])
 
 
-async def test_the_environment_is_ours_alone(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_has_only_the_documented_variables(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
     outcome = await runner.bash(
         "env | cut -d= -f1 | sort | tr '\\n' ' '; cat /proc/*/environ | grep -ac canary"
@@ -100,7 +102,7 @@ async def test_the_network_is_unreachable(runner: Runner) -> None:
     assert str(outcome.value["stdout"]).splitlines() == [f"{address} 1" for address in addresses]
 
 
-async def test_a_time_out_ends_the_command_keeps_its_output_and_names_the_threshold(runner: Runner) -> None:
+async def test_time_out_ends_the_command_and_returns_output_and_limit(runner: Runner) -> None:
     """R55."""
     outcome = await runner.bash("echo early; sleep 60", timeout_s=0.5)
     assert outcome.value["timed_out"] is True
@@ -109,7 +111,7 @@ async def test_a_time_out_ends_the_command_keeps_its_output_and_names_the_thresh
     assert outcome.error_kind == "timeout"
 
 
-async def test_the_callers_time_out_bounds_the_models(runner: Runner) -> None:
+async def test_time_out_of_the_caller_limits_that_of_the_model(runner: Runner) -> None:
     arguments: JsonObject = {"command": "sleep 60", "timeout_s": 50}
     outcome = await runner.box.run("bash", runner.workspace, arguments, timeout_s=0.3)
     assert "0.3 s" in str(outcome.value["error"])
@@ -120,7 +122,7 @@ async def test_a_fork_bomb_ends_and_the_next_call_works(runner: Runner) -> None:
     assert (await runner.bash("echo alive")).value["stdout"] == "alive\n"
 
 
-async def test_process_limits_are_counted_for_each_call_alone(runner: Runner) -> None:
+async def test_process_limit_counts_each_call_separately(runner: Runner) -> None:
     crowd = "for i in $(seq 50); do sleep 2 & done; jobs | wc -l; kill $(jobs -p)"
     arguments: JsonObject = {"command": crowd}
     async with asyncio.TaskGroup() as group:
@@ -134,7 +136,7 @@ async def test_process_limits_are_counted_for_each_call_alone(runner: Runner) ->
 @pytest.mark.parametrize(
     "limits", [RunnerLimits(sandbox=SandboxLimits(max_output_bytes=64 * 1024 * 1024))], ids=["64 MiB"]
 )
-async def test_a_flood_of_output_is_cut_and_stopped_without_filling_the_runner(
+async def test_flood_of_output_is_cut_and_killed_within_bounded_memory(
     runner: Runner, limits: RunnerLimits
 ) -> None:
     before = resident_bytes()
@@ -147,7 +149,7 @@ async def test_a_flood_of_output_is_cut_and_stopped_without_filling_the_runner(
     assert resident_bytes() - before < 20 * 1024 * 1024
 
 
-async def test_output_is_cut_in_the_middle_and_kept_whole(runner: Runner) -> None:
+async def test_long_output_is_cut_in_the_middle_and_stored(runner: Runner) -> None:
     """R64, R41 Q2."""
     outcome = await runner.bash("seq 20000; echo oops >&2")
     stdout, whole = str(outcome.value["stdout"]), outcome.output
@@ -170,7 +172,7 @@ async def test_the_model_can_page_through_a_cut_output(runner: Runner) -> None:
     assert pages.split() == [str(number) for number in range(1, 5001)]
 
 
-async def test_both_streams_share_one_cap(runner: Runner) -> None:
+async def test_both_streams_share_one_limit(runner: Runner) -> None:
     outcome = await runner.bash("yes out | head -c 50000; yes err | head -c 50000 >&2")
     stdout, stderr = str(outcome.value["stdout"]), str(outcome.value["stderr"])
     assert len(stdout) + len(stderr) <= 10_000
@@ -187,26 +189,26 @@ async def test_standard_input_is_empty(runner: Runner) -> None:
     assert outcome.value["stdout"] == "1\n0\n"
 
 
-async def test_standard_output_can_be_opened_again(runner: Runner) -> None:
+async def test_standard_output_can_be_reopened_by_path(runner: Runner) -> None:
     outcome = await runner.bash(
         "dash -c 'echo one > /dev/stdout'; echo two | tee /dev/stderr; cat <(echo three)"
     )
     assert (outcome.value["stdout"], outcome.value["stderr"]) == ("one\ntwo\nthree\n", "two\n")
 
 
-async def test_one_process_cannot_take_more_memory_than_its_limit(runner: Runner) -> None:
+async def test_process_cannot_exceed_its_memory_limit(runner: Runner) -> None:
     outcome = await runner.bash(python("bytearray(2 << 30)"))
     assert "MemoryError" in str(outcome.value["stderr"])
 
 
-async def test_a_file_cannot_grow_beyond_its_limit(runner: Runner) -> None:
+async def test_file_cannot_exceed_its_size_limit(runner: Runner) -> None:
     outcome = await runner.bash("head -c 200000000 /dev/zero > big")
     assert outcome.value["exit_code"] != 0
     assert (runner.workspace.directory / "big").stat().st_size <= runner.limits.sandbox.file_size_bytes
 
 
 @pytest.mark.parametrize(("path", "size"), [("/tmp/x", "65M"), ("/dev/shm/x", "17M"), ("/home/x", "2M")])
-async def test_scratch_space_is_bounded(runner: Runner, path: str, size: str) -> None:
+async def test_scratch_space_has_a_size_limit(runner: Runner, path: str, size: str) -> None:
     outcome = await runner.bash(f"echo ok > {path}.small && head -c {size} /dev/zero > {path}")
     assert "No space left" in str(outcome.value["stderr"]) or "File size limit" in str(
         outcome.value["stderr"]
@@ -220,7 +222,7 @@ async def test_scratch_space_does_not_outlive_the_call(runner: Runner) -> None:
     ] == "/dev/shm:\n\n/home:\n\n/tmp:\n"
 
 
-async def test_nothing_of_the_runner_is_open_in_the_sandbox(runner: Runner) -> None:
+async def test_sandbox_inherits_no_descriptor_of_the_runner(runner: Runner) -> None:
     outcome = await runner.bash(
         "for fd in /proc/1/fd/* /proc/$$/fd/*; do readlink $fd; done; ls /proc | grep -c '^[0-9]'"
     )
@@ -282,7 +284,7 @@ async def test_dangerous_system_calls_are_refused_by_number(runner: Runner) -> N
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 and int 0x80 belong to x86-64")
-async def test_another_abi_kills_the_process(runner: Runner) -> None:
+async def test_system_call_of_another_abi_kills_the_process(runner: Runner) -> None:
     x32_getpid = _CALL.format(calls=[(0x40000000 + 39, ())])
     int_80 = """
         import ctypes, mmap

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.tool_runner.conftest import Runner
 
-from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
+from banksman.runs.runner import RunnerCalls, RunnerSlots
 from banksman.runs.schemas import check_schema
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
@@ -68,7 +71,7 @@ async def test_bad_arguments_are_refused_with_the_parameter_and_the_reason(
     assert len(str(outcome.value["error"])) < 1000
 
 
-async def test_an_unknown_tool_is_an_error_that_names_it(runner: Runner) -> None:
+async def test_unknown_tool_is_an_error_with_its_name(runner: Runner) -> None:
     """R50."""
     outcome = await runner.box.run("delete_everything", runner.workspace, {})
     assert outcome.error_kind == "unknown_tool"
@@ -82,7 +85,6 @@ async def test_a_tool_that_raises_is_a_result_and_its_details_stay_in_the_log(
 
     class Broken:
         definition = ToolDefinition(name="broken", description="")
-        exclusive = True
 
         async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
             raise ConnectionError("to 10.0.0.7 with password hunter2")
@@ -93,15 +95,14 @@ async def test_a_tool_that_raises_is_a_result_and_its_details_stay_in_the_log(
     assert "hunter2" in caplog.text
 
 
-async def test_on_start_comes_when_it_is_the_calls_turn(runner: Runner) -> None:
+async def test_call_starts_only_when_it_has_its_turn(runner: Runner) -> None:
     order: list[str] = []
 
     async def call(name: str) -> None:
-        async def on_start() -> None:
+        async with runner.turn("bash"):
             order.append(f"start {name}")
-
-        await runner.box.run("bash", runner.workspace, {"command": "true"}, on_start=on_start)
-        order.append(f"end {name}")
+            await runner.box.run("bash", runner.workspace, {"command": "true"})
+            order.append(f"end {name}")
 
     async with asyncio.TaskGroup() as group:
         group.create_task(call("a"))
@@ -109,16 +110,51 @@ async def test_on_start_comes_when_it_is_the_calls_turn(runner: Runner) -> None:
     assert order == ["start a", "end a", "start b", "end b"]
 
 
-async def test_nothing_is_executed_when_the_start_may_not_be_recorded(runner: Runner) -> None:
-    async def refused() -> None:
-        raise PermissionError("the start is void")
+def runner_calls(slots: RunnerSlots) -> RunnerCalls:
+    """The bookkeeping of a runner that may start every call."""
+    return RunnerCalls(
+        runner="r1",
+        runner_epoch=1,
+        slots=slots,
+        capacity=8,
+        now=lambda: datetime.now(UTC),
+        may_start=lambda: True,
+        may_repeat=lambda _: False,
+    )
+
+
+def bash_request(command: str) -> CallRequest:
+    call = ToolCall(id="k1", name="bash", arguments={"command": command})
+    return CallRequest(
+        tenant="acme",
+        conversation_id="c1",
+        run_id="c1-r",
+        attempt="k1-1",
+        call=call,
+        digest=call.digest,
+        runner_epoch=1,
+        deadline=datetime.now(UTC) + timedelta(seconds=60),
+    )
+
+
+async def test_call_whose_start_is_not_recorded_is_not_executed(runner: Runner) -> None:
+    class VoidStart:
+        async def start(self, tenant: str, started: CallStarted) -> bool:
+            raise PermissionError("the start is void")
+
+        async def finish(self, tenant: str, finished: CallFinished) -> bool:
+            raise AssertionError("a call without a start has no result")
+
+    async def execute(_: CallRequest) -> ToolResult:
+        await runner.bash("touch effect")
+        return ToolResult(tool_call_id="t1", content={})
 
     with pytest.raises(PermissionError):
-        await runner.box.run("bash", runner.workspace, {"command": "touch effect"}, on_start=refused)
+        await runner_calls(VoidStart()).perform(bash_request("touch effect"), execute)
     assert not (runner.workspace.directory / "effect").exists()
 
 
-async def test_a_call_that_was_stopped_before_its_turn_never_starts(runner: Runner) -> None:
+async def test_call_stopped_before_its_turn_never_starts(runner: Runner) -> None:
     stop = Stop()
     stop.request("cancelled")
     outcome = await runner.bash("touch effect", stop=stop)
@@ -126,7 +162,7 @@ async def test_a_call_that_was_stopped_before_its_turn_never_starts(runner: Runn
     assert not (runner.workspace.directory / "effect").exists()
 
 
-async def test_progress_is_text_and_bounded(runner: Runner) -> None:
+async def test_progress_is_text_with_a_limit(runner: Runner) -> None:
     seen: list[tuple[str, str]] = []
     await runner.box.run(
         "bash",

@@ -17,7 +17,7 @@ from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_names import link_stays
 from banksman.tool_runner.workspaces.archive_reading import read_archive
-from banksman.tool_runner.workspaces.archive_writing import Contents, CopyRefused, write_archive
+from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
 
 ME = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
 LIMITS = WorkspaceLimits(max_bytes=1_000_000, max_entries=50, max_depth=8)
@@ -78,7 +78,7 @@ def restore(data: bytes, target: Path, *, entries: int = 1, size: int = 0) -> No
 
 
 def refused(data: bytes, target: Path, *, because: str, entries: int = 1, size: int = 0) -> None:
-    with pytest.raises(CopyRefused, match=because):
+    with pytest.raises(SnapshotRefused, match=because):
         restore(data, target, entries=entries, size=size)
 
 
@@ -101,7 +101,7 @@ def fill(root: Path) -> None:
     os.utime(root / "run", (1_000_000_000, 1_000_000_000))
 
 
-def test_a_copy_restores_what_was_there(tmp_path: Path, target: Path) -> None:
+def test_snapshot_restores_all_files(tmp_path: Path, target: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     fill(source)
@@ -131,7 +131,7 @@ def seen(root: Path) -> dict[bytes, tuple[int, bytes]]:
     return found
 
 
-def test_what_is_no_file_and_links_that_lead_out_are_left_out_of_a_copy(tmp_path: Path, target: Path) -> None:
+def test_snapshot_omits_special_files_and_links_that_point_outside(tmp_path: Path, target: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "kept").write_text("kept")
@@ -147,31 +147,31 @@ def test_what_is_no_file_and_links_that_lead_out_are_left_out_of_a_copy(tmp_path
 
 @pytest.mark.parametrize("name", ["../outside", "d/../../outside", "/etc/x", "a//b", "./a", "..", "a/."])
 def test_a_path_that_leaves_the_workspace_is_refused(target: Path, name: str) -> None:
-    refused(packed(entry(name, b"evil")), target, because="no path inside", size=4)
+    refused(packed(entry(name, b"evil")), target, because="not a path inside", size=4)
 
 
-def test_an_absolute_path_is_refused_though_it_names_the_workspace(target: Path) -> None:
-    refused(packed(entry(str(target / "a"), b"evil")), target, because="no path inside", size=4)
+def test_absolute_path_in_an_archive_is_refused(target: Path) -> None:
+    refused(packed(entry(str(target / "a"), b"evil")), target, because="not a path inside", size=4)
 
 
 @pytest.mark.parametrize("to", ["../outside", "/etc/passwd", "d/../../outside", "/usr/../etc/shadow", ""])
-def test_a_symbolic_link_that_leads_out_is_refused(target: Path, to: str) -> None:
-    refused(packed(link("a", to)), target, because="leads out")
+def test_symbolic_link_that_points_outside_is_refused(target: Path, to: str) -> None:
+    refused(packed(link("a", to)), target, because="points out")
 
 
-def test_nothing_is_written_through_a_link(target: Path) -> None:
+def test_restore_writes_nothing_through_a_link(target: Path) -> None:
     members = (directory("d"), link("through", "d"), entry("through/a", b"evil"))
     refused(packed(*members), target, because="contradict", entries=3, size=4)
     assert os.listdir(target / "d") == []
 
 
-def test_nothing_replaces_what_came_before(target: Path) -> None:
+def test_restore_refuses_repeated_entries(target: Path) -> None:
     refused(packed(entry("a", b"one"), entry("a", b"two")), target, because="twice", entries=2, size=6)
     refused(packed(link("b", "a"), entry("b", b"evil")), target, because="contradict", entries=2, size=4)
 
 
 @pytest.mark.parametrize("to", ["../outside", "/etc/passwd", "missing", "link"])
-def test_a_hard_link_to_what_is_no_file_of_the_copy_is_refused(target: Path, to: str) -> None:
+def test_hard_link_to_a_missing_entry_is_refused(target: Path, to: str) -> None:
     members = (link("link", "/usr/bin/env"), link("a", to, tarfile.LNKTYPE))
     refused(packed(*members), target, because="hard link", entries=2)
 
@@ -181,7 +181,7 @@ def test_a_device_or_a_pipe_is_refused(target: Path, kind: bytes) -> None:
     refused(packed(entry("a", type=kind, devmajor=1, devminor=5)), target, because="neither a file")
 
 
-def test_the_modes_that_give_rights_are_taken_away(target: Path) -> None:
+def test_restore_removes_setuid_setgid_and_sticky_bits(target: Path) -> None:
     restore(packed(entry("a", b"x", mode=0o6777)), target, size=1)
     assert stat.S_IMODE((target / "a").stat().st_mode) == 0o777
 
@@ -197,7 +197,7 @@ def test_a_sparse_file_is_refused_whatever_size_it_claims(target: Path) -> None:
     refused(packed(sparse), target, because="neither a file|more than", size=512)
 
 
-def test_a_file_that_claims_a_huge_size_is_refused_before_anything_is_written(target: Path) -> None:
+def test_file_with_a_huge_stated_size_is_refused_before_writing(target: Path) -> None:
     huge = tarfile.TarInfo("a")
     huge.size = 10**15
     header = huge.tobuf(tarfile.PAX_FORMAT)
@@ -217,14 +217,14 @@ def test_more_bytes_than_a_workspace_may_have_are_refused(target: Path) -> None:
 
 def test_directories_that_are_too_deep_are_refused(target: Path) -> None:
     members = [directory("/".join("d" * depth)) for depth in range(1, LIMITS.max_depth + 2)]
-    refused(packed(*members), target, because="no path inside", entries=9)
+    refused(packed(*members), target, because="not a path inside", entries=9)
 
 
 def test_an_entry_without_its_directory_is_refused(target: Path) -> None:
     refused(packed(entry("missing/a", b"x")), target, because="contradict", size=1)
 
 
-def test_a_copy_that_unpacks_without_end_is_refused(target: Path) -> None:
+def test_archive_that_unpacks_without_end_is_refused(target: Path) -> None:
     """A hundred megabytes of one byte take ten kilobytes."""
     first, _ = entry("a")
     first.size = 100_000_000
@@ -235,22 +235,22 @@ def test_a_copy_that_unpacks_without_end_is_refused(target: Path) -> None:
     restore(members, target, size=1)
 
 
-def test_padding_without_end_is_refused(target: Path) -> None:
+def test_endless_padding_in_an_archive_is_refused(target: Path) -> None:
     """What comes between two files is bounded as well."""
     global_header = tarfile.TarInfo("pax")
     global_header.type, global_header.size = tarfile.XGLTYPE, 900_000
     filler = b"900000 comment=".ljust(899_999, b"x") + b"\n"
     block = global_header.tobuf() + filler + bytes(-len(filler) % 512)
-    refused(compressed(block * 40), target, because="more than a workspace may hold|damaged")
+    refused(compressed(block * 40), target, because="more than a workspace may contain|damaged")
 
 
-def test_a_header_that_would_fill_the_memory_is_refused(target: Path) -> None:
+def test_archive_header_that_needs_too_much_memory_is_refused(target: Path) -> None:
     long = tarfile.TarInfo("pax")
     long.type, long.size = tarfile.XHDTYPE, 2**31
     refused(compressed(long.tobuf() + bytes(4096)), target, because="header that is too long")
 
 
-def test_headers_of_headers_are_refused(target: Path) -> None:
+def test_nested_archive_headers_are_refused(target: Path) -> None:
     """The library reads each in the one before."""
     record = b"14 comment=ab\n".ljust(512, b"\0")
     header = tarfile.TarInfo("pax")
@@ -258,19 +258,19 @@ def test_headers_of_headers_are_refused(target: Path) -> None:
     refused(compressed((header.tobuf() + record) * 3000), target, because="damaged|header|more than")
 
 
-def test_a_window_that_would_fill_the_memory_is_refused(target: Path) -> None:
+def test_compression_window_that_needs_too_much_memory_is_refused(target: Path) -> None:
     magic = struct.pack("<I", 0xFD2FB528)
     frame = magic + bytes([0x00, (27 - 10) << 3]) + b"\x01\x00\x00"
     refused(frame, target, because="damaged", entries=0)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])
-def test_a_copy_that_was_cut_is_refused(target: Path, cut: int) -> None:
+def test_truncated_snapshot_is_refused(target: Path, cut: int) -> None:
     data = packed(entry("a", os.urandom(5000)), entry("b", os.urandom(5000)))
     refused(data[:-cut], target, because="damaged|ends in the middle", entries=2, size=10_001)
 
 
-def test_a_copy_that_ends_early_is_refused(target: Path) -> None:
+def test_snapshot_with_missing_entries_is_refused(target: Path) -> None:
     """The library takes a broken header in the middle for the end."""
     plain = zstandard.ZstdDecompressor().decompress(packed(entry("a", b"x"), entry("b", b"y")))
     broken = plain[:1024] + bytes([plain[1024] ^ 0xFF]) + plain[1025:]
@@ -278,7 +278,7 @@ def test_a_copy_that_ends_early_is_refused(target: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive", compressed(b"no archive"), compressed(b"")])
-def test_what_is_no_archive_is_refused(target: Path, data: bytes) -> None:
+def test_data_that_is_not_an_archive_is_refused(target: Path, data: bytes) -> None:
     refused(data, target, because="damaged")
 
 
@@ -290,11 +290,13 @@ def test_what_is_no_archive_is_refused(target: Path, data: bytes) -> None:
         (WorkspaceLimits(max_depth=2), "deeper"),
     ],
 )
-def test_no_copy_is_made_that_would_be_refused(tmp_path: Path, limits: WorkspaceLimits, because: str) -> None:
+def test_workspace_that_could_not_be_restored_is_not_snapshotted(
+    tmp_path: Path, limits: WorkspaceLimits, because: str
+) -> None:
     source = tmp_path / "source"
     source.mkdir()
     fill(source)
-    with pytest.raises(CopyRefused, match=because):
+    with pytest.raises(SnapshotRefused, match=because):
         write_archive(source, io.BytesIO(), limits)
 
 
@@ -311,11 +313,11 @@ def test_no_copy_is_made_that_would_be_refused(tmp_path: Path, limits: Workspace
         ("a", "x" * 5000, False),
     ],
 )
-def test_links_stay_inside_or_lead_to_what_every_sandbox_shows(path: str, to: str, stays: bool) -> None:
+def test_links_point_inside_or_to_directories_of_every_sandbox(path: str, to: str, stays: bool) -> None:
     assert link_stays(path, to) is stays
 
 
-def test_a_thousand_damaged_copies_are_refused_or_harmless(tmp_path: Path, target: Path) -> None:
+def test_thousand_damaged_snapshots_are_refused_or_harmless(tmp_path: Path, target: Path) -> None:
     """One byte is changed, here and there: what is restored stays inside, or nothing is restored."""
     source = tmp_path / "source"
     source.mkdir()
@@ -332,5 +334,5 @@ def test_a_thousand_damaged_copies_are_refused_or_harmless(tmp_path: Path, targe
         place.mkdir()
         try:
             read_archive(io.BytesIO(compressed(bytes(damaged))), place, ME, LIMITS, expected=contents)
-        except CopyRefused:
+        except SnapshotRefused:
             continue

@@ -32,7 +32,7 @@ def own(tmp_path: Path) -> Iterator[Runners]:
         made.close()
 
 
-async def test_whatever_files_a_command_leaves_they_are_copied_and_restored(runners: Runners) -> None:
+async def test_any_files_of_a_command_are_snapshotted_and_restored(runners: Runners) -> None:
     (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:
         await here.sees(runner)
@@ -45,7 +45,7 @@ async def test_whatever_files_a_command_leaves_they_are_copied_and_restored(runn
         assert (await here.record("c1")).loss is None
 
 
-async def test_a_runner_whose_volume_was_replaced_tells_what_is_missing(own: Runners) -> None:
+async def test_runner_with_a_replaced_volume_reports_the_loss(own: Runners) -> None:
     """Its id is given, so it is the same runner; what changed since the last copy was on the old volume."""
     runner = _of_its_own(own)
     runner.start()
@@ -73,7 +73,7 @@ async def test_a_runner_whose_volume_was_replaced_tells_what_is_missing(own: Run
             assert told.loss is not None and told.loss.snapshot_ts == (copy and copy.created_at)
 
 
-async def test_a_call_whose_workspace_cannot_be_made_says_so_at_once(
+async def test_call_reports_at_once_that_its_workspace_cannot_be_created(
     here: Platform, quick_runner: RunnerProcess
 ) -> None:
     """As on a full disk: the model is told, and the run does not wait for its time to be over."""
@@ -83,7 +83,7 @@ async def test_a_call_whose_workspace_cannot_be_made_says_so_at_once(
     assert "File exists" in str(result.content["error"])
 
 
-async def test_a_request_from_before_a_later_copy_is_placed_anew(runners: Runners) -> None:
+async def test_request_with_an_older_snapshot_is_placed_again(runners: Runners) -> None:
     """It waited on its way, as behind a connection that was down. The copy that it names is gone by then."""
     (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:

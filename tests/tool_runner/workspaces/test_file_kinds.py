@@ -37,9 +37,7 @@ def top(tmp_path: Path) -> Path:
 @example(["..."], b"dots")
 @example(["-rf"], b"a dash")
 @example(["x" * 60, "é" * 60], b"long")
-def test_whatever_a_file_is_called_it_is_read_listed_and_deleted_as_written(
-    top: Path, parts: list[str], content: bytes
-) -> None:
+def test_file_with_any_name_is_read_listed_and_deleted(top: Path, parts: list[str], content: bytes) -> None:
     path = "/".join(parts)
     try:
         write_whole(top, path, content, US)
@@ -59,7 +57,7 @@ def test_whatever_a_file_is_called_it_is_read_listed_and_deleted_as_written(
 @pytest.mark.parametrize(
     "name", ["x" * 255, "é" * 127, "\u3042" * 85, "-", "~", "a b", "a\\b", "$HOME", "*", "CON", "a:b", " "]
 )
-def test_a_name_that_the_file_system_takes_is_taken(top: Path, name: str) -> None:
+def test_every_name_that_the_file_system_accepts_is_accepted(top: Path, name: str) -> None:
     write_whole(top, name, b"text", US)
     assert read_part(top, name, offset=0, max_bytes=10).data == b"text"
     files.delete(top, name)
@@ -83,7 +81,7 @@ def test_a_name_that_the_file_system_takes_is_taken(top: Path, name: str) -> Non
         ("a/.banksman-x", "reserved"),
     ],
 )
-def test_a_path_that_is_none_for_a_file_is_refused_with_a_reason(top: Path, path: str, reason: str) -> None:
+def test_path_that_cannot_name_a_file_is_refused_with_a_reason(top: Path, path: str, reason: str) -> None:
     with pytest.raises(PathRefused, match=reason):
         write_whole(top, path, b"x", US)
 
@@ -97,7 +95,7 @@ def test_names_are_neither_folded_nor_normalised(top: Path) -> None:
         files.delete(top, name)
 
 
-def test_a_name_that_is_no_utf_8_is_listed_with_a_mark_and_harms_nothing(top: Path) -> None:
+def test_name_that_is_not_utf_8_is_listed_with_replacement_characters(top: Path) -> None:
     raw = os.fsencode(top) + b"/bad-\xff-name"
     with open(raw, "wb") as file:
         file.write(b"x")
@@ -126,7 +124,7 @@ def odd(tmp_path: Path) -> Path:
     return top
 
 
-def test_regular_files_are_read_and_nothing_else_is(odd: Path) -> None:
+def test_only_regular_files_are_read(odd: Path) -> None:
     seen: dict[str, object] = {}
     for path in sorted(odd.iterdir()):
         try:
@@ -164,7 +162,7 @@ def test_only_regular_files_are_replaced_and_only_names_are_deleted(odd: Path) -
     assert Path("/etc/passwd").exists()
 
 
-def test_thousands_of_swaps_never_lead_out(tmp_path: Path) -> None:
+def test_thousands_of_directory_swaps_never_lead_outside(tmp_path: Path) -> None:
     """Somebody inside turns a directory into a link outwards and back while files are read and written."""
     top, outside = tmp_path / "top", tmp_path / "outside"
     (top / "real").mkdir(parents=True)

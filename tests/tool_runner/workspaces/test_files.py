@@ -66,7 +66,7 @@ async def test_a_file_is_read_by_its_path_in_the_workspace(runner: Runner, tree:
         assert (outcome.value["content"], outcome.value["truncated"]) == ("inside", False), path
 
 
-async def test_a_missing_file_is_an_error_that_says_so(runner: Runner) -> None:
+async def test_missing_file_is_reported_as_an_error(runner: Runner) -> None:
     """R68."""
     outcome = await runner.call("read_file", path="data/none.json")
     assert outcome.value["error"] == "data/none.json: no such file"
@@ -84,7 +84,7 @@ async def test_a_missing_file_is_an_error_that_says_so(runner: Runner) -> None:
         "OK.TXT", "/proc/self/environ", "~/x", "file:///etc/passwd",
     ],
 )  # fmt: skip
-async def test_nothing_but_a_regular_file_inside_is_read(runner: Runner, tree: Path, path: str) -> None:
+async def test_only_a_regular_file_in_the_workspace_is_read(runner: Runner, tree: Path, path: str) -> None:
     """R69."""
     outcome = await runner.call("read_file", path=path)
     assert outcome.value["success"] is False
@@ -100,7 +100,7 @@ async def test_a_sparse_terabyte_is_read_one_page_at_a_time(runner: Runner, tree
     assert outcome.value["total_bytes"] == 1 << 40
 
 
-async def test_bytes_that_are_no_text_are_replaced(runner: Runner, tree: Path) -> None:
+async def test_bytes_that_are_not_text_are_replaced(runner: Runner, tree: Path) -> None:
     outcome = await runner.call("read_file", path="bad-utf8")
     assert outcome.value["content"] == "a\ufffdb\ufffd"
 
@@ -116,7 +116,7 @@ async def test_pages_join_to_the_whole_text(runner: Runner) -> None:
     assert pages == text
 
 
-async def test_a_file_is_written_with_the_directories_above_it(runner: Runner) -> None:
+async def test_write_creates_missing_directories(runner: Runner) -> None:
     """R70."""
     outcome = await runner.call("write_file", path="reports/deep/efficiency.md", content="# Größe")
     assert outcome.value == {
@@ -147,7 +147,7 @@ async def test_an_overwrite_is_confirmed_and_keeps_the_mode(runner: Runner, tree
         "ok.txt/p", ".banksman-x.tmp", "dir/.banksman-y",
     ],
 )  # fmt: skip
-async def test_nothing_outside_or_through_a_link_is_written(runner: Runner, tree: Path, path: str) -> None:
+async def test_write_outside_or_through_a_link_is_refused(runner: Runner, tree: Path, path: str) -> None:
     """R72."""
     before = snapshot(tree)
     outcome = await runner.call("write_file", path=path, content="owned")
@@ -158,14 +158,14 @@ async def test_nothing_outside_or_through_a_link_is_written(runner: Runner, tree
     assert not (tree.parent / "p").exists()
 
 
-async def test_writing_one_name_of_a_file_leaves_its_other_names_alone(runner: Runner, tree: Path) -> None:
+async def test_write_does_not_affect_other_hard_links(runner: Runner, tree: Path) -> None:
     os.link(tree / "ok.txt", tree / "twin")
     assert (await runner.call("read_file", path="twin")).value["content"] == "fine"
     await runner.call("write_file", path="twin", content="mine")
     assert ((tree / "ok.txt").read_text(), (tree / "twin").read_text()) == ("fine", "mine")
 
 
-def test_a_reader_sees_the_old_content_or_the_new_one(root: Path) -> None:
+def test_reader_sees_either_the_old_or_the_new_content(root: Path) -> None:
     identity = sandbox_identity()
     contents = (b"a" * 200_000, b"b" * 200_000)
     write_whole(root, "file", contents[0], identity)
@@ -175,7 +175,7 @@ def test_a_reader_sees_the_old_content_or_the_new_one(root: Path) -> None:
     assert seen <= set(contents)
 
 
-def test_swapping_a_directory_for_a_link_never_leads_outside(root: Path) -> None:
+def test_directory_replaced_by_a_link_never_leads_outside(root: Path) -> None:
     top, outside = _workspace_with_outside(root)
     identity = sandbox_identity()
     with _swapping(top) as turns:
@@ -253,7 +253,7 @@ _PATHS = st.one_of(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=_PATHS)
-def test_no_path_reads_what_is_outside(tree: Path, path: str) -> None:
+def test_no_path_reads_outside_the_workspace(tree: Path, path: str) -> None:
     """R69, for every path."""
     try:
         data = read_part(tree, path, offset=0, max_bytes=1000).data
@@ -264,7 +264,7 @@ def test_no_path_reads_what_is_outside(tree: Path, path: str) -> None:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=_PATHS)
-def test_no_path_writes_what_is_outside(tree: Path, path: str) -> None:
+def test_no_path_writes_outside_the_workspace(tree: Path, path: str) -> None:
     """R72, for every path: a write is refused, or the same path reads it back from inside."""
     neighbours = sorted(os.listdir(tree.parent))
     try:
@@ -298,13 +298,13 @@ async def test_a_listing_shows_regular_files_only(runner: Runner, tree: Path) ->
     assert len(files.listing(tree, max_entries=2)) == 2
 
 
-async def test_leftovers_of_interrupted_writes_are_swept(runner: Runner, tree: Path) -> None:
+async def test_temporary_files_of_interrupted_writes_are_deleted(runner: Runner, tree: Path) -> None:
     (tree / "dir" / ".banksman-0123.tmp").write_text("half")
     assert files.sweep_temporaries(tree) == 1
     assert not (tree / "dir" / ".banksman-0123.tmp").exists()
 
 
-async def test_a_file_is_deleted_by_its_path_and_never_through_a_link(runner: Runner, tree: Path) -> None:
+async def test_file_is_deleted_by_path_and_never_through_a_link(runner: Runner, tree: Path) -> None:
     files.delete(tree, "dir/inside.txt")
     files.delete(tree, "rel")
     for path in ("dir/inside.txt", "updir/secret", "../secret", "dir"):
@@ -322,7 +322,7 @@ def _all(top: Path) -> Iterator[Path]:
         yield from (Path(directory) / name for name in (*names, *plain))
 
 
-def test_a_file_of_another_user_is_ours_to_give(root: Path) -> None:
+def test_root_runner_gives_written_files_to_the_sandbox_user(root: Path) -> None:
     identity = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
     assert write_whole(root, "plain", b"x", identity) is True
     assert (root / "plain").stat().st_uid == os.geteuid()

@@ -66,13 +66,13 @@ async def test_a_workspace_starts_with_the_files_of_its_assistant(
     assert await here.paths("c1") == PATHS
 
 
-async def test_what_a_client_uploads_first_is_not_replaced(here: Platform, shared_nats: SecuredNats) -> None:
+async def test_first_upload_of_a_client_is_not_replaced(here: Platform, shared_nats: SecuredNats) -> None:
     await carry(here, shared_nats, "c1")
     assert (await here.write("c1", "notes.md", b"the client's")).error is None
     assert await here.bash("c1", f"cat notes.md; {SKILL}") == "the client'sskilled\n"
 
 
-async def test_they_come_once_and_a_later_revision_is_for_later_workspaces(
+async def test_first_files_are_written_once_and_later_revisions_affect_later_workspaces(
     here: Platform, shared_nats: SecuredNats
 ) -> None:
     await carry(here, shared_nats, "c1", "c2")
@@ -83,13 +83,13 @@ async def test_they_come_once_and_a_later_revision_is_for_later_workspaces(
     assert await here.bash("c2", "ls -A") == "new\n"
 
 
-async def test_a_conversation_that_nobody_stored_starts_empty(here: Platform) -> None:
+async def test_unknown_conversation_starts_with_an_empty_workspace(here: Platform) -> None:
     assert await here.bash("c1", "ls -A") == ""
     record = await here.record("c1")
     assert (record.assistant, record.assistant_revision) == (None, 0)
 
 
-async def test_a_restored_workspace_is_as_its_copy(secured: SecuredNats, runners: Runners) -> None:
+async def test_restored_workspace_equals_its_snapshot(secured: SecuredNats, runners: Runners) -> None:
     """A file that was deleted stays deleted on the next runner; one that never changed starts there anew."""
     pair = started(runners, 2)
     async with platform(secured, wait_s=3600) as here:
@@ -119,7 +119,7 @@ async def _placed_on(here: Platform, secured: SecuredNats, runner: str) -> str:
     raise AssertionError(f"50 workspaces, and none on {runner}")
 
 
-async def test_a_runner_that_dies_while_it_makes_a_workspace_makes_it_again(
+async def test_runner_killed_while_creating_a_workspace_creates_it_again(
     secured: SecuredNats, runners: Runners
 ) -> None:
     """Half of the files are there, and one is not whole; nobody calls it a change or a loss."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from banksman.tool_runner.workspaces.beneath import kernel_keeps_beneath, open_beneath, walk_beneath
+from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath, open_beneath, walk_beneath
 
 HIDDEN = """
 import errno, pyseccomp, sys
@@ -35,8 +35,8 @@ def test_the_file_tools_pass_all_their_tests_without_openat2() -> None:
     """The whole of `test_files.py`, its races included, in a process that has no openat2."""
     program = """
 import pytest
-from banksman.tool_runner.workspaces.beneath import kernel_keeps_beneath
-assert not kernel_keeps_beneath()
+from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
+assert not kernel_resolves_beneath()
 code = pytest.main([sys.argv[2], "-q", "-k", "not docker", "-p", "no:cacheprovider"])
 sys.exit(code)
 """
@@ -46,10 +46,10 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("number", ["ENOSYS", "EPERM"])
-def test_either_answer_of_a_seccomp_profile_is_understood(number: str) -> None:
+def test_both_errors_of_a_seccomp_profile_mean_no_openat2(number: str) -> None:
     program = """
-from banksman.tool_runner.workspaces.beneath import kernel_keeps_beneath
-sys.exit(7 if not kernel_keeps_beneath() else 0)
+from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
+sys.exit(7 if not kernel_resolves_beneath() else 0)
 """
     assert run_hidden(program, number=number).returncode == 7
 
@@ -120,10 +120,10 @@ def opened(way: Way, directory: int, path: str, flags: int, links: bool) -> obje
 @given(st.lists(names, min_size=1, max_size=7), st.sampled_from(["read", "directory"]), st.booleans())
 @example(["a", "up", "..", "secret"], "read", True)
 @example(["in", "..", "..", "..", "secret"], "read", True)
-def test_the_walk_opens_what_the_kernel_opens_and_refuses_what_it_refuses(
+def test_walk_opens_and_refuses_the_same_paths_as_openat2(
     tree: int, parts: list[str], kind: str, links: bool
 ) -> None:
-    if not kernel_keeps_beneath():
+    if not kernel_resolves_beneath():
         pytest.skip("this kernel has no openat2 to compare with")
     path = "/".join(parts)
     found = [opened(way, tree, path, FLAGS[kind], links) for way in (kernel, walk)]
@@ -157,7 +157,7 @@ def test_the_walk_creates_only_below(tree: int, parts: list[str], links: bool) -
         ("a/file/", "ENOTDIR"),
     ],
 )
-def test_the_walk_refuses_with_the_kernels_numbers(tree: int, path: str, number: str) -> None:
+def test_walk_uses_the_error_numbers_of_the_kernel(tree: int, path: str, number: str) -> None:
     with pytest.raises(OSError) as refused:
         walk_beneath(tree, path, os.O_RDONLY, links=True)
     assert errno.errorcode[refused.value.errno or 0] == number
@@ -168,7 +168,7 @@ def test_the_walk_refuses_nul(tree: int) -> None:
         walk_beneath(tree, "a\0b", os.O_RDONLY, links=True)
 
 
-def test_a_walk_back_and_forth_ends(tree: int, tmp_path: Path) -> None:
+def test_walk_with_many_parent_steps_ends(tree: int, tmp_path: Path) -> None:
     """Links that each lead to the next, hundreds of times down and up: refused, not walked for minutes."""
     for number in range(30):
         (tmp_path / f"l{number}").symlink_to(f"l{number + 1}/" + "d/../" * 700)

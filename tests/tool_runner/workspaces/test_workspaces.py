@@ -29,7 +29,7 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_ro
 
 
 @pytest.mark.parametrize("name", ["", "..", ".", "a/b", "a.b", "x" * 65, "a\0", "ü", " "])
-def test_an_id_that_is_no_token_is_refused(root: Path, name: str) -> None:
+def test_workspace_id_that_is_not_a_token_is_refused(root: Path, name: str) -> None:
     store = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits())
     for tenant, conversation in ((name, "c"), ("t", name)):
         with pytest.raises(BadInput):
@@ -37,7 +37,7 @@ def test_an_id_that_is_no_token_is_refused(root: Path, name: str) -> None:
     assert list(store.stored()) == []
 
 
-def test_a_workspace_belongs_to_the_sandbox_user_alone(root: Path) -> None:
+def test_only_the_sandbox_user_can_access_a_workspace(root: Path) -> None:
     identity = sandbox_identity()
     directory = WorkspaceStore(root, identity, WorkspaceLimits()).get("t", "c").directory
     assert (directory.stat().st_uid, directory.stat().st_mode & 0o777) == (identity.uid, 0o700)
@@ -57,7 +57,7 @@ def closed_home() -> Iterator[Path]:
     shutil.rmtree(home, ignore_errors=True)
 
 
-async def test_a_clone_closed_to_others_still_has_workspaces_that_work(
+async def test_private_clone_still_has_working_workspaces(
     make_sandbox: MakeSandbox, closed_home: Path
 ) -> None:
     identity, limits = sandbox_identity(), RunnerLimits()
@@ -75,7 +75,7 @@ async def test_a_clone_closed_to_others_still_has_workspaces_that_work(
     await store.delete("acme", "home")
 
 
-def test_an_open_data_directory_holds_its_workspaces(root: Path) -> None:
+def test_accessible_data_directory_contains_its_workspaces(root: Path) -> None:
     assert default_root(root, sandbox_identity()) == root / "workspaces"
 
 
@@ -129,7 +129,7 @@ def test_a_tree_of_any_depth_is_deleted(root: Path) -> None:
     assert not top.exists()
 
 
-def test_deleting_a_tree_touches_nothing_that_its_links_name(root: Path) -> None:
+def test_deleting_a_tree_does_not_follow_links(root: Path) -> None:
     (root / "keep").mkdir()
     (root / "keep" / "file").write_text("kept")
     (root / "gone" / "sub").mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_a_measurement_counts_blocks_once_and_stops_at_a_limit(root: Path) -> No
     assert measure(root, WorkspaceLimits(max_entries=2)).entries == 3
 
 
-async def test_a_measurement_that_nobody_waits_for_any_more_is_made_all_the_same(tmp_path: Path) -> None:
+async def test_measurement_finishes_after_its_caller_is_cancelled(tmp_path: Path) -> None:
     """Else a command that ends while every thread is busy would be the last one that is measured."""
     (tmp_path / "file").write_bytes(b"x" * 5000)
     meter = QuotaMeter(tmp_path, WorkspaceLimits())
@@ -187,7 +187,7 @@ class TestQuota:
         assert outcome.value["killed_reason"] == "workspace_limit"
         assert "limit is" in str(outcome.value["error"])
 
-    async def test_a_full_workspace_takes_no_file_but_can_be_emptied(self, runner: Runner) -> None:
+    async def test_full_workspace_refuses_writes_but_allows_deletion(self, runner: Runner) -> None:
         await runner.bash("head -c 5000000 /dev/zero > big; sleep 30", timeout_s=10)
         refused = await runner.call("write_file", path="more", content="x")
         assert refused.value["success"] is False
@@ -195,7 +195,7 @@ class TestQuota:
         assert (await runner.bash("rm big; sleep 0.2; echo gone")).value["stdout"] == "gone\n"
         assert (await runner.call("write_file", path="more", content="x")).value["success"] is True
 
-    async def test_short_commands_cannot_fill_a_workspace_unseen(self, runner: Runner) -> None:
+    async def test_short_commands_cannot_exceed_the_quota(self, runner: Runner) -> None:
         kinds = set[object]()
         for number in range(40):
             outcome = await runner.bash(f"head -c 300000 /dev/zero > part{number}")
@@ -204,14 +204,14 @@ class TestQuota:
         assert "workspace_limit" in kinds or refused.is_error
         assert refused.is_error
 
-    async def test_a_full_workspace_leaves_its_neighbour_alone(self, runner: Runner) -> None:
+    async def test_full_workspace_does_not_affect_others(self, runner: Runner) -> None:
         await runner.bash("head -c 5000000 /dev/zero > big; sleep 30", timeout_s=10)
         neighbour = runner.store.get("acme", "c2")
         outcome = await runner.box.run("write_file", neighbour, {"path": "mine", "content": "x"})
         assert outcome.value["success"] is True
 
 
-def test_a_restarted_runner_is_the_same_with_a_higher_epoch(root: Path) -> None:
+def test_restarted_runner_has_the_same_id_and_a_higher_epoch(root: Path) -> None:
     first = runner_identity.claim(root)
     os.close(first.lock_fd)
     second = runner_identity.claim(root)
@@ -226,13 +226,13 @@ def test_two_runners_never_share_a_directory(root: Path) -> None:
     os.close(held.lock_fd)
 
 
-def test_an_identity_that_was_tampered_with_is_refused(root: Path) -> None:
+def test_invalid_runner_identity_is_refused(root: Path) -> None:
     (root / ".runner.json").write_text(json.dumps({"runner": "a.b", "epoch": 3}))
     with pytest.raises(BadInput):
         runner_identity.claim(root)
 
 
-def test_the_sandbox_user_cannot_read_the_runners_identity(root: Path, is_root: bool) -> None:
+def test_sandbox_user_cannot_read_the_identity_of_the_runner(root: Path, is_root: bool) -> None:
     privileged.require("root", is_root, "whether the sandbox user is kept from the runner's files")
     identity = sandbox_identity()
     os.close(runner_identity.claim(root).lock_fd)

@@ -1,38 +1,45 @@
-"""Two shapes that a task group has not: its error groups would hide the one error that the caller names."""
+"""Small helpers beside `asyncio.TaskGroup`, which wraps every error in a group; callers name one error."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
-    """Run `work` next to the block and end it with the block; an error of `work` is raised at the end."""
+    """Run `work` in a task while the block runs; raise an error of `work` at the end of the block."""
     task = asyncio.create_task(work)
     try:
         yield
     finally:
-        await _ended(task)
+        await _cancel(task)
     if not task.cancelled() and (error := task.exception()):
         raise error
 
 
 async def unless(work: Coroutine[object, object, T], ended: Coroutine[object, object, None]) -> T | None:
-    """The result of `work`, or None when `ended` returns first."""
+    """Return the result of `work`, or None if `ended` returns first; cancel the other one."""
     task, end = asyncio.create_task(work), asyncio.create_task(ended)
     try:
         await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
-        await _ended(task, end)
+        await _cancel(task, end)
 
 
-async def _ended(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
+def first_error(error: BaseException) -> BaseException:
+    """Return the first error in nested groups, so that a caller of a task group sees its own type."""
+    if isinstance(error, BaseExceptionGroup):
+        return first_error(cast(BaseExceptionGroup[BaseException], error).exceptions[0])
+    return error
+
+
+async def _cancel(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -1,4 +1,4 @@
-"""One call from its turn to its result."""
+"""Executes a call that has its turn, and builds its result."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 logger = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 200 * 1024
-"""Of one result in JSON. An event of a conversation has at most 256 KiB."""
+"""Limit for one result as JSON. An event of a conversation has at most 256 KiB."""
 OVERTIME_S = 10.0
-"""Seconds beyond its time-out after which a tool that does not end by itself is left."""
+"""Seconds after its time-out at which a tool that does not end by itself is cancelled."""
 STORE_OUTPUT_S = 30.0
-"""Seconds for storing a whole output; after that the result goes without it."""
+"""Time limit for storing a whole output; without it, the result is returned alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
-    """Executes calls whose turn has come. Every end is a result."""
+class CallExecutor:
+    """Executes calls that have their turn. Every call ends with a result."""
 
     bus: Bus
     runner: str
@@ -41,10 +41,10 @@ class Execution:
     workspaces: WorkspaceStore
     outputs: Objects
     now: Callable[[], datetime]
-    """The moment; requests are dated by the same clock."""
+    """The broker's clock; the deadline of a request uses it too."""
 
     async def run(self, request: CallRequest, stop: Stop, turn: AsyncExitStack) -> ToolResult:
-        """Execute a call; gives its turn to the next one before what it wrote is stored."""
+        """Execute a call. Its turn ends before its output is uploaded, so that the next call can start."""
         started_at = self.now()
         async with progress(self.bus, self.runner, request) as on_output:
             outcome = await self._outcome(request, stop, on_output)
@@ -57,7 +57,7 @@ class Execution:
             error_kind=outcome.error_kind,
             exit_code=outcome.exit_code,
             truncated=outcome.truncated,
-            output_ref=await self._stored(request, outcome.output),
+            output_ref=await self._store_output(request, outcome.output),
             duration_ms=outcome.duration_ms,
             runner=self.runner,
             started_at=started_at,
@@ -69,7 +69,7 @@ class Execution:
         call = request.call
         timeout_s = min(call.timeout_s, (request.deadline - self.now()).total_seconds())
         if timeout_s <= 0:
-            return failure("timeout", "the time of the run was over before the call could begin")
+            return failure("timeout", "the run timed out before the call could start")
         try:
             workspace = self.workspaces.get(request.tenant, request.workspace_id)
             await reach("runner.begin")
@@ -89,8 +89,8 @@ class Execution:
             logger.error("%s: the workspace cannot be opened: %s", request.workspace_id, error)
             return failure("unavailable", f"the workspace cannot be opened: {error.strerror}")
 
-    async def _stored(self, request: CallRequest, output: bytes | None) -> str | None:
-        """Where the whole output is kept; None when there is none, or the store does not take it."""
+    async def _store_output(self, request: CallRequest, output: bytes | None) -> str | None:
+        """Store a whole output; return its name, or None if there is no output or it cannot be stored."""
         if output is None:
             return None
         name = f"{request.tenant}/{request.conversation_id}/{request.attempt}"

@@ -5,29 +5,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_SANDBOX_UID = 61017
-"""Above the range that Debian gives to people and below the one systemd uses for dynamic users."""
+"""Above the ids that Debian assigns to users and below the range of systemd's dynamic users."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxIdentity:
-    """The real user that sandboxes are spawned as and that owns the workspaces."""
+    """The real user that runs sandboxes and owns the workspaces."""
 
     uid: int
     gid: int
     switches: bool
-    """True when the runner is root and every spawn drops to `uid`."""
+    """True if the runner is root and every spawn switches to `uid`."""
 
     def own(self, fd: int) -> None:
-        """Give an open file or pipe to the sandbox user; nothing to do when it is the runner's own."""
+        """Give an open file or pipe to the sandbox user, unless that is the runner's own user."""
         if self.switches:
             os.fchown(fd, self.uid, self.gid)
 
     def may_traverse(self, directory: Path) -> bool:
-        """True when this user may search `directory` and everything above it."""
+        """Return whether this user may search `directory` and every directory above it."""
         return self.first_barrier(directory) is None
 
     def first_barrier(self, directory: Path) -> Path | None:
-        """The highest existing directory on the way to `directory` that this user may not search."""
+        """Return the highest existing directory above `directory` that this user may not search, if any."""
         resolved = directory.resolve()
         for step in (*reversed(resolved.parents), resolved):
             if step.exists() and not self._may_search(step):
@@ -44,13 +44,16 @@ class SandboxIdentity:
 
 
 def sandbox_identity(sandbox_uid: int = DEFAULT_SANDBOX_UID) -> SandboxIdentity:
-    """The runner's own user, or `sandbox_uid` when the runner is root: no command runs from real uid 0.
+    """Return the runner's own user, or `sandbox_uid` if the runner is root.
+
+    No command runs as real uid 0: in a container with `systempaths=unconfined`, uid 0 can write the host's
+    sysctls.
 
     Raises:
-        ValueError: when `sandbox_uid` is 0 or negative.
+        ValueError: `sandbox_uid` is 0 or negative.
     """
     if sandbox_uid <= 0:
-        raise ValueError(f"sandbox_uid: a user id above 0 (got {sandbox_uid})")
+        raise ValueError(f"sandbox_uid: expected a user id above 0 (got {sandbox_uid})")
     if os.geteuid() != 0:
         return SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
     return SandboxIdentity(sandbox_uid, sandbox_uid, switches=True)

@@ -25,34 +25,34 @@ def _default_concurrency() -> int:
 
 
 class SandboxLimits(_Limits):
-    """What one command may use.
+    """Limits of one command.
 
-    At a limit of the kernel the command's own system call fails; at a limit of ours the whole process tree is
-    killed and the outcome names the reason.
+    At a limit of the kernel (an rlimit or a file system size), the system call of the command fails. At a
+    limit of the runner, the whole process tree is killed and the outcome names the limit.
     """
 
     timeout_s: float = Field(default=COMMAND_TIMEOUT_S, gt=0, le=MAX_COMMAND_TIMEOUT_S)
-    """Wall clock of a command that asks for no other."""
+    """Default time-out of a command, in seconds of wall-clock time."""
     max_timeout_s: float = Field(default=MAX_COMMAND_TIMEOUT_S, gt=0, le=MAX_COMMAND_TIMEOUT_S)
-    """The most a command may ask for."""
+    """Longest time-out that a command may request."""
     data_bytes: int = Field(default=GIB, ge=16 * MIB)
-    """RLIMIT_DATA of each process. Address space is not limited: V8, the JVM and Go reserve far more of it
+    """RLIMIT_DATA of each process. RLIMIT_AS is not set: V8, the JVM and Go reserve far more address space
     than they use."""
     memory_bytes: int = Field(default=GIB, ge=16 * MIB)
-    """Proportional set size of all processes of the call together; the call is killed above it."""
+    """Proportional set size of all processes of the call together; above it, the call is killed."""
     max_processes: int = Field(default=64, ge=2)
     """RLIMIT_NPROC, counted in the user namespace of the call."""
     file_size_bytes: int = Field(default=64 * MIB, ge=1)
     """RLIMIT_FSIZE: the largest file a process may write."""
     cpu_s: int = Field(default=60, ge=1)
-    """RLIMIT_CPU of each process; a longer time-out raises it to the same value."""
+    """RLIMIT_CPU of each process in seconds; a longer time-out of the command raises it."""
     cpus: float | None = Field(default=None, gt=0)
-    """Processors that all processes of the call together may keep busy, where a cgroup v2 was delegated to
-    the runner; None for all there are."""
+    """Processors that all processes of the call together may use, if a cgroup v2 is delegated to the runner;
+    None for no limit."""
     max_open_files: int = Field(default=256, ge=16)
     max_unlinked_bytes: int = Field(default=256 * MIB, ge=1)
-    """Blocks of files that processes of the call hold open after their deletion; the call is killed above it,
-    as a scan of the workspace does not see them."""
+    """Bytes of deleted files that processes of the call still have open; above it, the call is killed. A scan
+    of the workspace does not see these files."""
     tmp_bytes: int = Field(default=64 * MIB, ge=1)
     """Size of the call's own `/tmp`."""
     home_bytes: int = Field(default=MIB, ge=1)
@@ -60,80 +60,80 @@ class SandboxLimits(_Limits):
     shm_bytes: int = Field(default=16 * MIB, ge=1)
     """Size of the call's own `/dev/shm`."""
     max_command_bytes: int = Field(default=96 * KIB, ge=1, le=128 * KIB - 1)
-    """Length of a command in UTF-8. The kernel refuses one argument of 128 KiB (MAX_ARG_STRLEN)."""
+    """Length of a command in UTF-8. The kernel refuses an argument of 128 KiB (MAX_ARG_STRLEN, execve(2))."""
     max_output_bytes: int = Field(default=256 * MIB, ge=1)
-    """Standard output and error together; the call is killed above it."""
+    """Standard output and error together; above it, the call is killed."""
     max_stored_output_bytes: int = Field(default=12 * MIB, ge=0, le=16 * MIB)
-    """How much of an output too long for the model is kept whole; the rest is counted only."""
+    """Bytes of a long output that are stored; further bytes are only counted."""
     max_concurrent_calls: int = Field(default_factory=_default_concurrency, ge=1)
-    """Commands at a time; more wait. Above twice the cores only the latency grows."""
+    """Concurrent commands; further commands wait. Above twice the number of cores, only the latency grows."""
     watchdog_interval_s: float = Field(default=0.25, gt=0)
-    """Between two looks at the memory of a running call."""
+    """Seconds between two measurements of a running call."""
     kill_wait_s: float = Field(default=2.0, gt=0)
-    """How long the end of a killed process tree is awaited before the sweep is left to finish it."""
+    """Seconds to wait for the end of a killed process tree before the sweep takes over."""
 
 
 class WorkspaceLimits(_Limits):
-    """What one workspace may hold. Above it writes are refused, and a command that grows it is killed."""
+    """Limits of one workspace. Above them, writes are refused and a command that grows it is killed."""
 
     max_bytes: int = Field(default=GIB, ge=1)
-    """Disk blocks in bytes; a hole in a sparse file costs nothing, a hard link counts once."""
+    """Allocated disk blocks in bytes; holes in sparse files do not count, and a hard link counts once."""
     max_entries: int = Field(default=100_000, ge=1)
     """Files, directories and links."""
     max_depth: int = Field(default=128, ge=1)
     """Levels of directories; a deeper tree counts as too large."""
     scan_share: float = Field(default=0.1, gt=0, le=1)
-    """The share of the time that may go into measuring one workspace."""
+    """Maximum share of the time that is spent on measuring one workspace."""
 
 
 class FetchLimits(_Limits):
-    """What one fetch may use."""
+    """Limits of one fetch."""
 
     timeout_s: float = Field(default=FETCH_TIMEOUT_S, gt=0, le=FETCH_TIMEOUT_S)
-    """From the first look-up to the last byte, redirects included."""
+    """Seconds from the first look-up to the last byte, including redirects."""
     max_redirects: int = Field(default=5, ge=0)
     max_received_bytes: int = Field(default=2 * MIB, ge=1)
-    """Body as received; the rest is not read."""
+    """Bytes of the body as received; the rest is not read."""
     max_body_bytes: int = Field(default=2 * MIB, ge=1)
-    """Body after decompression; the rest is not inflated."""
+    """Bytes of the body after decompression; the rest is not inflated."""
 
 
 class ProxyLimits(_Limits):
-    """What one command may use of the proxy that its assistant's policy grants it."""
+    """Limits of one command's proxy, for assistants whose policy grants a network."""
 
     max_bytes: int = Field(default=256 * MIB, ge=1)
-    """Both directions of all connections together; above it every connection is closed."""
+    """Bytes in both directions of all connections together; above it, every connection is closed."""
     max_connections: int = Field(default=32, ge=1)
-    """Connections at a time; more wait."""
+    """Concurrent connections; further connections wait."""
     max_total_connections: int = Field(default=2_000, ge=1)
-    """Connections of the whole command; above it they are refused."""
+    """Connections of the whole command; further connections are refused."""
     head_timeout_s: float = Field(default=10.0, gt=0)
-    """For the head of a request."""
+    """Seconds until the head of a request must be complete."""
     idle_timeout_s: float = Field(default=120.0, gt=0)
-    """Without a byte from the server; then the connection is closed."""
+    """Seconds without a byte from the server after which the connection is closed."""
 
 
 class MarkdownLimits(_Limits):
-    """What turning one page into Markdown may use; beyond it the page comes back as it is, with a note."""
+    """Limits of one conversion to Markdown; above them, the page is returned unchanged with a note."""
 
     timeout_s: float = Field(default=10.0, gt=0)
-    """Wall clock, the wait for a slot included."""
+    """Seconds of wall-clock time, including the wait for a slot."""
     cpu_s: int = Field(default=8, ge=1)
-    """RLIMIT_CPU of the process."""
+    """RLIMIT_CPU of the process, in seconds."""
     memory_bytes: int = Field(default=256 * MIB, ge=64 * MIB)
-    """RLIMIT_DATA of the process. A page of 2 MiB takes about 60 MiB."""
+    """RLIMIT_DATA of the process. A page of 2 MiB needs about 60 MiB."""
     max_markdown_bytes: int = Field(default=8 * MIB, ge=1)
     """Length of the Markdown in UTF-8."""
     max_concurrent: int = Field(default=2, ge=1)
-    """Pages at a time; more wait."""
+    """Concurrent conversions; further pages wait."""
 
 
 class RunnerLimits(_Limits):
     """All limits of a runner."""
 
     max_output_chars: int = Field(default=MAX_OUTPUT_CHARS, ge=200, le=MAX_OUTPUT_CHARS)
-    """Characters of output that one result may show a model: standard output and error together, one page of
-    a file, or the body of a response."""
+    """Characters of output in one result: standard output and error together, one page of a file, or the body
+    of a response."""
     sandbox: SandboxLimits = SandboxLimits()
     workspace: WorkspaceLimits = WorkspaceLimits()
     fetch: FetchLimits = FetchLimits()

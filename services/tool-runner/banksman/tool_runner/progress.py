@@ -1,4 +1,4 @@
-"""What a call shows while it runs: lossy, a few pieces a second."""
+"""Publishes the output of a running call, a few pieces per second. Losing a piece is harmless."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from banksman.tool_runner.concurrency import beside
 from banksman.tool_runner.tools.base import OnProgress
 
 PIECE_CHARS = 4096
-"""Characters of one piece; what comes faster than `PIECE_EVERY_S` waits."""
+"""Maximum characters of one piece; at most one piece per stream is published every `PIECE_EVERY_S`."""
 PIECE_EVERY_S = 0.1
 BACKLOG_CHARS = 64 * 1024
-"""Characters of one stream that wait; more is left out, the result has its beginning and its end."""
+"""Maximum waiting characters of one stream; further output is dropped here and stays in the result."""
 
 Stream = Literal["stdout", "stderr"]
 
 
 class _Backlog:
-    """Output that was not shown yet."""
+    """Output that is not published yet."""
 
     def __init__(self) -> None:
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self._waiting: dict[Stream, str] = {}
 
     def add(self, stream: Stream, text: str) -> None:
         waiting = self._waiting.get(stream, "")
         self._waiting[stream] = waiting + text[: BACKLOG_CHARS - len(waiting)]
-        self.news.set()
+        self.changed.set()
 
     def pieces(self) -> Iterator[tuple[Stream, str]]:
-        """The next piece of each stream."""
+        """Yield the next piece of each stream."""
         waiting, self._waiting = self._waiting, {}
-        self.news.clear()
+        self.changed.clear()
         for stream, text in waiting.items():
             yield stream, text[:PIECE_CHARS]
             if rest := text[PIECE_CHARS:]:
@@ -49,16 +49,19 @@ class _Backlog:
 
 @asynccontextmanager
 async def progress(bus: Bus, runner: str, request: CallRequest) -> AsyncGenerator[OnProgress | None]:
-    """Tell of a call while the block runs; gives what takes its output, or None when nobody asked."""
+    """Publish the progress of a call while the block runs.
+
+    Yields the function that takes its output, or None if the request wants no progress.
+    """
     if not request.progress:
         yield None
         return
     backlog = _Backlog()
-    async with beside(_tell(bus, runner, request, backlog)):
+    async with beside(_publish_progress(bus, runner, request, backlog)):
         yield backlog.add
 
 
-async def _tell(bus: Bus, runner: str, request: CallRequest, backlog: _Backlog) -> None:
+async def _publish_progress(bus: Bus, runner: str, request: CallRequest, backlog: _Backlog) -> None:
     subject = subjects.tool_progress(request.tenant, request.conversation_id)
     started = CallProgress(
         conversation_id=request.conversation_id,
@@ -69,7 +72,7 @@ async def _tell(bus: Bus, runner: str, request: CallRequest, backlog: _Backlog) 
     )
     await _publish(bus, subject, started)
     while True:
-        await backlog.news.wait()
+        await backlog.changed.wait()
         await reach("runner.running")
         for stream, text in backlog.pieces():
             piece = started.model_copy(update={"kind": "output", "stream": stream, "text": text})
@@ -77,6 +80,6 @@ async def _tell(bus: Bus, runner: str, request: CallRequest, backlog: _Backlog) 
         await asyncio.sleep(PIECE_EVERY_S)
 
 
-async def _publish(bus: Bus, subject: str, told: CallProgress) -> None:
+async def _publish(bus: Bus, subject: str, progress: CallProgress) -> None:
     with contextlib.suppress(Unavailable):
-        await bus.publish(subject, told.model_dump_json().encode())
+        await bus.publish(subject, progress.model_dump_json().encode())

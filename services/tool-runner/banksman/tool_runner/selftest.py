@@ -1,4 +1,4 @@
-"""What the runner proves to itself before it takes a call. There is no fall-back to an unsandboxed shell."""
+"""The self-test of a runner before it accepts calls. There is no fall-back to an unsandboxed shell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, SandboxUnavailable
-from banksman.tool_runner.workspaces.beneath import kernel_keeps_beneath
+from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
 from banksman.tool_runner.workspaces.quota import delete_tree
 
 _TIMEOUT_S = 20.0
@@ -22,29 +22,29 @@ _CANARY = "BANKSMAN_SELFTEST_CANARY"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise that was put to the test."""
+    """The result of one check."""
 
     name: str
     ok: bool
     detail: str
-    """What was seen."""
+    """What the check observed."""
     remedy: str | None = None
-    """What to install or to set; None when nothing is wrong."""
+    """What to install or to set; None if the check passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelfTestReport:
-    """What holds on this machine. A runner whose report is not `ok` refuses every call."""
+    """The results of all checks. A runner whose report is not `ok` refuses every call."""
 
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
-        """True when every check holds."""
+        """True if every check passed."""
         return all(check.ok for check in self.checks)
 
     def summary(self) -> str:
-        """One line a failed check: what is wrong and what to do about it."""
+        """Return one line per failed check: the problem and its remedy."""
         failed = [check for check in self.checks if not check.ok]
         return "\n".join(f"{check.name}: {check.detail}. {check.remedy or ''}".rstrip() for check in failed)
 
@@ -52,13 +52,13 @@ class SelfTestReport:
 async def self_test(
     root: Path, identity: SandboxIdentity, make_sandbox: Callable[[], Sandbox]
 ) -> SelfTestReport:
-    """Try every promise once, in a scratch directory of the workspaces' root.
+    """Run every check once, in a temporary directory below the root of the workspaces.
 
-    The checks stop at the first that the later ones stand on. `make_sandbox` runs in a thread and may raise
-    `SandboxUnavailable`.
+    If a check fails that later checks depend on, the later checks are skipped. `make_sandbox` runs in a
+    thread and may raise `SandboxUnavailable`.
     """
-    checks = [_files_stay_beneath()]
-    checks.append(_root_is_usable(root, identity))
+    checks = [_check_paths()]
+    checks.append(_check_root(root, identity))
     if not checks[-1].ok:
         return SelfTestReport(tuple(checks))
     try:
@@ -69,19 +69,19 @@ async def self_test(
         probe = _Probe(sandbox, scratch, identity)
         checks.append(await probe.starts())
         if checks[-1].ok:
-            checks += [await check() for check in probe.promises]
+            checks += [await check() for check in probe.guarantees]
     return SelfTestReport(tuple(checks))
 
 
 class _Probe:
-    """The promises of a sandbox, each tried by a command."""
+    """Checks the guarantees of a sandbox, each with a command."""
 
     def __init__(self, sandbox: Sandbox, scratch: Path, identity: SandboxIdentity) -> None:
         self._sandbox = sandbox
         self._workspace = scratch / "own"
         self._neighbour = scratch / "neighbour"
         self._identity = identity
-        self.promises: tuple[Callable[[], Awaitable[Check]], ...] = (
+        self.guarantees: tuple[Callable[[], Awaitable[Check]], ...] = (
             self.has_a_clean_environment,
             self.cannot_see_neighbours,
             self.has_no_network,
@@ -90,21 +90,21 @@ class _Probe:
         )
 
     async def starts(self) -> Check:
-        """`true` returns 0."""
+        """Check that `true` exits with 0."""
         try:
             outcome = await self._run("true")
         except SandboxUnavailable as error:
             return _unavailable(error)
         ok = outcome.exit_code == 0
-        detail = "a command runs" if ok else _seen(outcome)
+        detail = "a command runs" if ok else _describe(outcome)
         return Check("sandbox", ok, detail, None if ok else "Check prlimit (package util-linux) and bash.")
 
     async def has_a_clean_environment(self) -> Check:
-        """A variable of the runner is nowhere to be found."""
+        """Check that no process in the sandbox has a variable of the runner."""
         canary = secrets.token_hex(16)
         os.environ[_CANARY] = canary
         try:
-            return await self._refuted(
+            return await self._check_fails(
                 "environment",
                 f"cat /proc/*/environ 2>/dev/null | grep -aq {canary}",
                 "the runner's variables",
@@ -113,41 +113,49 @@ class _Probe:
             del os.environ[_CANARY]
 
     async def cannot_see_neighbours(self) -> Check:
-        """Another workspace does not exist inside."""
+        """Check that another workspace does not exist in the sandbox."""
         script = f"test -e '{self._neighbour}' || test -e '{self._neighbour.parent}'"
-        return await self._refuted("neighbours", script, "another workspace")
+        return await self._check_fails("neighbours", script, "another workspace")
 
     async def has_no_network(self) -> Check:
-        """The runner's own loopback and the cloud's metadata address do not answer."""
+        """Check that the runner's loopback and the cloud's metadata address cannot be reached."""
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
             script = f"(exec 3<>/dev/tcp/127.0.0.1/{port}) || (exec 3<>/dev/tcp/169.254.169.254/80)"
-            return await self._refuted("network", f"timeout 3 bash -c '{script}' 2>/dev/null", "the network")
+            return await self._check_fails(
+                "network", f"timeout 3 bash -c '{script}' 2>/dev/null", "the network"
+            )
 
     async def is_never_root(self) -> Check:
-        """A file that the command makes belongs, outside, to the sandbox user."""
+        """Check that a file of a command belongs to the sandbox user outside the sandbox."""
         await self._run("touch owner")
         uid = await asyncio.to_thread(_owner, self._workspace / "owner")
         if uid is None:
-            remedy = "Let tool_runner.docker.host_dir name the directory that the engine's host has them in."
-            return Check("user", False, "what a command writes is not in its workspace", remedy)
+            remedy = (
+                "Set tool_runner.docker.host_dir to the directory of the workspaces on the engine's host."
+            )
+            return Check(
+                "user", False, "a file that a command writes does not appear in its workspace", remedy
+            )
         ok = uid == self._identity.uid != 0
         remedy = None if ok else "Start the runner as root or as an ordinary user, not with mapped ids."
         return Check("user", ok, f"commands run as real user {uid}", remedy)
 
     async def makes_no_namespaces(self) -> Check:
-        """A command cannot become root in a user namespace of its own."""
-        return await self._refuted(
+        """Check that a command cannot become root in a user namespace of its own."""
+        return await self._check_fails(
             "namespaces", "unshare -Ur true 2>/dev/null", "a user namespace of its own"
         )
 
-    async def _refuted(self, name: str, script: str, forbidden: str) -> Check:
-        """Holds when the script, which looks for something forbidden, comes back without it."""
+    async def _check_fails(self, name: str, script: str, forbidden: str) -> Check:
+        """Pass if the script, which tries something forbidden, fails."""
         outcome = await self._run(script)
         ok = outcome.exit_code not in (0, None)
-        detail = f"{forbidden}: out of reach" if ok else f"a command can reach {forbidden}"
-        return Check(name, ok, detail, None if ok else "Do not run tools here: the isolation does not hold.")
+        detail = f"{forbidden}: not reachable" if ok else f"a command can reach {forbidden}"
+        return Check(
+            name, ok, detail, None if ok else "Do not run tools here: the sandbox does not isolate commands."
+        )
 
     async def _run(self, script: str) -> SandboxOutcome:
         outcome = await self._sandbox.run(SandboxCommand(script, self._workspace, _TIMEOUT_S))
@@ -163,28 +171,28 @@ def _unavailable(error: SandboxUnavailable) -> Check:
     return Check("sandbox", ok=False, detail=str(error), remedy=error.remedy or _setting(str(error)))
 
 
-def _files_stay_beneath() -> Check:
-    """Which of the two ways keeps paths inside a workspace; both hold."""
-    if kernel_keeps_beneath():
+def _check_paths() -> Check:
+    """Report which of the two methods keeps paths inside a workspace; both are safe."""
+    if kernel_resolves_beneath():
         return Check("files", ok=True, detail="the kernel keeps paths inside a workspace (openat2)")
-    detail = "paths are walked one name at a time: openat2 is missing (Linux 5.6, or the seccomp profile)"
+    detail = "paths are resolved by component: openat2 is missing (Linux 5.6, seccomp profile)"
     return Check("files", ok=True, detail=detail)
 
 
-def _root_is_usable(root: Path, identity: SandboxIdentity) -> Check:
+def _check_root(root: Path, identity: SandboxIdentity) -> Check:
     if not os.access(root, os.W_OK | os.X_OK):
         return Check(
             "workspaces",
             False,
-            f"{root} is not a directory that the runner may write",
-            "Create it, or give another one in workspaces_root.",
+            f"{root} is not a directory that the runner can write",
+            "Create it, or set tool_runner.workspaces_dir to another directory.",
         )
     if barrier := identity.first_barrier(root):
         return Check(
             "workspaces",
             False,
             f"user {identity.uid} may not search {barrier}",
-            f"Give a workspaces_root outside {barrier}, or run `chmod o+x {barrier}`.",
+            f"Set tool_runner.workspaces_dir to a directory outside {barrier}, or run `chmod o+x {barrier}`.",
         )
     return Check("workspaces", True, f"{root} is writable")
 
@@ -206,7 +214,7 @@ _SYSCTLS = (
 
 
 def _setting(message: str) -> str:
-    """The setting that most likely keeps bwrap from starting."""
+    """Return the setting that most likely prevents bwrap from starting."""
     for path, forbidding, remedy in _SYSCTLS:
         with contextlib.suppress(OSError):
             if Path(path).read_text().strip() == forbidding:
@@ -222,25 +230,25 @@ def _setting(message: str) -> str:
         return "In a container: set `security_opt: systempaths=unconfined`."
     if "namespace" in message or "Operation not permitted" in message:
         return "In a container: use the seccomp profile of this project, which allows bwrap its namespaces."
-    return "Run the command that failed by hand: bwrap --unshare-user --ro-bind / / true"
+    return "Run the failed command by hand: bwrap --unshare-user --ro-bind / / true"
 
 
 def _apparmor_profile() -> str | None:
-    """The profile that confines this process; None where none does, or the kernel has no AppArmor."""
+    """Return the AppArmor profile that confines this process; None if there is none."""
     with contextlib.suppress(OSError):
         profile = Path("/proc/self/attr/apparmor/current").read_text().strip()
         return None if profile in ("", "unconfined") else profile
     return None
 
 
-def _seen(outcome: SandboxOutcome) -> str:
+def _describe(outcome: SandboxOutcome) -> str:
     text = outcome.output.stderr.text().strip()
-    return f"`true` ended with {outcome.exit_code} ({outcome.killed_reason}): {text[:300]}"
+    return f"`true` exited with {outcome.exit_code} ({outcome.killed_reason}): {text[:300]}"
 
 
 @contextlib.asynccontextmanager
 async def _scratch(root: Path, identity: SandboxIdentity) -> AsyncGenerator[Path]:
-    """A directory with two workspaces, deleted at the end."""
+    """Create a temporary directory with two workspaces; delete it at the end."""
     scratch = await asyncio.to_thread(_make_scratch, root, identity)
     try:
         yield scratch

@@ -22,73 +22,73 @@ def _address_and_port(value: str) -> str:
     try:
         ip_address(host.strip("[]"))
     except ValueError as error:
-        raise ValueError("an address and a port, as in 10.0.0.5:8080") from error
+        raise ValueError("expected an address and a port, such as 10.0.0.5:8080") from error
     if not colon or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("an address and a port, as in 10.0.0.5:8080")
+        raise ValueError("expected an address and a port, such as 10.0.0.5:8080")
     return value
 
 
 class EgressSettings(Section):
-    """Where calls may connect to: `web_fetch`, and commands where that is permitted and granted."""
+    """Hosts that `web_fetch` may reach, and commands where the operator and the assistant allow it."""
 
     allow_hosts: tuple[HostPattern, ...] = ("*",)
-    """Hosts as `example.org`, `*.example.org` or `example.org:443`; one that no pattern matches is refused,
-    at every redirect too. An assistant's own lists narrow these and cannot widen them."""
+    """Allowed hosts, such as `example.org`, `*.example.org` or `example.org:443`. Other hosts are refused,
+    also in redirects. An assistant's own lists can only narrow this list."""
     deny_hosts: tuple[HostPattern, ...] = ()
-    """Hosts that are refused though allowed."""
+    """Refused hosts; these override `allow_hosts`."""
     allow_private_addresses: tuple[Annotated[str, AfterValidator(_address_and_port)], ...] = ()
-    """`address:port` of servers of your own that may be fetched from though their address is not public.
-    A page elsewhere cannot redirect to one."""
+    """Private servers that may be fetched from, as `address:port`. A page on another host cannot redirect to
+    them."""
     allow_commands: bool = False
-    """True lets an assistant whose policy says `network.commands` give its commands a proxy, which leads
-    where its `web_fetch` leads. False keeps every command without a network. Needs the sandbox `bwrap`."""
+    """If true, commands of an assistant whose policy has `network.commands` get a proxy that reaches the same
+    hosts as its `web_fetch`. If false, no command has a network. Requires the sandbox `bwrap`."""
 
 
-class CopySettings(Section):
-    """When copies of workspaces are made, by which they outlive their runner."""
+class SnapshotSettings(Section):
+    """When workspaces are snapshotted, so that they survive the loss of their runner."""
 
     idle_s: float = Field(default=30.0, ge=0.05)
-    """Seconds without a call or an upload after which a workspace that changed is copied."""
+    """Seconds without a call or an upload after which a changed workspace is snapshotted."""
     drain_s: float = Field(default=8.0, ge=0)
-    """Seconds for copies at the end of the process, after its calls have ended."""
+    """Seconds for snapshots at the end of the process, after its calls have ended."""
     evict_after_s: float | None = Field(default=None, gt=0)
-    """Seconds without a call after which the files of a workspace are removed here and are only in its copy,
-    from which the next call restores them. None keeps them."""
+    """Seconds without a call after which the files of a workspace are deleted from the runner. The next call
+    restores them from the snapshot. None disables this."""
     collect_every_s: float = Field(default=3600.0, gt=0)
-    """Seconds between two searches for what interrupted copies left in the object store."""
+    """Seconds between two searches for interrupted snapshots in the object store."""
 
 
 class ToolRunnerSettings(HealthSettings):
-    """How calls are executed."""
+    """Settings of the tool-runner."""
 
     workspaces_dir: Path | None = None
-    """Where workspaces are kept. None takes `data_dir/workspaces`, or a directory below `/var/lib/banksman`
-    when the runner is root and the sandbox user cannot reach `data_dir`."""
+    """Directory of the workspaces. None means `data_dir/workspaces`, or a directory below
+    `/var/lib/banksman` if the runner is root and the sandbox user cannot reach `data_dir`."""
     sandbox: Literal["bwrap", "docker"] = "bwrap"
     """
-    bwrap   bubblewrap, one for each command, on this machine or in the runner's own container
-    docker  a container for each workspace, by a Docker engine
+    bwrap   one bubblewrap sandbox per command, on this machine or in the runner's own container
+    docker  one container per workspace, created by a Docker engine
     """
     sandbox_uid: int = Field(default=DEFAULT_SANDBOX_UID, gt=0)
-    """The user that commands run as when the runner is root; otherwise they run as the runner's own."""
+    """User id of commands if the runner is root; otherwise commands run as the runner's own user."""
     runner: Token | None = None
-    """The id of this runner when the key in `nats` is its own, of the user `tool-runner-{id}`. None when the
-    key is of the user `tool-runner` that runners share; then the id is made at the first start."""
+    """Id of this runner if the key in `nats` belongs to its own user `tool-runner-{id}`. None if the key
+    belongs to the shared user `tool-runner`; then the first start creates an id."""
     queue_capacity: int = Field(default=256, ge=1, le=100_000)
-    """Calls running and waiting; above it the answer is `busy`."""
+    """Maximum number of running and waiting calls; further calls get the reply `busy`."""
     concurrent_fetches: int = Field(default=32, ge=1, le=1000)
-    """`web_fetch` calls at a time; more wait. Commands have `limits.sandbox.max_concurrent_calls`."""
+    """Concurrent `web_fetch` calls; further calls wait. Commands: `limits.sandbox.max_concurrent_calls`."""
     drain_s: float = Field(default=15.0, ge=0)
-    """Seconds that running calls get at the end of the process before they are killed. With five for their
-    results, those for copies and two for the lease, the process has ended within 30."""
+    """Seconds that running calls get at the end of the process before they are killed. Together with five
+    seconds for their results, `copies.drain_s` and two seconds for the lease, the process ends within 30."""
     docker: DockerSettings = DockerSettings()
-    copies: CopySettings = CopySettings()
+    copies: SnapshotSettings = SnapshotSettings()
     limits: RunnerLimits = RunnerLimits()
     egress: EgressSettings = EgressSettings()
 
 
 class ToolRunnerServiceSettings(ServiceSettings):
-    """All sections that a tool-runner reads."""
+    """All settings sections that a tool-runner reads."""
 
     nats: NatsSettings = NatsSettings()
     tool_runner: ToolRunnerSettings = ToolRunnerSettings()

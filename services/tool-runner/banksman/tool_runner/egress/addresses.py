@@ -1,4 +1,4 @@
-"""Which addresses a fetch may reach: public unicast, judged also by the IPv4 address inside an IPv6 one."""
+"""Decides which addresses a fetch may reach: public unicast, also for an IPv4 address inside an IPv6 one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _REFUSED_V4 = tuple(
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
         "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
         "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-        # Azure's metadata and DNS service answers on a public address.
+        # Azure's metadata and DNS service has this public address in every virtual network:
+        # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
         "168.63.129.16/32",
     )
 )  # fmt: skip
@@ -26,7 +27,7 @@ _REFUSED_V6 = tuple(
 )
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 
-_CARRIERS = (
+_IPV4_PREFIXES = (
     IPv6Network("::ffff:0:0/96"),  # mapped
     IPv6Network("::ffff:0:0:0/96"),  # translated
     IPv6Network("64:ff9b::/96"),  # NAT64
@@ -39,7 +40,7 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 
 def is_public(address: Address) -> bool:
-    """True when the address is public unicast, and so is each IPv4 address that it carries."""
+    """Return whether the address, and each IPv4 address embedded in it, is public unicast."""
     match address:
         case IPv4Address():
             return not any(address in network for network in _REFUSED_V4)
@@ -48,24 +49,25 @@ def is_public(address: Address) -> bool:
 
 
 def _is_public_v6(address: IPv6Address) -> bool:
-    carried = tuple(_carried(address))
-    if not all(is_public(each) for each in carried):
+    embedded = tuple(_embedded(address))
+    if not all(is_public(each) for each in embedded):
         return False
-    if any(address in network for network in _CARRIERS):
+    if any(address in network for network in _IPV4_PREFIXES):
         return True
     if address in _LOCAL_NAT64 or address not in _GLOBAL_UNICAST_V6:
         return False
     return address in _SIX_TO_FOUR or not any(address in network for network in _REFUSED_V6)
 
 
-def _carried(address: IPv6Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that packets to an IPv6 address can end at."""
+def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+    """Yield the IPv4 addresses that packets to an IPv6 address can reach."""
     number = int(address)
-    if any(address in network for network in _CARRIERS):
+    if any(address in network for network in _IPV4_PREFIXES):
         yield IPv4Address(number & _LOW_32_BITS)
     if address in _SIX_TO_FOUR:
         yield IPv4Address((number >> 80) & _LOW_32_BITS)
     if address in _TEREDO:
+        # RFC 4380 stores the client's address with all bits inverted.
         yield IPv4Address(number & _LOW_32_BITS ^ _LOW_32_BITS)
     if (number >> 32) & _LOW_32_BITS in _ISATAP_INTERFACES:
         yield IPv4Address(number & _LOW_32_BITS)

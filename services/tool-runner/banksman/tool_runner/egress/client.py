@@ -1,7 +1,7 @@
-"""The one way out of the runner, which only ever connects to addresses that were checked.
+"""The only HTTP client of the runner. It connects to checked addresses only.
 
 FetchRefused      the policy forbids the URL, an address or a redirect
-FetchFailed       it was allowed and did not work: look-up, connection, protocol, deadline
+FetchFailed       the fetch was allowed and failed: look-up, connection, protocol or deadline
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from banksman.tool_runner.egress.inflate import Inflater, UnsupportedEncoding
 from banksman.tool_runner.limits import FetchLimits
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
-"""Host and port to addresses in text."""
+"""Resolves host and port to addresses as text."""
 
 AddressPolicy = Callable[[Address], bool]
 
@@ -43,11 +43,11 @@ _HEADERS = (
 
 
 class FetchRefused(Exception):
-    """The policy forbids the URL, an address behind it, or where it redirects to."""
+    """The policy forbids the URL, one of its addresses, or a redirect."""
 
 
 class FetchFailed(Exception):
-    """The fetch was allowed and did not work."""
+    """The fetch was allowed and failed."""
 
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         self.timed_out = timed_out
@@ -59,16 +59,16 @@ class Fetched:
     """A response."""
 
     url: str
-    """The last one, after redirects."""
+    """The URL after all redirects."""
     status: int
     content_type: str
     body: bytes
     truncated: bool
-    """True when the body was longer than a limit; `body` is its beginning."""
+    """True if the body exceeded a limit; then `body` is its beginning."""
 
 
 class Egress:
-    """Fetches URLs within a policy of hosts, ports and addresses."""
+    """Fetches URLs within rules for hosts, ports and addresses."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Egress:
         address_allowed: AddressPolicy = is_public,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """Build the TLS context once: it costs far more than a connection."""
+        """Create a client with one TLS context: creating a context takes far longer than a connection."""
         self._limits = limits
         self._hosts = hosts or HostRules()
         self._ports = ports
@@ -88,27 +88,30 @@ class Egress:
         self._ssl_context = ssl_context or ssl.create_default_context()
 
     async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
-        """GET a URL, following redirects, each checked like the first.
+        """GET a URL and follow redirects. Each hop is checked like the first.
 
-        `within` narrows the hosts for this one; it cannot widen them.
+        Args:
+            url: The first URL.
+            timeout_s: Seconds for all hops together; None for the limit's default, which is also the maximum.
+            within: Further rules for this fetch; they narrow the client's rules.
 
         Raises:
-            FetchRefused: when the policy forbids a hop.
-            FetchFailed: when it did not work, or not within `timeout_s` (default: the limit's).
+            FetchRefused: the policy forbids a hop.
+            FetchFailed: a hop failed, or the time is up.
         """
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:
             async with asyncio.timeout(deadline_s):
                 return await self._follow(url, within)
         except TimeoutError as error:
-            raise FetchFailed(f"no complete answer within {deadline_s:g} s", timed_out=True) from error
+            raise FetchFailed(f"no complete response within {deadline_s:g} s", timed_out=True) from error
 
     async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        """A connection to the host and port of a URL, under the rules of a fetch; the caller closes it.
+        """Connect to the host and port of a URL under the rules of a fetch; the caller closes the stream.
 
         Raises:
-            FetchRefused: when the policy forbids the host, the port or an address.
-            FetchFailed: when nothing answers there, or not within the limit's time.
+            FetchRefused: the policy forbids the host, the port or an address.
+            FetchFailed: the connection failed or took longer than the limit.
         """
         checked = self._checked(str(url), within)
         try:
@@ -122,10 +125,10 @@ class Egress:
     async def _follow(self, url: str, within: HostRules) -> Fetched:
         current = self._checked(url, within)
         for _ in range(self._limits.max_redirects + 1):
-            answer = await self._hop(current)
-            if isinstance(answer, Fetched):
-                return answer
-            current = self._checked(str(answer), within)
+            result = await self._hop(current)
+            if isinstance(result, Fetched):
+                return result
+            current = self._checked(str(result), within)
         raise FetchRefused(f"more than {self._limits.max_redirects} redirects")
 
     def _checked(self, url: str, within: HostRules) -> httpx.URL:
@@ -138,7 +141,7 @@ class Egress:
         return parsed
 
     async def _hop(self, url: httpx.URL) -> Fetched | httpx.URL:
-        """One request: the response, or where it redirects to."""
+        """Send one request; return the response, or the URL that it redirects to."""
         async with httpcore.AsyncConnectionPool(
             ssl_context=self._ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
@@ -149,7 +152,7 @@ class Egress:
                         return url.join(location)
                     return await self._read(url, response)
             except httpx.InvalidURL as error:
-                raise FetchRefused(f"the redirect is no URL: {error}") from error
+                raise FetchRefused(f"the redirect is not a URL: {error}") from error
             except (
                 httpcore.NetworkError,
                 httpcore.ProtocolError,
@@ -176,7 +179,10 @@ class Egress:
 
 
 class PinnedNetwork(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that it resolved and checked itself, so a second look-up cannot bring others."""
+    """Connects only to addresses that it resolved and checked itself.
+
+    A client that checks a name and resolves it again to connect can get another address (DNS rebinding).
+    """
 
     def __init__(self, resolver: Resolver, address_allowed: AddressPolicy) -> None:
         self._resolver = resolver
@@ -191,7 +197,7 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Resolve once, refuse when any answer is not allowed, then try the answers in their order."""
+        """Resolve once, refuse if any address is not allowed, then try the addresses in their order."""
         addresses = await self._addresses(host, port)
         failure: Exception | None = None
         for address in addresses:
@@ -212,17 +218,17 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Refused: no URL leads to one."""
+        """Refuse: no URL names a Unix socket."""
         raise FetchRefused("unix sockets are refused")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait between httpcore's attempts."""
+        """Wait between attempts of httpcore."""
         await asyncio.sleep(seconds)
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
         literal = _literal(host)
-        answers = [str(literal)] if literal else await self._resolver(host, port)
-        addresses = [ip_address(answer.partition("%")[0]) for answer in answers]
+        resolved = [str(literal)] if literal else await self._resolver(host, port)
+        addresses = [ip_address(each.partition("%")[0]) for each in resolved]
         for address in addresses:
             if not self._address_allowed(address):
                 raise FetchRefused(f"{host} is at {address}, which is not a public address")
@@ -236,26 +242,26 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Ask the system's resolver.
+    """Resolve a name with the system's resolver.
 
     Raises:
-        OSError: when it has no answer.
+        OSError: the name has no address.
     """
     loop = asyncio.get_running_loop()
-    answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def check_url(url: str, ports: frozenset[int] = _PORTS) -> httpx.URL:
-    """Parse a URL and check all that can be checked without a look-up.
+    """Parse a URL and check everything that needs no look-up.
 
     Raises:
-        FetchRefused: naming what is not allowed.
+        FetchRefused: the URL is not allowed; the message names the part.
     """
     try:
         parsed = httpx.URL(url)
         url.encode("utf-8")
-        # Decodes an international name, which may be none.
+        # Decodes an internationalised name, and raises if its punycode is broken.
         host = parsed.host
     except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
         raise FetchRefused(f"not a URL: {error}") from error

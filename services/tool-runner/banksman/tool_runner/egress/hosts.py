@@ -9,15 +9,15 @@ from banksman.contracts.network import NetworkPolicy, split_pattern
 
 @dataclass(frozen=True, slots=True)
 class HostRules:
-    """Which hosts may be reached, by patterns as `contracts.network` has them; checked at every hop."""
+    """Allowed and denied hosts as patterns of `contracts.network`; checked for every redirect too."""
 
     allowed: tuple[str, ...] = ("*",)
     denied: tuple[str, ...] = ()
 
     def admit(self, host: str, port: int) -> bool:
-        """True when a pattern allows the host and none denies it.
+        """Return whether a pattern allows the host and no pattern denies it.
 
-        `host` is a name in ASCII and lower case without a dot at its end, or an address without brackets.
+        `host` is an ASCII name in lower case without a trailing dot, or an address without brackets.
         """
         return _match(host, port, self.allowed) and not _match(host, port, self.denied)
 
@@ -26,7 +26,10 @@ ANY_HOST = HostRules()
 
 
 def rules_of(policy: NetworkPolicy | None) -> HostRules:
-    """The rules of an assistant, which apply beside those of the operator; None has none of its own."""
+    """Return the rules of an assistant's policy; without a policy, every host is allowed.
+
+    The operator's rules apply in addition.
+    """
     return ANY_HOST if policy is None else HostRules(policy.allow_hosts, policy.deny_hosts)
 
 

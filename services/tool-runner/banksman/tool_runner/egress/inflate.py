@@ -15,17 +15,17 @@ class _Decompressor(Protocol):
 
 
 class UnsupportedEncoding(Exception):
-    """A `Content-Encoding` other than identity, gzip or deflate, or more than one."""
+    """A `Content-Encoding` that is not exactly one of identity, gzip and deflate."""
 
 
 class Inflater:
-    """Collects a response body, inflating at most `max_bytes` of it: a small bomb stays small."""
+    """Collects a response body and inflates at most `max_bytes` of it, so that a gzip bomb stays small."""
 
     def __init__(self, content_encoding: str, max_bytes: int) -> None:
-        """Choose by the header.
+        """Select the decompressor by the value of `Content-Encoding`.
 
         Raises:
-            UnsupportedEncoding: when it names anything but one known encoding.
+            UnsupportedEncoding: the value is not one supported encoding.
         """
         self._max_bytes = max_bytes
         self._body = bytearray()
@@ -44,21 +44,21 @@ class Inflater:
 
     @property
     def body(self) -> bytes:
-        """What has been collected, at most `max_bytes`."""
+        """The body so far, at most `max_bytes`."""
         return bytes(self._body)
 
     @property
     def full(self) -> bool:
-        """True when there was more than `max_bytes`."""
+        """True if the body has more than `max_bytes`."""
         return self._over
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes as received; what is beyond the limit is not inflated.
+        """Add received bytes; bytes beyond the limit are not inflated.
 
         Raises:
-            ValueError: when they are not what the header says.
+            ValueError: the bytes do not have the encoding of the header.
         """
-        inflate = self._chosen(chunk)
+        inflate = self._decompressor(chunk)
         if inflate is None:
             self._keep(chunk)
             return
@@ -70,9 +70,9 @@ class Inflater:
         except zlib.error as error:
             raise ValueError(f"the body is not valid {self._encoding}: {error}") from error
 
-    def _chosen(self, chunk: bytes) -> _Decompressor | None:
+    def _decompressor(self, chunk: bytes) -> _Decompressor | None:
         if self._encoding == "deflate" and not self._begun and chunk and chunk[0] & 0x0F != zlib.DEFLATED:
-            # Some servers send raw deflate, without the zlib header that RFC 9110 asks for.
+            # Some servers send raw deflate without the zlib header that RFC 9110, section 8.4.1.2, requires.
             self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
         self._begun = self._begun or bool(chunk)
         return self._inflate

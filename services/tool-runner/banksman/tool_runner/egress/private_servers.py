@@ -1,4 +1,4 @@
-"""Ways out to servers of the operator's own."""
+"""Access to private servers that the operator has allowed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from banksman.tool_runner.limits import FetchLimits
 
 
 class EgressWithPrivate(Egress):
-    """The way out, and for each allowed private server one that leads there and nowhere else."""
+    """The client for public addresses, and one client for each allowed private server."""
 
     def __init__(
         self,
@@ -28,43 +28,46 @@ class EgressWithPrivate(Egress):
     ) -> None:
         super().__init__(limits, hosts=hosts, ssl_context=ssl_context)
         self._private = {
-            place: _only(*place, limits, ssl_context) for place in (_place(text) for text in private)
+            server: _client_for(*server, limits, ssl_context) for server in (_parse(text) for text in private)
         }
 
     async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
-        """GET a URL; see `Egress.get`. Only the first hop may be a private server."""
-        way_out = self._private.get(_asked(url))
-        if way_out is not None:
-            return await way_out.get(url, timeout_s=timeout_s, within=within)
+        """GET a URL; see `Egress.get`.
+
+        Only the first hop may be a private server: a public page cannot redirect to one.
+        """
+        client = self._private.get(_host_and_port(url))
+        if client is not None:
+            return await client.get(url, timeout_s=timeout_s, within=within)
         return await super().get(url, timeout_s=timeout_s, within=within)
 
     async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        """A connection to the host of a URL; see `Egress.connect`."""
-        way_out = self._private.get(_asked(str(url)))
-        if way_out is not None:
-            return await way_out.connect(url, within=within)
+        """Connect to the host of a URL; see `Egress.connect`."""
+        client = self._private.get(_host_and_port(str(url)))
+        if client is not None:
+            return await client.connect(url, within=within)
         return await super().connect(url, within=within)
 
 
-def _only(address: str, port: int, limits: FetchLimits, ssl_context: ssl.SSLContext) -> Egress:
-    def is_it(found: Address) -> bool:
+def _client_for(address: str, port: int, limits: FetchLimits, ssl_context: ssl.SSLContext) -> Egress:
+    def is_allowed(found: Address) -> bool:
         return found == ip_address(address)
 
     return Egress(
         limits,
         hosts=HostRules(allowed=(address,)),
         ports=frozenset({port}),
-        address_allowed=is_it,
+        address_allowed=is_allowed,
         ssl_context=ssl_context,
     )
 
 
-def _place(text: str) -> tuple[str, int]:
+def _parse(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return str(ip_address(host.strip("[]"))), int(port)
 
 
-def _asked(url: str) -> tuple[str, int]:
+def _host_and_port(url: str) -> tuple[str, int]:
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, UnicodeEncodeError, ValueError):

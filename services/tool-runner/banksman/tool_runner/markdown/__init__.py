@@ -1,1 +1,1 @@
-"""Pages of HTML turned into Markdown by a process that can do nothing else."""
+"""Converts HTML pages to Markdown in a confined process."""

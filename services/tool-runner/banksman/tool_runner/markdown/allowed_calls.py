@@ -18,13 +18,13 @@ _PROT_EXEC = 0x4
 
 @functools.cache
 def build_filter() -> bytes:
-    """The BPF program of a converter: memory, time, and the descriptors it was started with.
+    """Build the BPF program of a converter, which may use memory, clocks and its inherited descriptors.
 
-    Every other system call answers EPERM, and so does memory that could be executed: there are no files, no
-    sockets, no processes. Those of another ABI (x32, int 0x80) kill the process.
+    Every other system call fails with EPERM, as does a request for executable memory. A converter thus has no
+    files, sockets or processes. System calls of another ABI (x32, int 0x80) kill the process.
 
     Raises:
-        OSError: when the kernel has no room for it.
+        OSError: the program cannot be exported.
     """
     rules = pyseccomp.SyscallFilter(defaction=pyseccomp.ERRNO(errno.EPERM))
     for name in _ALLOWED:
@@ -38,6 +38,6 @@ def build_filter() -> bytes:
 
 
 def _allow(rules: pyseccomp.SyscallFilter, name: str, *conditions: pyseccomp.Arg) -> None:
-    # A call that this architecture does not have has no number to be called by.
+    # libseccomp returns a negative number for a system call that this architecture does not have.
     if pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) >= 0:
         rules.add_rule(pyseccomp.ALLOW, name, *conditions)

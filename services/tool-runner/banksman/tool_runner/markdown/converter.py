@@ -24,7 +24,7 @@ _SIGNALS = {
 
 
 class ConversionFailed(Exception):
-    """The page was not converted; the message says why and is for the model."""
+    """The page was not converted. The message states why; it is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,21 @@ class Markdown:
 
     text: str
     warnings: tuple[str, ...]
-    """What the library left out, in its words."""
+    """Warnings of the library about content that it left out."""
 
 
 class MarkdownConverter:
-    """Converts pages, each in a process of its own that has no files, no network and bounded memory."""
+    """Converts each page in a process of its own, without files or network and with limited memory."""
 
     def __init__(self, limits: MarkdownLimits) -> None:
         self._limits = limits
         self._slots = asyncio.Semaphore(limits.max_concurrent)
 
     async def convert(self, page: str, *, base_url: str, identity: SandboxIdentity) -> Markdown:
-        """Convert a page; relative links are completed with `base_url`.
+        """Convert a page; `base_url` makes its relative links absolute.
 
         Raises:
-            ConversionFailed: the page takes more than the limits, or the library does not survive it.
+            ConversionFailed: the page exceeds the limits, or the library crashed.
         """
         try:
             async with asyncio.timeout(self._limits.timeout_s), self._slots:
@@ -57,25 +57,25 @@ class MarkdownConverter:
 
     async def _convert(self, page: str, base_url: str, identity: SandboxIdentity) -> Markdown:
         order = await asyncio.to_thread(self._order, base_url, identity)
-        process = await _started()
+        process = await _start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_give(process, order + page.encode("utf-8", "replace")))
+                tasks.create_task(_write(process, order + page.encode("utf-8", "replace")))
                 reading = tasks.create_task(_read(process, self._limits.max_markdown_bytes))
             status = await process.wait()
         finally:
-            # Its end is certain from here: a killed process without children does not linger.
+            # The converter has no children, so this kill ends it for certain.
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await asyncio.shield(process.wait())
         output = reading.result()
         if output is None:
             raise ConversionFailed(f"the Markdown is longer than {self._limits.max_markdown_bytes} bytes")
-        return _converted(output, status)
+        return _parse_output(output, status)
 
     def _order(self, base_url: str, identity: SandboxIdentity) -> bytes:
         try:
-            # Loads libseccomp when imported, so a machine without it can still say what is missing.
+            # pyseccomp loads libseccomp at import; importing it here lets the error name the missing package.
             from banksman.tool_runner.markdown.allowed_calls import build_filter
 
             program = build_filter()
@@ -91,7 +91,7 @@ class MarkdownConverter:
         return json.dumps(order).encode() + b"\n"
 
 
-async def _started() -> asyncio.subprocess.Process:
+async def _start() -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -108,9 +108,9 @@ async def _started() -> asyncio.subprocess.Process:
         raise ConversionFailed(f"the converter does not start: {error.strerror}") from error
 
 
-async def _give(process: asyncio.subprocess.Process, content: bytes) -> None:
+async def _write(process: asyncio.subprocess.Process, content: bytes) -> None:
     stdin = process.stdin
-    assert stdin is not None  # noqa: S101 - it was asked for
+    assert stdin is not None  # noqa: S101 - created with PIPE
     with contextlib.suppress(ConnectionError):
         stdin.write(content)
         await stdin.drain()
@@ -118,9 +118,9 @@ async def _give(process: asyncio.subprocess.Process, content: bytes) -> None:
 
 
 async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes | None:
-    """All of its output; None, and the process killed, when that is more than `max_bytes`."""
+    """Return all output; kill the process and return None if there are more than `max_bytes`."""
     stdout = process.stdout
-    assert stdout is not None  # noqa: S101 - it was asked for
+    assert stdout is not None  # noqa: S101 - created with PIPE
     output = bytearray()
     while chunk := await stdout.read(_READ_BYTES):
         output += chunk
@@ -130,15 +130,15 @@ async def _read(process: asyncio.subprocess.Process, max_bytes: int) -> bytes | 
     return bytes(output)
 
 
-def _converted(output: bytes, status: int) -> Markdown:
+def _parse_output(output: bytes, status: int) -> Markdown:
     head, newline, text = output.partition(b"\n")
     if status != 0 or not newline:
-        raise ConversionFailed(_ending(status))
+        raise ConversionFailed(_failure(status))
     warnings = cast(list[str], json.loads(head))
     return Markdown(text.decode("utf-8", "replace"), tuple(warnings))
 
 
-def _ending(status: int) -> str:
+def _failure(status: int) -> str:
     if status < 0:
-        return _SIGNALS.get(signal.Signals(-status), f"the converter was ended by signal {-status}")
-    return f"the converter ended with {status}"
+        return _SIGNALS.get(signal.Signals(-status), f"signal {-status} ended the converter")
+    return f"the converter exited with {status}"

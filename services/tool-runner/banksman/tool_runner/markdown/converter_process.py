@@ -1,9 +1,9 @@
-"""The process that turns one page into Markdown.
+"""The program that converts one page to Markdown.
 
-A program of its own, started by path: it imports the library, gives up everything but its standard input and
-output, and only then reads the page. The page is hostile, and a parser has faults.
+It is started by path. It imports the library, confines itself to its standard input and output, and only then
+reads the page: a hostile page may exploit a fault of the parser.
 
-Input: a line of JSON (`Order`), then the page in UTF-8. Output: a line of JSON (`warnings`), then Markdown.
+Input: a line of JSON (`Order`), then the page as UTF-8. Output: a line of JSON (the warnings), then Markdown.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _NOT_CONTENT = ["script", "style", "template", "noscript", "nav", "svg", "iframe
 
 
 class Order(TypedDict):
-    """What surrounds a page."""
+    """The parameters of one conversion."""
 
     base_url: str
-    """What relative links are completed with."""
+    """Makes relative links absolute."""
     filter: str
-    """The seccomp program, in base64."""
+    """The seccomp program as base64."""
     user: list[int]
-    """User and group id to become; empty to stay who we are."""
+    """User id and group id to switch to; empty to keep the current user."""
     memory_bytes: int
     cpu_s: int
 
@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Convert what is on standard input."""
+    """Convert the page on standard input."""
     source = sys.stdin.buffer
     order: Order = json.loads(source.readline())
     confine(order)
@@ -65,15 +65,15 @@ def main() -> None:
     sys.stdout.buffer.write(json.dumps(warnings).encode() + b"\n")
     sys.stdout.buffer.write((converted.content or "").encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
-    # What an interpreter does at its end needs more than the filter allows.
+    # The normal exit of the interpreter needs system calls that the filter refuses.
     os._exit(0)
 
 
 def confine(order: Order) -> None:
-    """Give up everything but the descriptors that are open, for good.
+    """Confine this process to its open descriptors, irrevocably.
 
     Raises:
-        OSError: when the kernel refuses a part of it.
+        OSError: the kernel refuses a step.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if order["user"]:
@@ -81,7 +81,7 @@ def confine(order: Order) -> None:
         os.setgroups([])
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-        # Changing the user takes the signal away again.
+        # The kernel clears the parent-death signal when the user id changes (prctl(2)).
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for limit, most in (
         (resource.RLIMIT_DATA, order["memory_bytes"]),
@@ -94,6 +94,7 @@ def confine(order: Order) -> None:
         resource.setrlimit(limit, (most, most))
     program = base64.b64decode(order["filter"])
     described = _FilterProgram(len(program) // _BPF_INSTRUCTION_BYTES, program)
+    # Without privileges, the kernel accepts a filter only after no_new_privs (seccomp(2)).
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(described))
 

@@ -1,1 +1,1 @@
-"""Process isolation round one command."""
+"""Process isolation of one command."""

@@ -10,28 +10,28 @@ from typing import Literal, Protocol
 from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 
 OnOutput = Callable[[Stream, bytes], None]
-"""Called in the event loop with each chunk as it is read; must neither block nor raise."""
+"""Called in the event loop with each chunk of output; must neither block nor raise."""
 
 OnListener = Callable[[socket.socket], None]
-"""Called in the event loop with a socket that listens on a loopback of the sandbox's own; takes it over."""
+"""Called in the event loop with a socket that listens on the sandbox's loopback; becomes its owner."""
 
 KilledReason = Literal["timeout", "cancelled", "output_limit", "memory_limit", "workspace_limit"]
 """
-timeout          it ran longer than its time-out
-cancelled        somebody asked for its end
-output_limit     it wrote more than `max_output_bytes`
-memory_limit     its processes together used more than `memory_bytes`
-workspace_limit  it grew its workspace beyond the quota
+timeout          the command ran longer than its time-out
+cancelled        the call was cancelled
+output_limit     the command wrote more than `max_output_bytes`
+memory_limit     the processes of the command together used more than `memory_bytes`
+workspace_limit  the command grew its workspace beyond the quota
 """
 
 
 class SandboxUnavailable(Exception):
-    """The sandbox could not be set up, or was lost with its command. The message is the backend's or ours."""
+    """The sandbox could not be set up, or ended unexpectedly together with its command."""
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
         super().__init__(message)
         self.remedy = remedy
-        """What to install or to set; None when the message is all that is known."""
+        """What to install or to set; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +39,28 @@ class SandboxCommand:
     """One command for a sandbox."""
 
     script: str
-    """Text for `bash -c`, without NUL."""
+    """Argument of `bash -c`, without NUL."""
     workspace: Path
-    """The directory that becomes `/workspace` and the current directory."""
+    """The directory that is mounted as `/workspace`, the current directory of the command."""
     timeout_s: float
     on_listener: OnListener | None = None
-    """Gets the listening socket of the proxy that the command is told of, from a backend that can make one.
-    None, as by default: no network."""
+    """Receives the listening socket of the command's proxy, if the backend supports one. None: no network."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxOutcome:
-    """How a command ended. Whatever the reason, no process of it is left."""
+    """The outcome of a command. In every case, none of its processes is left."""
 
     exit_code: int | None
-    """As bash reports it, 128 + n for signal n; None when it was killed from outside."""
+    """As bash reports it, 128 + n for signal n; None if the runner killed the command."""
     output: CapturedOutput
-    """Also when it was killed: what it had written until then. Whoever gets the outcome closes it."""
+    """Output up to the end, also of a killed command. The receiver of the outcome closes it."""
     killed_reason: KilledReason | None
     duration_ms: int
 
 
 class Stop:
-    """Ends one command from outside; the first reason wins."""
+    """Requests the end of one command; the first reason wins."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
@@ -69,21 +68,21 @@ class Stop:
 
     @property
     def reason(self) -> KilledReason | None:
-        """Why the end was requested; None while nobody did."""
+        """Why the end was requested; None if it was not."""
         return self._reason
 
     def request(self, reason: KilledReason) -> None:
-        """Ask for the end; without effect on a command that has ended."""
+        """Request the end; no effect on a command that has ended."""
         if not self._over.is_set():
             self._reason = reason
             self._over.set()
 
     def exited(self) -> None:
-        """The sandbox's word that the command ended by itself."""
+        """Record that the command ended by itself; called by the sandbox."""
         self._over.set()
 
     async def wait(self) -> None:
-        """Return once the command ended or its end was requested."""
+        """Return when the command has ended or its end is requested."""
         await self._over.wait()
 
 
@@ -93,23 +92,23 @@ class Sandbox(Protocol):
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
-        """Run one command to its end; `stop` ends it early, and so does cancelling the caller.
+        """Run one command to its end; `stop` or cancelling the caller ends it early.
 
-        Commands of one workspace come one after another.
+        The caller runs at most one command per workspace at a time; see `workspaces.turns`.
 
         Raises:
-            SandboxUnavailable: when the command could not be started.
+            SandboxUnavailable: the command could not be started.
         """
         ...
 
 
 class SandboxBackend(Sandbox, Protocol):
-    """A sandbox together with what looks after it."""
+    """A sandbox with its maintenance."""
 
     async def sweep(self) -> None:
-        """Tidy up from time to time, for ever."""
+        """Remove leftovers periodically, until cancelled."""
         ...
 
     def close(self) -> None:
-        """End everything that it has started; no command may run any more."""
+        """End every process that the sandbox started. No command may run afterwards."""
         ...

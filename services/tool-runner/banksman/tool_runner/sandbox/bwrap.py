@@ -34,7 +34,7 @@ _SWEEP_INTERVAL_S = 1.0
 
 
 class BwrapSandbox:
-    """One bwrap per command, a child of a spawner that ends it whatever becomes of the runner."""
+    """One bwrap per command, as a child of a spawner process that ends it even if the runner is killed."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class BwrapSandbox:
         bwrap: str = "bwrap",
         cgroups: CallCgroups | None = None,
     ) -> None:
-        """Build the filter and become a subreaper. With `cgroups` each command gets a cgroup of its own.
+        """Build the seccomp filter and become a subreaper. With `cgroups`, each command gets its own cgroup.
 
         Raises:
-            SandboxUnavailable: naming the package that is missing.
+            SandboxUnavailable: a package is missing; the message names it.
         """
         self._identity = identity
         self._limits = limits
@@ -59,7 +59,7 @@ class BwrapSandbox:
         become_subreaper()
 
     def close(self) -> None:
-        """End the spawner; no command may run any more."""
+        """End the spawner. No command may run afterwards."""
         self._spawner.close()
 
     async def run(
@@ -91,22 +91,22 @@ class BwrapSandbox:
         return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
 
     async def sweep(self) -> None:
-        """Bury orphans every second, for ever: what a spawner left that was itself killed."""
+        """Kill orphans of a killed spawner every second, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
-            if buried := await processes.bury_orphans():
-                log.warning("%d sandbox processes outlived their spawner and were killed", buried)
+            if killed := await processes.kill_orphans():
+                log.warning("%d sandbox processes outlived their spawner and were killed", killed)
 
     @contextlib.asynccontextmanager
     async def _cgroup(self) -> AsyncGenerator[CallCgroup | None]:
-        """The cgroup of one call, ended with it."""
+        """Create the cgroup of one call; end it with the block."""
         if self._cgroups is None:
             yield None
             return
         try:
             cgroup = self._cgroups.create(self._limits)
         except OSError as error:
-            raise SandboxUnavailable(f"cannot make a cgroup: {error}") from error
+            raise SandboxUnavailable(f"cannot create a cgroup: {error}") from error
         try:
             yield cgroup
         finally:
@@ -126,12 +126,12 @@ class BwrapSandbox:
             err_read, err_write = _pipe(ours, inner)
             self._identity.own(out_write)
             self._identity.own(err_write)
-            way_out = None if command.on_listener is None else ListenerInbox(command.on_listener)
+            proxy_inbox = None if command.on_listener is None else ListenerInbox(command.on_listener)
             special: dict[str, int] = {}
-            if way_out is not None:
-                inner.callback(way_out.given.close)
-                ours.callback(way_out.close)
-                special["way_out"] = way_out.given.fileno()
+            if proxy_inbox is not None:
+                inner.callback(proxy_inbox.given.close)
+                ours.callback(proxy_inbox.close)
+                special["proxy"] = proxy_inbox.given.fileno()
             if cgroup is not None:
                 special["cgroup"] = cgroup.open()
                 inner.callback(os.close, special["cgroup"])
@@ -154,11 +154,11 @@ class BwrapSandbox:
             stop=stop,
             max_output_bytes=self._limits.max_output_bytes,
             on_output=on_output,
-            way_out=way_out,
+            proxy_inbox=proxy_inbox,
         )
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop) -> None:
-        """Return when the command has ended or has to be ended."""
+        """Return when the command has ended or must be ended."""
         async with beside(self._watch_memory(call, stop)):
             try:
                 async with asyncio.timeout(timeout_s):
@@ -178,10 +178,10 @@ class BwrapSandbox:
 
 
 def find_bwrap(program: str = "bwrap") -> str:
-    """The path of bubblewrap.
+    """Return the path of bubblewrap.
 
     Raises:
-        SandboxUnavailable: when it is not installed.
+        SandboxUnavailable: bubblewrap is not installed.
     """
     path = shutil.which(program)
     if path is None:

@@ -20,7 +20,7 @@ _STATUS_BYTES = 4096
 
 
 class BwrapCall:
-    """One bwrap that runs: its process, its output, its own report of how it went."""
+    """One running bwrap: its process, its output and its exit report."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class BwrapCall:
         stop: Stop,
         max_output_bytes: int,
         on_output: OnOutput | None,
-        way_out: ListenerInbox | None = None,
+        proxy_inbox: ListenerInbox | None = None,
     ) -> None:
-        """Take over the file descriptors and begin to read."""
-        self._way_out = way_out
+        """Take ownership of the file descriptors and start reading."""
+        self._proxy_inbox = proxy_inbox
         self._tree = tree
         self._spawner = spawner
         self._status_fd = status_fd
@@ -52,20 +52,20 @@ class BwrapCall:
 
     @property
     def pid(self) -> int | None:
-        """The outer bwrap; None until it was started."""
+        """Process id of the outer bwrap; None until it has started."""
         return self._tree.pid
 
     async def end(self, wait_s: float) -> None:
-        """Kill what is left of the tree, take the rest of the output, close everything.
+        """Kill the remaining processes, read the rest of the output, and close all descriptors.
 
-        Waits at most `wait_s` for the tree; what the kernel has not ended by then stays with the spawner.
+        Waits at most `wait_s` seconds for the tree; the spawner handles processes that end later.
         """
         self._spawner.kill(self._tree)
         try:
             async with asyncio.timeout(wait_s):
                 await self._tree.ended.wait()
                 if self._tree.failure is not None:
-                    await processes.bury_orphans()
+                    await processes.kill_orphans()
         except TimeoutError:
             log.warning("processes of a call were killed and have not ended within %g s", wait_s)
         finally:
@@ -73,10 +73,10 @@ class BwrapCall:
             self._close()
 
     def exit_code(self) -> int | None:
-        """What the command returned; None when it was killed from outside.
+        """Return the exit code of the command; None if the runner killed it.
 
         Raises:
-            SandboxUnavailable: when the command could not be started, or was lost with its spawner.
+            SandboxUnavailable: the command could not be started, or its spawner was lost.
         """
         if self._stop.reason is not None:
             return None
@@ -84,11 +84,13 @@ class BwrapCall:
             raise SandboxUnavailable(self._tree.failure)
         reported = _reported_exit_code(self._report)
         if reported is None:
-            raise SandboxUnavailable(self._output.stderr.text().strip() or "bwrap ended without a report")
+            raise SandboxUnavailable(
+                self._output.stderr.text().strip() or "bwrap ended without an exit report"
+            )
         return reported
 
     def _read(self, stream: Stream) -> bool:
-        """Take one chunk; False when there is none for now or none will come any more."""
+        """Read one chunk; return False if there is none now, or the stream has ended."""
         fd = self._streams[stream]
         try:
             chunk = os.read(fd, _READ_BYTES)
@@ -117,14 +119,14 @@ class BwrapCall:
             self._loop.remove_reader(fd)
         for fd in (self._status_fd, *self._streams.values()):
             os.close(fd)
-        if self._way_out is not None:
-            self._way_out.close()
+        if self._proxy_inbox is not None:
+            self._proxy_inbox.close()
 
     _report: bytes = b""
 
 
 def _reported_exit_code(report: bytes) -> int | None:
-    """The last `exit-code` in bwrap's `--json-status-fd`: one JSON object a line."""
+    """Return the last `exit-code` of bwrap's `--json-status-fd`, which has one JSON object per line."""
     for line in reversed(report.splitlines()):
         status = cast(dict[str, int], json.loads(line))
         if "exit-code" in status:

@@ -1,4 +1,4 @@
-"""Limits of the kernel on all processes of a call together, where a cgroup v2 was delegated to the runner.
+"""Kernel limits for all processes of a call together, if a cgroup v2 is delegated to the runner.
 
 https://docs.kernel.org/admin-guide/cgroup-v2.html
 """
@@ -20,14 +20,14 @@ NEEDED = frozenset({"memory", "pids"})
 _WANTED = ("memory", "pids", "cpu")
 _RUNNER = "banksman-runner"
 _SPAWN_PROCESSES = 4
-"""What bwrap itself takes of `pids.max`."""
+"""Processes of bwrap itself, which count against `pids.max`."""
 _CPU_PERIOD_US = 100_000
 _END_WAIT_S = 5.0
 _POLL_S = 0.005
 
 
 class NotDelegated(Exception):
-    """There is no cgroup v2 that the runner may divide; the message says why."""
+    """There is no cgroup v2 that the runner may divide; the message states why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class CallCgroup:
     directory: Path
 
     def open(self) -> int:
-        """A descriptor; a process that writes `0` to it is in the cgroup, and with it all that it starts."""
+        """Open `cgroup.procs`. A process that writes `0` to it joins the cgroup, as do its later children."""
         return os.open(self.directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def end(self) -> None:
-        """Kill whatever is in it, wait for the end of that, and remove it.
+        """Kill all processes in the cgroup, wait for their end, and remove the cgroup.
 
-        Blocks for five seconds at most; what the kernel has not ended by then is left to the next start.
+        Blocks for at most five seconds; the next start of the runner removes what is left then.
         """
         with contextlib.suppress(OSError):
             _write(self.directory / "cgroup.kill", "1")
@@ -60,36 +60,36 @@ class CallCgroup:
 
 
 class CallCgroups:
-    """Makes a cgroup for each call, below one directory that is the runner's alone."""
+    """Creates a cgroup for each call, below one directory that only the runner uses."""
 
     def __init__(self, directory: Path, controllers: frozenset[str]) -> None:
         self.directory = directory
         self.controllers = controllers
-        """Those that limit each call."""
+        """The controllers that limit each call."""
         self._last = 0
 
     def create(self, limits: SandboxLimits) -> CallCgroup:
-        """An empty cgroup with the limits of one call.
+        """Create an empty cgroup with the limits of one call.
 
         Raises:
-            OSError: when the kernel refuses it.
+            OSError: the kernel refuses it.
         """
         self._last += 1
         call = CallCgroup(self.directory / f"call-{self._last}")
         call.directory.mkdir()
         for name, value in _limits(limits):
             if name.partition(".")[0] in self.controllers:
-                # Some kernels are built without swap.
+                # A kernel without swap has no memory.swap.max.
                 with contextlib.suppress(FileNotFoundError):
                     _write(call.directory / name, value)
         return call
 
 
 def examine(*, needed: frozenset[str] = NEEDED) -> tuple[Path, frozenset[str]]:
-    """The cgroup that this process may divide, and the controllers for it; changes nothing.
+    """Return the cgroup that this process may divide, and its usable controllers. Changes nothing.
 
     Raises:
-        NotDelegated: when the own cgroup is no v2, may not be written, lacks a controller, or is shared.
+        NotDelegated: the own cgroup is not v2, is not writable, lacks a controller, or is shared.
     """
     try:
         own = _own()
@@ -97,21 +97,21 @@ def examine(*, needed: frozenset[str] = NEEDED) -> tuple[Path, frozenset[str]]:
         if missing := needed - available:
             raise NotDelegated(f"{own} has no controller {' and no '.join(sorted(missing))}")
         if not os.access(own, os.W_OK) or not os.access(own / "cgroup.procs", os.W_OK):
-            raise NotDelegated(f"{own} is not this user's")
+            raise NotDelegated(f"{own} does not belong to this user")
         if _is_shared(own):
-            raise NotDelegated(f"{own} has other processes than the runner's")
+            raise NotDelegated(f"{own} has processes that do not belong to the runner")
     except OSError as error:
         raise NotDelegated(str(error)) from error
     return own, needed | (available & frozenset(_WANTED))
 
 
 def delegated(root: Path, *, needed: frozenset[str] = NEEDED) -> CallCgroups:
-    """Divide the runner's own cgroup: one part for the runner, one for the calls in workspaces of `root`.
+    """Divide the runner's own cgroup into one part for the runner and one for the calls of `root`.
 
-    For the process that holds `root`: what an earlier one left running in its part is killed.
+    The caller has claimed `root`: processes that an earlier runner left in the part of the calls are killed.
 
     Raises:
-        NotDelegated: as `examine`, or when the kernel refuses a step.
+        NotDelegated: as `examine`, or the kernel refuses a step.
     """
     own, controllers = examine(needed=needed)
     try:
@@ -126,14 +126,14 @@ def _divided(own: Path, root: Path, controllers: frozenset[str]) -> CallCgroups:
     calls.mkdir(exist_ok=True)
     for left in calls.glob("call-*"):
         CallCgroup(left).end()
-    _make_room(own)
+    _move_members(own)
     for directory in (own, calls):
         _write(directory / "cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
     return CallCgroups(calls, controllers)
 
 
 def _own() -> Path:
-    """The directory of the cgroup v2 that this process is in, or of the whole that it is a part of."""
+    """Return the directory of this process's cgroup v2, or its parent if the cgroup is already divided."""
     path = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, kind = line.partition(" - ")
@@ -148,9 +148,10 @@ def _own() -> Path:
 
 
 def _is_shared(own: Path) -> bool:
-    """Whether dividing the cgroup would move processes that are not the runner's.
+    """Return whether dividing the cgroup would move processes that do not belong to the runner.
 
-    In a container all of them belong to it. Only the root has no `cgroup.type`, and need not be emptied.
+    In a container, all processes belong to it. The root cgroup, which has no `cgroup.type`, need not be
+    empty.
     """
     if not (own / "cgroup.type").exists() or _in_container():
         return False
@@ -158,7 +159,7 @@ def _is_shared(own: Path) -> bool:
 
 
 def _in_container() -> bool:
-    """Whether the own cgroup is the top of a cgroup namespace."""
+    """Return whether the own cgroup is the root of a cgroup namespace."""
     path = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
     return path is not None and path[1] in ("/", f"/{_RUNNER}")
 
@@ -167,8 +168,11 @@ def _members(own: Path) -> set[int]:
     return {int(pid) for pid in (own / "cgroup.procs").read_text().split()}
 
 
-def _make_room(own: Path) -> None:
-    """Move who is in the cgroup into a part of it: only one without processes may divide its resources."""
+def _move_members(own: Path) -> None:
+    """Move the processes of the cgroup into a child: only a cgroup without processes may enable controllers.
+
+    See "no internal process constraint" in cgroups(7).
+    """
     if not (own / "cgroup.type").exists():
         return
     (own / _RUNNER).mkdir(exist_ok=True)

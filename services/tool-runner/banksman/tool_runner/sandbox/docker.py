@@ -1,4 +1,4 @@
-"""One container a workspace, by a Docker engine."""
+"""The Docker backend: one container per workspace."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar, cast
-from weakref import WeakValueDictionary
 
 from banksman.contracts.ids import new_id
 from banksman.tool_runner.concurrency import unless
@@ -42,9 +41,9 @@ _Result = TypeVar("_Result")
 
 
 class DockerSandbox:
-    """A container for each workspace that is in use, started by its first command.
+    """Runs commands in one container per workspace. The first command starts the container.
 
-    The library blocks, so the engine is spoken to in threads; output is read in the event loop.
+    The Docker SDK blocks, so requests to the engine run in threads. Output is read in the event loop.
     """
 
     def __init__(
@@ -56,12 +55,12 @@ class DockerSandbox:
         *,
         max_output_chars: int = 10_000,
     ) -> None:
-        """Connect to the engine and remove what an earlier process left for the workspaces below `root`.
+        """Connect to the engine and remove containers of an earlier process for the workspaces below `root`.
 
-        Blocks for a few times `settings.engine_timeout_s` at most.
+        Blocks for at most a few times `settings.engine_timeout_s`.
 
         Raises:
-            SandboxUnavailable: naming what the engine lacks.
+            SandboxUnavailable: the engine lacks something; the message names it.
         """
         self._limits = limits
         self._settings = settings
@@ -82,16 +81,16 @@ class DockerSandbox:
         _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
         self._threads = ThreadPoolExecutor(_ENGINE_THREADS, "docker")
         self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
-        self._turns: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
-        """One for each workspace that has a command or waits for one."""
+        self._in_use: set[Path] = set()
+        """Workspaces with a command that runs or waits for a slot."""
         self._starting: dict[Path, asyncio.Task[Container]] = {}
         self._live: dict[Path, Container] = {}
         self._condemned: dict[str, Path] = {}
-        """Workspaces by the name of a container of theirs that may still be there: until it is gone they get
-        no other one."""
+        """Workspaces by the name of a container that must be removed. Until then, the workspace gets no other
+        container: two containers could run commands in it at once."""
 
     def close(self) -> None:
-        """End every container, within seconds; one that the engine does not end ends with this process."""
+        """Remove every container within seconds. Containers that remain end with this process."""
         for task in self._starting.values():
             task.cancel()
         for container in list(self._live.values()):
@@ -106,13 +105,31 @@ class DockerSandbox:
     ) -> SandboxOutcome:
         """Run one command to its end; see `Sandbox.run`."""
         stop = stop or Stop()
-        async with self._turns.setdefault(command.workspace, asyncio.Lock()), self._slots:
-            output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
-            with contextlib.ExitStack() as on_failure:
-                on_failure.callback(output.close)
-                outcome = await self._run(command, output, on_output, stop)
-                on_failure.pop_all()
-            return outcome
+        with self._using(command.workspace):
+            async with self._slots:
+                return await self._run_in_slot(command, on_output, stop)
+
+    async def _run_in_slot(
+        self, command: SandboxCommand, on_output: OnOutput | None, stop: Stop
+    ) -> SandboxOutcome:
+        output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(output.close)
+            outcome = await self._run(command, output, on_output, stop)
+            on_failure.pop_all()
+        return outcome
+
+    @contextlib.contextmanager
+    def _using(self, workspace: Path) -> Generator[None]:
+        """Mark a workspace as in use for the block, so that its container is not removed as idle."""
+        if workspace in self._in_use:
+            # A container runs one command at a time; the caller serialises the calls of a workspace.
+            raise SandboxUnavailable(f"another command runs in {workspace}")
+        self._in_use.add(workspace)
+        try:
+            yield
+        finally:
+            self._in_use.discard(workspace)
 
     async def _run(
         self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
@@ -131,7 +148,7 @@ class DockerSandbox:
         return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
 
     async def sweep(self) -> None:
-        """Remove idle containers, and what could not be removed before, every second, for ever."""
+        """Every second, remove idle containers and retry failed removals, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
             for container in self._idle():
@@ -140,10 +157,12 @@ class DockerSandbox:
             await self._remove_condemned(list(self._condemned))
 
     async def _container(self, workspace: Path, stop: Stop) -> Container | None:
-        """The container of a workspace; None when `stop` comes first, which leaves it to the next command.
+        """Return the container of a workspace, or None if `stop` comes first.
+
+        A container that is still starting then serves the next command.
 
         Raises:
-            SandboxUnavailable: when there is none, in time.
+            SandboxUnavailable: the container did not start in time.
         """
         container = self._live.get(workspace)
         if container is not None:
@@ -160,14 +179,16 @@ class DockerSandbox:
             limit_s = self._settings.start_timeout_s
             raise SandboxUnavailable(
                 f"the Docker engine started no container within {limit_s:g} s",
-                remedy="Look at what keeps the engine busy, or raise tool_runner.docker.start_timeout_s.",
+                remedy="Check the load of the engine, or raise tool_runner.docker.start_timeout_s.",
             ) from None
 
     async def _start(self, workspace: Path) -> Container:
-        self._make_room()
+        self._free_container_slot()
         await self._remove_condemned([name for name, of in self._condemned.items() if of == workspace])
         if workspace in self._condemned.values():
-            raise SandboxUnavailable("the Docker engine has not removed the workspace's last container")
+            raise SandboxUnavailable(
+                "the Docker engine has not removed the previous container of the workspace"
+            )
         mounted = directory_id(workspace)
         if mounted is None:
             raise SandboxUnavailable(f"{workspace} does not exist")
@@ -183,7 +204,7 @@ class DockerSandbox:
         return container
 
     def _open(self, container: Container) -> socket.socket:
-        """Have a container started; attached before, since its supervisor speaks first."""
+        """Create, attach and start a container, in this order: its supervisor sends the first frame."""
         source = self._place.of(container.directory)
         workspace = source.relative_to(self._place.there)
         self._engine.create(container.name, self._recipe.config(source, str(workspace)))
@@ -195,25 +216,25 @@ class DockerSandbox:
             raise
         return connection
 
-    def _make_room(self) -> None:
-        """Condemn the containers that were idle longest, as many as there are too many."""
+    def _free_container_slot(self) -> None:
+        """Condemn the longest idle containers until there is room for one more."""
         excess = len(self._live) + len(self._starting) - self._settings.max_containers
         longest_first = sorted(self._idle(), key=lambda container: container.idle_s, reverse=True)
         for container in longest_first[: max(0, excess)]:
             self._condemn(container)
 
     def _idle(self) -> list[Container]:
-        """The containers that no command has, waits for or is about to have."""
-        return [container for container in self._live.values() if container.directory not in self._turns]
+        """Return the containers that no command uses or waits for."""
+        return [container for container in self._live.values() if container.directory not in self._in_use]
 
     async def _end(self, container: Container) -> None:
-        """End a container that does not end its command; what the engine does not end either is retried."""
+        """Remove a container that does not end its command; `sweep` retries a failed removal."""
         self._condemn(container)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.kill_wait_s):
                 await self._remove_condemned([container.name])
         if container.name in self._condemned:
-            log.warning("%s was killed and is not known to have ended", container.name)
+            log.warning("%s was killed, but its end is not confirmed", container.name)
 
     def _condemn(self, container: Container) -> None:
         container.close()
@@ -226,7 +247,7 @@ class DockerSandbox:
             try:
                 await self._in_thread(lambda name=name: self._engine.remove(name))
             except SandboxUnavailable as error:
-                log.warning("%s is not removed: %s", name, error)
+                log.warning("%s cannot be removed: %s", name, error)
                 return
             self._condemned.pop(name, None)
 
@@ -235,7 +256,7 @@ class DockerSandbox:
 
 
 async def _uncancelled(task: asyncio.Task[Container]) -> Container:
-    """Wait for a task that goes on when the caller does not."""
+    """Wait for a task without cancelling it when the caller is cancelled."""
     await asyncio.wait([task])
     return task.result()
 
@@ -245,31 +266,31 @@ def _checked_image(engine: Engine, image: str) -> str:
     if found is None:
         raise SandboxUnavailable(
             f"the Docker engine has no image {image}",
-            remedy=f"Run `docker pull {image}`, or name another in tool_runner.docker.image.",
+            remedy=f"Run `docker pull {image}`, or set tool_runner.docker.image to another image.",
         )
     config = cast(dict[str, dict[str, object] | None], found.get("Config") or {})
     if volumes := config.get("Volumes"):
         raise SandboxUnavailable(
             f"the image {image} declares volumes ({', '.join(volumes)}), which commands could fill",
-            remedy="Name another image in tool_runner.docker.image.",
+            remedy="Set tool_runner.docker.image to another image.",
         )
     return image
 
 
 def _checked_runtime(engine: Engine, runtime: str | None) -> str | None:
-    # The name of a shim, such as io.containerd.runsc.v1, need not be listed: the engine judges it.
+    # The engine does not list the names of shims, such as io.containerd.runsc.v1, but accepts them.
     if runtime is None or "." in runtime or runtime in (known := engine.runtimes()):
         return runtime
     raise SandboxUnavailable(
         f"the Docker engine does not know the runtime {runtime!r}; it knows {', '.join(sorted(known))}",
-        remedy="Add it to the engine's daemon.json, or leave tool_runner.docker.runtime out.",
+        remedy="Add it to the engine's daemon.json, or remove tool_runner.docker.runtime.",
     )
 
 
 def _remove_orphans(engine: Engine, label: str) -> None:
-    """Remove the containers of a process that is gone; the caller is the only one to serve this directory."""
+    """Remove the containers of an earlier process. The caller has claimed the directory."""
     orphans = engine.labelled(label)
     for orphan in orphans:
         engine.remove(orphan)
     if orphans:
-        log.warning("%d containers of an earlier runner were still there and were removed", len(orphans))
+        log.warning("%d containers of an earlier runner were removed", len(orphans))

@@ -28,22 +28,22 @@ from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 
 _READ_BYTES = 64 * 1024
 _ENGINE_HEADER = struct.Struct(">BxxxI")
-"""Before each piece of a container's output: the stream and the length."""
+"""Header of each piece of a container's output: stream and length."""
 _ENGINE_STDOUT: Final = 1
-_COMPLAINT_BYTES = 2000
+_ERROR_BYTES = 2000
 _STREAMS: dict[bytes, Stream] = {supervisor.STDOUT: "stdout", supervisor.STDERR: "stderr"}
 _SUPERVISOR_GRACE_S = 5.0
-"""What the supervisor waits beyond a time-out before it ends a command that its runner has not ended."""
+"""Seconds after the time-out at which the supervisor ends a command that the runner has not ended."""
 
 
 class ExitReport(BaseModel):
-    """The supervisor's last word on a command."""
+    """The supervisor's report on an ended command."""
 
     exit_code: int | None
     killed_reason: KilledReason | None
     failure: str | None
     reusable: bool
-    """False when the command has left something that only ends with its container."""
+    """False if the command has left something that only the end of the container removes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +55,12 @@ class ContainerCall:
     stop: Stop
     max_output_bytes: int
     ended: asyncio.Event
-    """Set when nothing of it is left, or nobody can say any more."""
+    """Set when no process of the command is left, or the container is lost."""
     report: ExitReport | None = None
     failure: str | None = None
 
     def add(self, stream: Stream, chunk: bytes) -> None:
-        """Take a piece of output; beyond the limit there is none."""
+        """Add a piece of output; ignore output beyond the limit."""
         if self.output.total_bytes > self.max_output_bytes:
             return
         self.output.add(stream, chunk)
@@ -70,7 +70,7 @@ class ContainerCall:
             self.stop.request("output_limit")
 
     def end(self, *, report: ExitReport | None = None, failure: str | None = None) -> None:
-        """Nothing of the command is left, or nobody knows of it any more."""
+        """Record that no process of the command is left, or that the container was lost."""
         self.report, self.failure = report, failure
         if report is not None and report.killed_reason is not None:
             self.stop.request(report.killed_reason)
@@ -78,10 +78,10 @@ class ContainerCall:
         self.ended.set()
 
     def exit_code(self) -> int | None:
-        """What the command returned; None when it was killed from outside.
+        """Return the exit code of the command; None if the runner killed it.
 
         Raises:
-            SandboxUnavailable: when the command could not be started, or was lost with its container.
+            SandboxUnavailable: the command could not be started, or its container was lost.
         """
         if self.stop.reason is not None:
             return None
@@ -91,13 +91,13 @@ class ContainerCall:
 
 
 class Container:
-    """The container of one workspace: its supervisor at the other end of a connection."""
+    """The container of one workspace, connected to its supervisor."""
 
     def __init__(self, name: str, directory: Path, directory_id: tuple[int, int]) -> None:
         self.name = name
         self.directory = directory
         self._directory_id = directory_id
-        """What `directory` was when it was mounted: device and inode."""
+        """Device and inode of `directory` when it was mounted."""
         self._connection: socket.socket | None = None
         self._frames = _Frames()
         self._call: ContainerCall | None = None
@@ -107,7 +107,10 @@ class Container:
 
     @property
     def usable(self) -> bool:
-        """False when it has ended, or its workspace is another directory by now."""
+        """False if the container has ended, or its workspace was replaced by another directory.
+
+        A bind mount keeps the old directory even if the path names a new one.
+        """
         return (
             self._connection is not None
             and not self._spent
@@ -116,42 +119,42 @@ class Container:
 
     @property
     def busy(self) -> bool:
-        """True while it has a command."""
+        """True while a command runs."""
         return self._call is not None
 
     @property
     def idle_s(self) -> float:
-        """Seconds since its last command; 0 while it has one."""
+        """Seconds since the last command ended; 0 while one runs."""
         return 0.0 if self.busy else time.monotonic() - self._last_used
 
     def connect(self, connection: socket.socket) -> None:
-        """Take over the connection to the supervisor, from within the event loop."""
+        """Take ownership of the connection to the supervisor. Call this in the event loop."""
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._receive)
 
     async def ready(self) -> None:
-        """Wait until the supervisor speaks.
+        """Wait for the first frame of the supervisor.
 
         Raises:
-            SandboxUnavailable: when it ended instead.
+            SandboxUnavailable: the container ended instead.
         """
         await self._hello.wait()
         if self._connection is None:
             raise SandboxUnavailable(
-                f"the container did not start: {self._complaint()}",
+                f"the container did not start: {self._last_error()}",
                 remedy="Its image needs bash, findutils and Python 3.9 or newer.",
             )
 
     def begin(
         self, limits: SandboxLimits, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
     ) -> ContainerCall:
-        """Take the container for a command; `run` starts it, `end` gives the container back."""
+        """Reserve the container for a command; `run` starts the command, `end` releases the container."""
         self._call = ContainerCall(output, on_output, stop, limits.max_output_bytes, asyncio.Event())
         return self._call
 
     async def run(self, command: SandboxCommand, limits: SandboxLimits, stop: Stop) -> None:
-        """Start a command and return when it has ended or has to be ended."""
+        """Start a command; return when it has ended or must be ended."""
         request = {
             "script": command.script,
             "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
@@ -165,7 +168,7 @@ class Container:
             stop.request("timeout")
 
     async def end(self, wait_s: float) -> bool:
-        """Kill what is left of the command; False when nobody said within `wait_s` that nothing is."""
+        """Kill the command; return False if the supervisor does not confirm its end within `wait_s` s."""
         call = self._call
         if call is None:
             return True
@@ -182,7 +185,7 @@ class Container:
         return call.report is not None
 
     def close(self) -> None:
-        """End the connection, and with it the supervisor and everything that it started."""
+        """Close the connection. The supervisor then ends with everything that it started."""
         self._lose("the sandbox was closed")
 
     async def _send(self, kind: bytes, payload: bytes = b"") -> None:
@@ -208,13 +211,13 @@ class Container:
             self._lose(f"the connection to the container is broken: {error}")
             return
         if not received:
-            self._lose(f"the container or its engine ended: {self._complaint()}")
+            self._lose(f"the container or its engine ended: {self._last_error()}")
             return
         try:
             for kind, payload in self._frames.take(received):
                 self._on_frame(kind, payload)
         except (ValidationError, ValueError) as error:
-            self._lose(f"the container sent something else than its supervisor would: {error}")
+            self._lose(f"the container sent an invalid frame: {error}")
 
     def _on_frame(self, kind: bytes, payload: bytes) -> None:
         match kind, self._call:
@@ -229,9 +232,9 @@ class Container:
             case _:
                 raise ValueError(f"unexpected frame {kind!r}")
 
-    def _complaint(self) -> str:
-        said = self._frames.complaint.decode("utf-8", "replace").strip()
-        return said.rpartition("\n")[2] or "it said nothing"
+    def _last_error(self) -> str:
+        errors = self._frames.errors.decode("utf-8", "replace").strip()
+        return errors.rpartition("\n")[2] or "no error output"
 
     def _lose(self, reason: str) -> None:
         connection, self._connection = self._connection, None
@@ -248,19 +251,20 @@ class Container:
 
 
 class _Frames:
-    """The supervisor's frames, out of the pieces that the engine makes of them.
+    """Reassembles the supervisor's frames from the pieces that the engine sends.
 
-    Bounded: the supervisor sends no frame longer than `MAX_FRAME_BYTES`.
+    Memory is bounded, because a frame longer than `MAX_FRAME_BYTES` is refused.
     """
 
     def __init__(self) -> None:
         self._received = bytearray()
         self._stdout = bytearray()
-        self.complaint = b""
-        """The end of what the supervisor, or who should have started it, wrote to standard error."""
+        self.errors = b""
+        """The last bytes on standard error, from the supervisor or from the runtime that should have started
+        it."""
 
     def take(self, received: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Take bytes from the engine; gives the frames that are complete.
+        """Add bytes from the engine; yield the complete frames.
 
         Raises:
             ValueError: a frame is too long.
@@ -289,11 +293,11 @@ class _Frames:
             if stream == _ENGINE_STDOUT:
                 self._stdout += piece
             else:
-                self.complaint = (self.complaint + piece)[-_COMPLAINT_BYTES:]
+                self.errors = (self.errors + piece)[-_ERROR_BYTES:]
 
 
 def directory_id(directory: Path) -> tuple[int, int] | None:
-    """Device and inode of a directory; None when there is none."""
+    """Return device and inode of a directory; None if it does not exist."""
     try:
         status = os.stat(directory)
     except OSError:

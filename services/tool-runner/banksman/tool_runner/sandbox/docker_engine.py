@@ -21,7 +21,7 @@ _STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 
 
 class _Client(Protocol):
-    """The part of `docker.APIClient` that is used here. Every method raises what `_answering` expects."""
+    """The methods of `docker.APIClient` that are used here. `_requesting` translates their exceptions."""
 
     def info(self) -> JsonObject: ...
     def inspect_image(self, image: str) -> JsonObject: ...
@@ -43,7 +43,7 @@ class _Client(Protocol):
 
 
 class _BoundedClient(docker.APIClient):
-    """Gives every request a deadline."""
+    """Sets a time-out for every request."""
 
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
         options.setdefault("timeout", self.timeout)
@@ -51,52 +51,52 @@ class _BoundedClient(docker.APIClient):
 
 
 class Engine:
-    """A Docker engine. Every method blocks for at most a few times the deadline of one request.
+    """A client of a Docker engine. Each method blocks for at most a few times the time-out of one request.
 
-    Every method raises `SandboxUnavailable` when the engine does not answer in time or refuses.
+    Each method raises `SandboxUnavailable` if the engine refuses or does not respond in time.
     """
 
     def __init__(self, timeout_s: int) -> None:
-        """Connect to the engine that `DOCKER_HOST` names, by default that of this machine."""
+        """Connect to the engine that `DOCKER_HOST` names, or to the engine of this machine."""
         self._timeout_s = timeout_s
         self.address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-        with self._answering("connect"):
+        with self._requesting("connect"):
             client = _BoundedClient(base_url=self.address, version="auto", timeout=timeout_s)
         self._client = cast(_Client, client)
 
     def runtimes(self) -> frozenset[str]:
-        """The OCI runtimes that the engine lists by name."""
-        with self._answering("info"):
+        """Return the names of the OCI runtimes that the engine lists."""
+        with self._requesting("info"):
             return frozenset(cast(dict[str, object], self._client.info().get("Runtimes") or {}))
 
     def image(self, image: str) -> JsonObject | None:
-        """What the engine says of an image; None when it has none of that name."""
-        with self._answering(f"inspect image {image}"), contextlib.suppress(errors.NotFound):
+        """Inspect an image; None if it does not exist."""
+        with self._requesting(f"inspect image {image}"), contextlib.suppress(errors.NotFound):
             return self._client.inspect_image(image)
         return None
 
     def container(self, container: str) -> JsonObject | None:
-        """What the engine says of a container; None when it has no such container."""
-        with self._answering("inspect a container"), contextlib.suppress(errors.NotFound):
+        """Inspect a container; None if it does not exist."""
+        with self._requesting("inspect a container"), contextlib.suppress(errors.NotFound):
             return self._client.inspect_container(container)
         return None
 
     def labelled(self, label: str) -> list[str]:
-        """Ids of the containers, running or not, that have the label `name=value`."""
-        with self._answering("list containers"):
+        """Return the ids of all containers, running or not, with the label `name=value`."""
+        with self._requesting("list containers"):
             found = self._client.containers(all=True, quiet=True, filters={"label": [label]})
         return [container["Id"] for container in found]
 
     def create(self, name: str, config: JsonObject) -> None:
         """Create a container."""
-        with self._answering("create a container"):
+        with self._requesting("create a container"):
             self._client.create_container_from_config(config, name)
 
     def attach(self, container: str) -> socket.socket:
-        """Standard input and output of a container: what is sent, and frames of what it writes."""
-        # The library's `attach_socket` keeps the response, and with it a second socket that nobody closes.
+        """Connect to standard input and output of a container; output arrives in the engine's frames."""
+        # The SDK's `attach_socket` keeps the response, and with it a second socket that is never closed.
         url = f"{self._client.base_url}/v{self._client.api_version}/containers/{container}/attach"
-        with self._answering("attach to a container"):
+        with self._requesting("attach to a container"):
             with self._client.post(url, params=_STREAMS, headers=_UPGRADE, stream=True) as response:
                 _raise_for_status(response)
                 connection = socket.socket(fileno=os.dup(response.raw.fileno()))
@@ -105,12 +105,12 @@ class Engine:
 
     def start(self, container: str) -> None:
         """Start a container."""
-        with self._answering("start a container"):
+        with self._requesting("start a container"):
             self._client.start(container)
 
     def remove(self, container: str) -> None:
-        """Kill a container and remove it; nothing when it is gone, or going."""
-        with self._answering("remove a container"):
+        """Kill and remove a container; do nothing if it is already removed or being removed."""
+        with self._requesting("remove a container"):
             try:
                 self._client.remove_container(container, v=True, force=True)
             except errors.NotFound:
@@ -125,7 +125,7 @@ class Engine:
         self._client.close()
 
     def _await_removal(self, container: str) -> None:
-        """Wait for a removal that the engine has begun: processes may not have ended yet."""
+        """Wait for a removal that the engine has already started: processes may still run."""
         deadline = time.monotonic() + self._timeout_s
         with contextlib.suppress(errors.NotFound):
             while time.monotonic() < deadline:
@@ -135,29 +135,29 @@ class Engine:
                 f"the Docker engine has not removed {container} within {self._timeout_s} s"
             )
 
-    def _knock(self) -> None:
-        """Connect to a local engine, and leave: the library leaks a socket that cannot connect."""
+    def _check_socket(self) -> None:
+        """Try to connect to a local engine first: the SDK leaks its socket if the connection fails."""
         scheme, _, path = self.address.partition("://")
         if scheme == "unix":
-            with socket.socket(socket.AF_UNIX) as visitor:
-                visitor.settimeout(self._timeout_s)
-                visitor.connect(path)
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(self._timeout_s)
+                probe.connect(path)
 
     @contextlib.contextmanager
-    def _answering(self, action: str) -> Generator[None]:
-        """Name the engine, and what it did not do."""
+    def _requesting(self, action: str) -> Generator[None]:
+        """Translate exceptions into errors that name the engine and the failed action."""
         try:
-            self._knock()
+            self._check_socket()
             yield
         except errors.APIError as error:
             raise SandboxUnavailable(
-                f"the Docker engine refused to {action}: {_said(error)}",
-                remedy="Give the engine what it lacks, or change tool_runner.docker.",
+                f"the Docker engine refused to {action}: {_explanation(error)}",
+                remedy="Fix the engine, or change tool_runner.docker.",
             ) from error
         except (errors.DockerException, requests.RequestException, OSError) as error:
             raise SandboxUnavailable(
-                f"the Docker engine at {self.address} does not answer ({action}): {_first_line(error)}",
-                remedy="Start the engine, or name another in DOCKER_HOST, and let this user use its socket.",
+                f"the Docker engine at {self.address} does not respond ({action}): {_first_line(error)}",
+                remedy="Start the engine, or set DOCKER_HOST to another one; let this user use its socket.",
             ) from error
 
 
@@ -168,7 +168,7 @@ def _raise_for_status(response: requests.Response) -> None:
         errors.create_api_error_from_http_exception(error)
 
 
-def _said(error: errors.APIError) -> str:
+def _explanation(error: errors.APIError) -> str:
     return str(cast(object, error.explanation) or error)
 
 

@@ -1,4 +1,4 @@
-"""Where the engine's host has what the runner has: its workspaces, and the image that it runs from itself."""
+"""Maps the runner's directories and image to those of the engine's host."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ from banksman.tool_runner.sandbox.base import SandboxUnavailable
 from banksman.tool_runner.sandbox.docker_engine import Engine
 
 _OWN_FILES = re.compile(r"/containers/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf)\b")
-"""What an engine mounts into each container, in `/proc/self/mountinfo`."""
+"""Files that an engine mounts into each container, as `/proc/self/mountinfo` lists them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One directory, as the runner and as the engine's host name it."""
+    """One directory by its path for the runner and its path on the engine's host."""
 
     here: Path
     there: Path
 
     def of(self, directory: Path) -> Path:
-        """What the engine's host calls a directory below `here`."""
+        """Return the path on the engine's host of a directory below `here`."""
         return self.there / directory.resolve().relative_to(self.here)
 
 
 def find_place(root: Path, host_dir: Path | None, own: JsonObject | None) -> Place:
-    """Where the engine's host has `root`.
+    """Return the location of `root` on the engine's host.
 
-    `host_dir` is where a setting says that it is, `own` what the engine says of the runner's own container;
-    with neither it is the same path.
+    Args:
+        root: The directory of the workspaces.
+        host_dir: Its path on the host by the settings; None if not set.
+        own: The engine's description of the runner's own container; None if the runner runs in none. With
+            neither, the path on the host is the same.
 
     Raises:
-        SandboxUnavailable: when `root` lies in the runner's container itself, where no other one can see it.
+        SandboxUnavailable: `root` is not on a volume of the runner's container, so no other container can
+            mount it.
     """
     here = root.resolve()
     if host_dir is not None:
@@ -54,10 +58,10 @@ def find_place(root: Path, host_dir: Path | None, own: JsonObject | None) -> Pla
 
 
 def own_container(engine: Engine) -> JsonObject | None:
-    """What the engine says of the container that this process runs in; None when it runs in none of its.
+    """Inspect the container that this process runs in; None if the engine runs no such container.
 
     Raises:
-        SandboxUnavailable: when the engine does not answer.
+        SandboxUnavailable: the engine does not respond.
     """
     with contextlib.suppress(OSError):
         found = _OWN_FILES.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))

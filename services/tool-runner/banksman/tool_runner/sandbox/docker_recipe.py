@@ -16,7 +16,7 @@ INSTALLATION_LABEL = "banksman.installation"
 INSTANCE_LABEL = "banksman.instance"
 WORKSPACE_LABEL = "banksman.workspace"
 SCRATCH_INODES = 16 * 1024
-"""Files in each directory of scratch space: an empty one costs memory too."""
+"""Files per directory of scratch space: an empty file needs kernel memory too."""
 _SUPERVISOR_BYTES = 64 * MIB
 _SUPERVISOR_PROCESSES = 8
 _SUPERVISOR = Path(docker_supervisor.__file__).read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ _SUPERVISOR = Path(docker_supervisor.__file__).read_text(encoding="utf-8")
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecipe:
-    """How the container of a workspace is made."""
+    """Builds the configuration of a workspace's container."""
 
     image: str
     runtime: str | None
@@ -32,14 +32,14 @@ class ContainerRecipe:
     identity: SandboxIdentity
     limits: SandboxLimits
     installation: str
-    """Names the directory of workspaces: only one process at a time serves it."""
+    """Identifies the directory of the workspaces, which one process at a time serves."""
     instance: str
-    """Names this process."""
+    """Identifies this process."""
 
     def config(self, source: Path, workspace: str) -> JsonObject:
-        """The body of the engine's `POST /containers/create`.
+        """Return the body of the engine's `POST /containers/create`.
 
-        `source` is the workspace's directory as the engine's host has it, `workspace` its name for people.
+        `source` is the workspace's directory on the engine's host, `workspace` its name in the label.
         """
         return {
             "Image": self.image,
@@ -58,7 +58,8 @@ class ContainerRecipe:
             "AttachStdout": True,
             "AttachStderr": True,
             "OpenStdin": True,
-            # When the runner's connection ends, so does the supervisor's input, and with it the container.
+            # When the runner's connection closes, the engine closes the supervisor's input, which ends the
+            # container.
             "StdinOnce": True,
             "Tty": False,
             "NetworkDisabled": True,
@@ -112,6 +113,6 @@ class ContainerRecipe:
         return json.dumps(rules)
 
     def _scratch(self, size_bytes: int) -> str:
-        # runc gives a mounted tmpfs the mode that the directory has in the image: hence an owner.
+        # runc overrides mode= with the mode that the directory has in the image, so the owner is set too.
         owner = f"uid={self.identity.uid},gid={self.identity.gid}"
         return f"rw,exec,nosuid,nodev,{owner},mode=0700,size={size_bytes},nr_inodes={SCRATCH_INODES}"

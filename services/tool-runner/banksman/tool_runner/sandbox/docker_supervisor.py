@@ -1,17 +1,19 @@
-"""The first process of a workspace's container.
+"""The supervisor: the first process of a workspace's container.
 
-It starts the commands of the workspace one after another, and ends what they leave: as the first process of
-its pid namespace it inherits every orphan, no signal from within reaches it, and its `kill(-1)` reaches
-everybody else, a fork bomb at its limit included. It has no child any more: then nobody is left.
+It runs the commands of the workspace one after another and ends their leftovers. As the first process of its
+pid namespace, it inherits every orphan, cannot be signalled from within, and reaches every other process with
+`kill(-1)`, also a fork bomb at its limit (pid_namespaces(7)). When it has no child, no other process is left.
+A `docker exec` per command would not do: killing its client leaves the process running, and it inherits the
+container's environment.
 
-The runner speaks over its standard input and output; when the runner is gone, the input ends, and so does
-this process and with it the container. The program is given to the container's Python as text: only the
-standard library, Python 3.9 or newer.
+The runner communicates over standard input and output. If the runner ends, the input ends, then this process,
+then the container. The container's Python receives this program as text, so it uses only the standard library
+of Python 3.9.
 
-Both sides send frames: one byte for the kind, four for the length, big-endian, then the payload.
-Runner: `R` {"script", "cpu_s", "deadline_s"} and `K`, which ends the command. Supervisor: `H` when it is
-ready, `1` and `2` for output, and when nothing of the command is left `X` {"exit_code", "killed_reason",
-"failure", "reusable"}.
+Both sides send frames: one byte for the kind, four bytes for the length (big-endian), then the payload. The
+runner sends `R` {"script", "cpu_s", "deadline_s"}, and `K` to end the command. The supervisor sends `H` when
+it is ready, `1` and `2` with output, and, when no process of the command is left, `X` {"exit_code",
+"killed_reason", "failure", "reusable"}.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ _BPF_INSTRUCTION_BYTES = 8
 _BLOCK_BYTES = 512
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
-"""The signals that this process, or Python, treats in its own way and a command must not."""
+"""Signals that this process or Python handles; a command must get the default action."""
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _IPC_LISTS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class _RunnerGone(Exception):
-    """Standard input has ended."""
+    """Standard input has ended: the runner is gone."""
 
 
 class _Filter(ctypes.Structure):
@@ -70,7 +72,7 @@ def _prctl(option: int, *values: object) -> None:
 
 
 class _Rules:
-    """What holds for every command of this container; see `DockerSandbox`."""
+    """The rules for every command of this container; see `ContainerRecipe`."""
 
     def __init__(self, text: str) -> None:
         rules = json.loads(text)
@@ -79,17 +81,18 @@ class _Rules:
         """Resource limits by the last part of their name: `NOFILE`."""
         self.memory_bytes: int = rules["memory_bytes"]
         self.unlinked_bytes: int = rules["unlinked_bytes"]
-        """Of files without a name, which a scan of the workspace does not see."""
+        """Limit for deleted files that are still open, which a scan of the workspace does not see."""
         self.watch_s: float = rules["watch_s"]
         self.scratch: list[str] = rules["scratch"]
-        """Directories that are empty before each command."""
+        """Directories that are emptied before each command."""
         self.seccomp = base64.b64decode(rules["seccomp"])
 
 
 class _OomScore:
-    """What the kernel kills first when memory is short: a command, never this process.
+    """Makes the OOM killer choose a command before this process.
 
-    A child inherits the score. Its own file would not do: until its exec is over, it belongs to root.
+    A child inherits the score of its parent at fork. Writing the child's own file is not possible: it belongs
+    to root until exec has finished.
     """
 
     def __init__(self) -> None:
@@ -98,7 +101,7 @@ class _OomScore:
 
     @contextlib.contextmanager
     def raised(self) -> Generator[None]:
-        """While it lasts, children are born with the highest score; to go back needs no privilege."""
+        """Give children started in the block the highest score. Resetting it needs no privilege."""
         os.pwrite(self._fd, _HIGHEST_OOM_SCORE, 0)
         try:
             yield
@@ -107,7 +110,7 @@ class _OomScore:
 
 
 class _Command:
-    """One command that runs, and everything that it has started."""
+    """A running command with all processes that it has started."""
 
     def __init__(self, rules: _Rules, request: dict[str, object], oom_score: _OomScore) -> None:
         self._rules = rules
@@ -115,12 +118,12 @@ class _Command:
         self._script = str(request["script"])
         self._pid = 0
         self.status: int | None = None
-        """As `waitpid` gives it; None while it runs."""
+        """Wait status of `waitpid`; None while the command runs."""
         self.streams: dict[int, bytes] = {}
-        """Kind of frame by the descriptor that it is read from."""
+        """Kinds of frames, by the descriptor that is read."""
         with contextlib.ExitStack() as theirs, oom_score.raised():
             self.failure = self._start(self._pipe(theirs, STDOUT), self._pipe(theirs, STDERR))
-        """Why it was not started."""
+        """Why the command was not started; None if it was."""
 
     def _pipe(self, theirs: contextlib.ExitStack, kind: bytes) -> int:
         read, write = os.pipe()
@@ -130,20 +133,20 @@ class _Command:
         return write
 
     def _start(self, stdout: int, stderr: int) -> str | None:
-        told, tell = os.pipe()
-        with open(told, "rb") as reader:
+        error_read, error_write = os.pipe()
+        with open(error_read, "rb") as reader:
             try:
                 self._pid = os.fork()
             except OSError as error:
                 return f"fork: {error.strerror}"
             finally:
                 if self._pid:
-                    os.close(tell)
+                    os.close(error_write)
             if self._pid == 0:
-                self._become(tell, stdout, stderr)
+                self._become(error_write, stdout, stderr)
             return reader.read().decode() or None
 
-    def _become(self, tell: int, stdout: int, stderr: int) -> NoReturn:
+    def _become(self, error_write: int, stdout: int, stderr: int) -> NoReturn:
         try:
             os.setsid()
             os.umask(0o022)
@@ -156,14 +159,14 @@ class _Command:
                 signal.signal(number, signal.SIG_DFL)
             _filter_calls(self._rules.seccomp)
             words = ["bash", "--noprofile", "--norc", "-c", self._script]
-            os.execvpe(words[0], words, self._rules.environment)  # noqa: S606 - what it is for
+            os.execvpe(words[0], words, self._rules.environment)  # noqa: S606 - running commands is its purpose
         except BaseException as error:
-            os.write(tell, str(error).encode())
+            os.write(error_write, str(error).encode())
         finally:
             os._exit(127)
 
     def reap(self) -> bool:
-        """Reap whoever has ended; False when nobody is left."""
+        """Reap all ended children; return False if no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -176,7 +179,7 @@ class _Command:
 
 
 def _filter_calls(program: bytes) -> None:
-    """Add our filter to the engine's; the stricter answer of the two holds."""
+    """Install the filter in addition to the engine's; the kernel applies the stricter result of the two."""
     code = ctypes.create_string_buffer(program, len(program))
     rules = _Filter(len(program) // _BPF_INSTRUCTION_BYTES, ctypes.cast(code, ctypes.c_void_p))
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -184,7 +187,7 @@ def _filter_calls(program: bytes) -> None:
 
 
 class _Supervisor:
-    """Serves one runner until it is gone."""
+    """Serves one runner until it ends."""
 
     def __init__(self, rules: _Rules, oom_score: _OomScore) -> None:
         self._rules = rules
@@ -198,11 +201,11 @@ class _Supervisor:
         signal.signal(signal.SIGCHLD, _wake)
 
     def serve(self) -> None:
-        """Run one command after another, until one leaves something that cannot be cleared away."""
+        """Run one command after another, until a command leaves something that cannot be removed."""
         self._send(HELLO)
         while self._reusable:
             kind, payload = self._next_frame()
-            # A `K` that comes here is for a command that has just ended.
+            # A `K` that arrives here refers to a command that has just ended.
             if kind == RUN:
                 self._run(json.loads(payload))
 
@@ -231,7 +234,7 @@ class _Supervisor:
         self._send(EXIT, json.dumps(report).encode())
 
     def _watch(self, command: _Command, deadline_s: float, oom_kills: int) -> str | None:
-        """Pass on output until the command has ended or has to be ended; returns why it had to."""
+        """Forward output until the command has ended or must be ended; return why it must, or None."""
         deadline = time.monotonic() + deadline_s
         look = 0.0
         poll = select.poll()
@@ -262,7 +265,7 @@ class _Supervisor:
         return "workspace_limit" if _unlinked_bytes() > self._rules.unlinked_bytes else None
 
     def _forward(self, command: _Command, fd: int) -> bool:
-        """Pass on one chunk; False when the stream has ended."""
+        """Forward one chunk; return False if the stream has ended."""
         try:
             chunk = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -272,7 +275,7 @@ class _Supervisor:
         return bool(chunk)
 
     def _drain(self, command: _Command) -> None:
-        """Pass on what is left in the pipes; nobody writes to them any more."""
+        """Forward the rest of the pipes, which have no writer left."""
         for fd in command.streams:
             while True:
                 try:
@@ -284,7 +287,10 @@ class _Supervisor:
                 self._send(command.streams[fd], chunk)
 
     def _end(self, command: _Command) -> None:
-        """Kill everybody, and return once nobody is left."""
+        """Kill all other processes; return when none is left.
+
+        The loop repeats the kill, because a fork that runs during one pass may escape it.
+        """
         while command.reap():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
@@ -294,18 +300,18 @@ class _Supervisor:
                 os.read(self._woken, _READ_BYTES)
 
     def _clean(self) -> bool:
-        """Empty the scratch space; False when something is left there or elsewhere."""
+        """Empty the scratch space; return False if files, message queues or IPC objects are left."""
         if any(_entries(directory) for directory in self._rules.scratch):
             null = subprocess.DEVNULL
             words = ["find", *self._rules.scratch, "-xdev", "-mindepth", "1", "-delete"]
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(  # noqa: S603 - our own words
+                subprocess.run(  # noqa: S603 - fixed arguments
                     words, stdin=null, stdout=null, stderr=null, timeout=_CLEAN_S
                 )
         return not (any(map(_entries, (*self._rules.scratch, "/dev/mqueue"))) or _has_ipc())
 
     def _killed(self) -> bool:
-        """Take what the runner has sent; True when the command is to be ended."""
+        """Receive frames of the runner; return True if it ends the command."""
         self._receive()
         killed = False
         while (frame := self._complete_frame()) is not None:
@@ -341,11 +347,11 @@ class _Supervisor:
 
 
 def _wake(_number: int, _frame: object) -> None:
-    """Have `set_wakeup_fd` write."""
+    """Do nothing: a Python handler is required for `set_wakeup_fd` to write."""
 
 
 def _exit_code(status: int) -> int:
-    """As bash reports it: 128 + n for signal n."""
+    """Return the exit code as bash reports it: 128 + n for signal n."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
@@ -357,7 +363,7 @@ def _entries(directory: str) -> list[str]:
 
 
 def _has_ipc() -> bool:
-    """True when an object of System V exists: each list has a line of headings."""
+    """Return whether a System V IPC object exists. The first line of each list is a heading."""
     for path in _IPC_LISTS:
         with contextlib.suppress(OSError), open(path, "rb") as listed:
             if len(listed.read().splitlines()) > 1:
@@ -366,7 +372,7 @@ def _has_ipc() -> bool:
 
 
 def _oom_kills() -> int:
-    """How many processes of this container the kernel has killed for want of memory, where it says."""
+    """Return the number of OOM kills in this container; 0 if the kernel does not report it."""
     for path in _OOM_COUNTERS:
         with contextlib.suppress(OSError), open(path, encoding="ascii") as counters:
             for line in counters:
@@ -376,7 +382,7 @@ def _oom_kills() -> int:
 
 
 def _memory_bytes() -> int:
-    """Proportional set size of everybody but this process."""
+    """Return the proportional set size of all other processes."""
     return sum(map(_process_bytes, _others()))
 
 
@@ -389,14 +395,14 @@ def _process_bytes(pid: str) -> int:
         for line in rollup:
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024
-    # Of a process that is closed to us, at least what it has in memory.
+    # The rollup of a process that is not dumpable is not readable; its resident set size is.
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm", "rb") as pages:
         return int(pages.read().split()[1]) * resource.getpagesize()
     return 0
 
 
 def _unlinked_bytes() -> int:
-    """What files hold that processes have open or mapped and that have no name any more."""
+    """Return the bytes of deleted files that processes have open or mapped."""
     held: dict[tuple[int, int], int] = {}
     for pid in _others():
         _note_open(pid, held)
@@ -413,7 +419,7 @@ def _note_open(pid: str, held: dict[tuple[int, int], int]) -> None:
 
 
 def _note_mapped(pid: str, held: dict[tuple[int, int], int]) -> None:
-    """Mappings of files that are not open any more, by their length."""
+    """Add mappings of deleted files that are no longer open, by the length of the mapping."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as mappings:
         for line in mappings:
             if line.endswith(b" (deleted)\n"):
@@ -425,11 +431,11 @@ def _note_mapped(pid: str, held: dict[tuple[int, int], int]) -> None:
 
 
 def main(rules: str) -> None:
-    """Serve the runner at the other end of standard input; `rules` is what `_Rules` reads."""
+    """Serve the runner at the other end of standard input; `rules` is the JSON of `_Rules`."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     oom_score = _OomScore()
-    # Commands have the same user id: they may neither trace this process nor write its memory.
+    # Commands have the same user id. They must not trace this process or write its memory.
     _prctl(_PR_SET_DUMPABLE, 0)
     with contextlib.suppress(_RunnerGone, BrokenPipeError):
         _Supervisor(_Rules(rules), oom_score).serve()

@@ -1,4 +1,4 @@
-"""Sandboxes that an earlier runner left, and its spawner too: both were killed while one was starting."""
+"""Ends sandboxes of an earlier runner that was killed together with its spawner while one was starting."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _PROC = Path("/proc")
 
 
 def end_leftovers(root: Path, *, wait_s: float = 5.0) -> int:
-    """Kill every sandbox with a workspace below `root`, whoever started it, as whatever user.
+    """Kill every sandbox with a workspace below `root`, of any user and any parent.
 
-    For the process that holds `root` and has not begun to use it. Returns how many there were once they have
-    ended, at the latest after `wait_s`.
+    The caller has claimed `root` and does not use it yet.
+
+    Returns:
+        The number of killed sandboxes, when they have ended or `wait_s` seconds have passed.
     """
-    place = _place(root)
+    place = _location(root)
     deadline = time.monotonic() + wait_s
     with contextlib.ExitStack() as opened:
         killed = [pidfd for pid in _sandboxes(place) if (pidfd := _killed(pid, place, opened)) is not None]
@@ -39,50 +41,50 @@ def end_leftovers(root: Path, *, wait_s: float = 5.0) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A directory as every mount namespace has it."""
+class _Location:
+    """A directory, independent of mount namespaces."""
 
     device: str
     """`major:minor`."""
     path: PurePosixPath
-    """Within the file system of the device."""
+    """Path within the file system of the device."""
 
 
-def _place(directory: Path) -> _Place:
+def _location(directory: Path) -> _Location:
     resolved = PurePosixPath(directory.resolve())
     holding = [mount for mount in _mounts("self") if resolved.is_relative_to(mount.point)]
-    # Of two mounts at one place the later hides the earlier.
+    # A later mount at the same point hides the earlier one.
     mount = max(reversed(holding), key=lambda mount: len(mount.point.parts))
-    return _Place(mount.source.device, mount.source.path / resolved.relative_to(mount.point))
+    return _Location(mount.source.device, mount.source.path / resolved.relative_to(mount.point))
 
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    source: _Place
+    source: _Location
     point: PurePosixPath
 
 
 def _mounts(pid: int | str) -> Iterator[_Mount]:
-    """What `/proc/{pid}/mountinfo` says; of a process that is gone or that one may not look at, nothing."""
+    """Yield the mounts in `/proc/{pid}/mountinfo`; none if the process has ended or is not readable."""
     with contextlib.suppress(OSError):
         for line in (_PROC / str(pid) / "mountinfo").read_bytes().splitlines():
             _, _, device, path, point, *_ = os.fsdecode(line).split(" ")
-            yield _Mount(_Place(device, _unescaped(path)), _unescaped(point))
+            yield _Mount(_Location(device, _unescaped(path)), _unescaped(point))
 
 
 def _unescaped(path: str) -> PurePosixPath:
     return PurePosixPath(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path))
 
 
-def _sandboxes(place: _Place) -> list[int]:
+def _sandboxes(place: _Location) -> list[int]:
     pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if _is_sandbox_of(pid, place)]
 
 
-def _is_sandbox_of(pid: int, place: _Place) -> bool:
-    """True for bwrap as the first process of a namespace in which a directory of `place` is the workspace.
+def _is_sandbox_of(pid: int, place: _Location) -> bool:
+    """Return whether a process is bwrap, in a mount namespace with a workspace below `place`.
 
-    A command cannot mount, so it cannot look like one.
+    A command cannot mount, so it cannot imitate this.
     """
     with contextlib.suppress(OSError):
         if (_PROC / str(pid) / "comm").read_text() == "bwrap\n":
@@ -95,13 +97,14 @@ def _is_sandbox_of(pid: int, place: _Place) -> bool:
     return False
 
 
-def _killed(pid: int, place: _Place, opened: contextlib.ExitStack) -> int | None:
-    """The pidfd of a process that was killed; None when it was gone, or its number is another's by now."""
+def _killed(pid: int, place: _Location, opened: contextlib.ExitStack) -> int | None:
+    """Kill a process and return its pidfd; None if it has ended or its id was reused."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
     opened.callback(os.close, pidfd)
+    # The id may have been reused before the pidfd was opened. From here, the pidfd names one process.
     if not _is_sandbox_of(pid, place):
         return None
     with contextlib.suppress(ProcessLookupError):

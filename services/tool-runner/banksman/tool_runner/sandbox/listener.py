@@ -9,22 +9,23 @@ _MESSAGE_BYTES = 64
 
 
 class ListenerInbox:
-    """Where the listening socket of a sandbox's proxy arrives.
+    """Receives the listening socket of a sandbox's proxy.
 
-    The socket belongs to the network of the sandbox, and the runner accepts on it from its own: nothing of
-    the proxy runs inside, and nothing inside leads to another sandbox's.
+    The socket belongs to the network namespace of the sandbox, and the runner accepts connections on it in
+    its own namespace. No part of the proxy runs in the sandbox, and no sandbox can reach the proxy of
+    another.
     """
 
     def __init__(self, on_listener: OnListener) -> None:
         self._on_listener = on_listener
         self._ours, self.given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        """`given` goes to the spawner; whoever gives it closes it."""
+        """`given` goes to the spawner; the caller closes it afterwards."""
         self._ours.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._ours, self._receive)
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Stop receiving."""
         if self._ours.fileno() >= 0:
             self._loop.remove_reader(self._ours)
             self._ours.close()

@@ -12,7 +12,7 @@ _SPOOL_IN_MEMORY_BYTES = 64 * 1024
 
 
 class HeadTail:
-    """The first and the last bytes of a stream, and the count of all of them."""
+    """Stores the first and the last bytes of a stream and counts all bytes."""
 
     def __init__(self, max_chars: int) -> None:
         self._head_bytes = int(max_chars * HEAD_SHARE) * MAX_UTF8_BYTES
@@ -22,7 +22,7 @@ class HeadTail:
         self.total_bytes = 0
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Add the next bytes of the stream."""
         self.total_bytes += len(chunk)
         room = self._head_bytes - len(self._head)
         self._head += chunk[:room]
@@ -31,15 +31,15 @@ class HeadTail:
 
     @property
     def dropped(self) -> bool:
-        """True when bytes between head and tail are gone."""
+        """True if bytes between head and tail were dropped."""
         return self.total_bytes > len(self._head) + len(self._tail)
 
     def text(self) -> str:
-        """All of it, when nothing was dropped."""
+        """Return the whole stream as text, if nothing was dropped."""
         return (self._head + self._tail).decode("utf-8", "replace")
 
     def clip(self, max_chars: int) -> str:
-        """At most `max_chars` characters: head, a line that says what is missing, tail."""
+        """Return at most `max_chars` characters: the head, a line about the omission, and the tail."""
         marker = f"\n[... cut: {self.total_bytes} bytes in all ...]\n"
         room = max(0, max_chars - len(marker))
         head_chars = int(room * HEAD_SHARE)
@@ -54,7 +54,7 @@ class HeadTail:
 
 
 def _decode_head(data: bytearray) -> str:
-    """Decode, without the character that the cut may have split at the end."""
+    """Decode without a character that the cut has split at the end."""
     end = len(data)
     for back in range(1, min(MAX_UTF8_BYTES, end) + 1):
         byte = data[end - back]
@@ -66,7 +66,7 @@ def _decode_head(data: bytearray) -> str:
 
 
 def _decode_tail(data: bytearray) -> str:
-    """Decode, without the character that the cut may have split at the start."""
+    """Decode without a character that the cut has split at the start."""
     start = 0
     while start < min(MAX_UTF8_BYTES - 1, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1
@@ -75,16 +75,16 @@ def _decode_tail(data: bytearray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShownOutput:
-    """What a model is shown of a command's output."""
+    """The part of a command's output that a model receives."""
 
     stdout: str
     stderr: str
     truncated: bool
-    """True when `stdout` or `stderr` lacks something."""
+    """True if `stdout` or `stderr` is incomplete."""
 
 
 class CapturedOutput:
-    """Both streams of a command: their ends in memory, and all of it, up to a bound, on disk."""
+    """Both streams of a command: their heads and tails in memory, and all bytes up to a limit on disk."""
 
     def __init__(self, max_chars: int, max_stored_bytes: int) -> None:
         self._max_chars = max_chars
@@ -95,11 +95,11 @@ class CapturedOutput:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of both streams, kept or not."""
+        """Bytes of both streams, stored or not."""
         return self.stdout.total_bytes + self.stderr.total_bytes
 
     def add(self, stream: Stream, chunk: bytes) -> None:
-        """Take the next bytes of one of the two streams."""
+        """Add the next bytes of one stream."""
         match stream:
             case "stdout":
                 self.stdout.add(chunk)
@@ -112,7 +112,7 @@ class CapturedOutput:
         self._spool.write(kept)
 
     def shown(self) -> ShownOutput:
-        """Both streams in `max_chars` characters together; a short one leaves its room to the other."""
+        """Return both streams in `max_chars` characters together; a short stream leaves room to the other."""
         out_chars, err_chars = self._size(self.stdout), self._size(self.stderr)
         if out_chars + err_chars <= self._max_chars:
             return ShownOutput(self.stdout.text(), self.stderr.text(), truncated=False)
@@ -121,12 +121,12 @@ class CapturedOutput:
         return ShownOutput(_show(self.stdout, out_share), _show(self.stderr, err_share), truncated=True)
 
     def whole(self) -> bytes:
-        """Both streams in the order of their arrival, at most `max_stored_bytes` of them."""
+        """Return both streams in order of arrival, at most `max_stored_bytes` bytes."""
         self._spool.seek(0)
         return self._spool.read()
 
     def close(self) -> None:
-        """Drop what is on disk."""
+        """Delete the bytes on disk."""
         self._spool.close()
 
     def _size(self, stream: HeadTail) -> int:

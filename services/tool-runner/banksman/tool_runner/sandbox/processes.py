@@ -1,4 +1,4 @@
-"""The process tree below the runner: whom the kernel hands to it, and how they end."""
+"""The process tree below the runner: its orphans, its resources, and how it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK_BYTES = 512
 
 
 def children(pid: int) -> Iterator[int]:
-    """The direct children of a process; of one that is gone, none."""
+    """Yield the direct children of a process; none if the process has ended."""
     with contextlib.suppress(OSError):
         for task in (_PROC / str(pid) / "task").iterdir():
             with contextlib.suppress(OSError):
@@ -23,7 +23,7 @@ def children(pid: int) -> Iterator[int]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """A process and everything below it, as far as it can be seen at once."""
+    """Yield a process and its descendants; processes that start meanwhile may be missing."""
     pending = [pid]
     while pending:
         current = pending.pop()
@@ -32,10 +32,10 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def orphans() -> list[int]:
-    """Children of this process that a killed spawner left behind.
+    """Return the children of this process that a killed spawner left behind.
 
-    Only a spawner starts bwrap, and nothing else in the runner makes pid namespaces: children that others in
-    this process started are never among them.
+    The runner is a subreaper, so the kernel reparents them to it. Only a spawner starts bwrap or creates pid
+    namespaces, so no other child of this process is among them.
     """
     own_depth = _namespace_depth(os.getpid())
     return [pid for pid in children(os.getpid()) if _is_bwrap(pid) or _namespace_depth(pid) > own_depth]
@@ -49,7 +49,7 @@ def _is_bwrap(pid: int) -> bool:
 
 
 def _namespace_depth(pid: int) -> int:
-    """The number of pid namespaces, seen from ours, in which a process has a number; 0 when it is gone."""
+    """Return the number of pid namespaces, from this one down, that contain a process; 0 if it has ended."""
     try:
         status = (_PROC / str(pid) / "status").read_text()
     except OSError:
@@ -61,7 +61,7 @@ def _namespace_depth(pid: int) -> int:
 
 
 def memory_bytes(pid: int) -> int:
-    """Proportional set size of a process and its descendants; what may not be read counts as 0."""
+    """Return the proportional set size of a process and its descendants; unreadable ones count as 0."""
     return sum(_pss_bytes(each) for each in descendants(pid))
 
 
@@ -74,9 +74,9 @@ def _pss_bytes(pid: int) -> int:
 
 
 def unlinked_bytes(pid: int) -> int:
-    """Blocks of files that a process or its descendants hold open or mapped and that have no name any more.
+    """Return the bytes of deleted files that a process or its descendants have open or mapped.
 
-    A scan of directories does not see them. What may not be looked at counts as 0.
+    A scan of directories does not see these files. Unreadable processes count as 0.
     """
     held: dict[tuple[int, int], int] = {}
     for each in descendants(pid):
@@ -95,7 +95,7 @@ def _note_open(pid: int, held: dict[tuple[int, int], int]) -> None:
 
 
 def _note_mapped(pid: int, held: dict[tuple[int, int], int]) -> None:
-    """Mappings of files that are not open any more, by their length."""
+    """Add mappings of deleted files that are no longer open, by the length of the mapping."""
     with contextlib.suppress(OSError):
         for line in (_PROC / str(pid) / "maps").read_bytes().splitlines():
             if line.endswith(b" (deleted)"):
@@ -107,7 +107,7 @@ def _note_mapped(pid: int, held: dict[tuple[int, int], int]) -> None:
 
 
 async def wait_exit(pidfd: int) -> None:
-    """Return when the process behind a pidfd has ended; it still has to be reaped."""
+    """Return when the process of a pidfd has ended; the caller must reap it."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(pidfd, ended.set)
@@ -117,20 +117,20 @@ async def wait_exit(pidfd: int) -> None:
         loop.remove_reader(pidfd)
 
 
-async def bury_orphans() -> int:
-    """Kill and reap every orphan; returns their number once all are gone.
+async def kill_orphans() -> int:
+    """Kill and reap every orphan; return their number when all have ended.
 
-    The kernel kills a pid namespace with its first process, and ends that one last: when an orphan is reaped,
-    nothing that ran below it is left.
+    When the first process of a pid namespace dies, the kernel kills the namespace and lets that process end
+    last (pid_namespaces(7)). Once an orphan is reaped, no process below it is left.
     """
-    buried = 0
+    killed = 0
     while pids := orphans():
         for pid in pids:
-            buried += await _bury(pid)
-    return buried
+            killed += await _kill(pid)
+    return killed
 
 
-async def _bury(pid: int) -> int:
+async def _kill(pid: int) -> int:
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -139,7 +139,7 @@ async def _bury(pid: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         await wait_exit(pidfd)
-        # Another call that ended at the same time may have reaped it.
+        # Another call that ended at the same time may already have reaped it.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - WNOHANG
         return 1

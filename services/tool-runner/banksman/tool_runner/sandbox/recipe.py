@@ -28,11 +28,11 @@ _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 def bwrap_options(
     command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
 ) -> list[str]:
-    """The options of one bwrap call, as they are written to `--args`."""
+    """Return the options of one bwrap call as they are written to `--args`."""
     environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), _GATE)
     return [
         *_NAMESPACES,
-        # With a way out bwrap is started in a network namespace that the spawner has made.
+        # With a proxy, the spawner starts bwrap in a network namespace that it has created.
         *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
         *_file_system(command.workspace, limits),
         "--clearenv",
@@ -45,10 +45,10 @@ def bwrap_options(
 
 
 def inner_command(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
-    """What bwrap starts: bash under the limits of one call.
+    """Return the command that bwrap starts: bash under the rlimits of one call.
 
-    The limits are set inside: RLIMIT_NPROC set before the user namespace exists would count all calls of the
-    sandbox user together.
+    prlimit runs inside bwrap because the kernel counts RLIMIT_NPROC per user namespace. Set outside, it would
+    count the processes of all calls together.
     """
     cpu_s = max(limits.cpu_s, math.ceil(command.timeout_s))
     return [
@@ -68,7 +68,7 @@ def inner_command(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
     ]
 
 
-# --disable-userns is refused with --unshare-all, hence the list.
+# bwrap refuses --disable-userns without an explicit --unshare-user, so --unshare-all is not used.
 _NAMESPACES = (
     "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts",
     "--unshare-cgroup-try", "--disable-userns", "--uid", INNER_ID, "--gid", INNER_ID,
@@ -84,7 +84,7 @@ def _file_system(workspace: Path, limits: SandboxLimits) -> list[str]:
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
         "--dev", "/dev",
         *_tmpfs("/dev/shm", limits.shm_bytes),  # noqa: S108 - inside the sandbox
-        # bwrap's /dev is a tmpfs without a size; the devices in it stay usable on a read-only mount.
+        # bwrap creates /dev as a tmpfs without a size limit. Devices remain usable on a read-only mount.
         "--remount-ro", "/dev",
         "--proc", "/proc",
         *_tmpfs("/tmp", limits.tmp_bytes),  # noqa: S108 - inside the sandbox
@@ -101,7 +101,7 @@ def _tmpfs(path: str, size_bytes: int) -> tuple[str, ...]:
 
 @functools.cache
 def _root_directories() -> tuple[str, ...]:
-    """`/bin` and its like as the host has them: links into `/usr`, or directories of their own."""
+    """Return options for `/bin` and the like, as the host has them: links into `/usr`, or directories."""
     options: list[str] = []
     for name in _ROOT_LINKS:
         path = f"/{name}"

@@ -9,14 +9,14 @@ _DENIED = (
     # Mounts and the root directory.
     "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsconfig", "fsmount", "fspick", "move_mount",
     "open_tree", "mount_setattr", "setns",
-    # The kernel's key rings are shared by all processes of a user.
+    # Key rings of the kernel are shared by all processes of a user, across namespaces.
     "keyctl", "add_key", "request_key",
-    # Large kernel surfaces that no tool needs.
+    # Large attack surfaces of the kernel that no tool needs.
     "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register",
     "fanotify_init", "vmsplice", "quotactl", "quotactl_fd",
     # Other processes.
     "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd",
-    # File handles go round the path.
+    # File handles bypass path checks.
     "name_to_handle_at", "open_by_handle_at",
     # The machine.
     "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "swapon",
@@ -26,12 +26,12 @@ _DENIED = (
 )  # fmt: skip
 
 _ABSENT = (
-    # Memory that belongs to no process, so that no limit on processes counts it.
+    # Memory outside of processes, which no limit per process counts.
     "memfd_create", "memfd_secret", "shmget", "msgget",
-    # Its flags lie in memory, where a filter cannot look; libc falls back to clone.
+    # Its flags are behind a pointer, which a seccomp filter cannot read; libc falls back to clone.
     "clone3",
 )  # fmt: skip
-"""Answered with ENOSYS, at which programs take another way."""
+"""Refused with ENOSYS, so that programs use a fall-back."""
 
 _CLONE_NAMESPACE_BITS = (
     0x00020000,  # mount
@@ -43,10 +43,11 @@ _CLONE_NAMESPACE_BITS = (
     0x40000000,  # net
 )
 _CLONE_NEWTIME = 0x00000080
-"""Only for `unshare`: in `clone` the low byte is the signal that the parent gets."""
+"""Only for `unshare`: in `clone`, the low byte is the signal that the parent receives."""
 
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _LOW_32_BITS = 0xFFFFFFFF
+"""The kernel uses only these bits of an int argument; comparing 64 bits would miss a set high bit."""
 _DENIED_SOCKET_FAMILIES = (
     16,  # NETLINK
     17,  # PACKET
@@ -62,16 +63,17 @@ _DENIED_SOCKET_FAMILIES = (
 
 _SOL_SOCKET, _SO_SNDBUF, _SO_RCVBUF = 1, 7, 8
 _BUFFER_SIZES = tuple(((1, _SOL_SOCKET), (2, option)) for option in (_SO_SNDBUF, _SO_RCVBUF))
-"""Socket options, as numbers and values of arguments, that are taken without effect.
+"""Socket options that succeed without effect, as (argument index, value) pairs.
 
-What lies in a buffer is memory of no process. Sizes are wishes that the kernel trims in any case.
+Socket buffers are kernel memory, which no limit per process counts. Programs expect these options to
+succeed, and the kernel may trim the requested size anyway (socket(7)).
 """
 
 
 def build_filter() -> bytes:
-    """The BPF program of every sandbox: system calls outside it are allowed, those in it are not made.
+    """Build the BPF program of every sandbox. It allows all system calls except the listed ones.
 
-    System calls of another ABI (x32, int 0x80) kill the process.
+    System calls of another ABI (x32, int 0x80) kill the process: their numbers would bypass the filter.
     """
     rules = pyseccomp.SyscallFilter(defaction=pyseccomp.ALLOW)
     eperm = pyseccomp.ERRNO(errno.EPERM)
@@ -94,7 +96,7 @@ def build_filter() -> bytes:
 
 
 def _deny(rules: pyseccomp.SyscallFilter, action: int, name: str, *conditions: pyseccomp.Arg) -> None:
-    # A call that this architecture or this libseccomp does not know has no number to be called by.
+    # libseccomp returns a negative number for a system call that it or this architecture does not have.
     if pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) < 0:
         return
     rules.add_rule(action, name, *conditions)

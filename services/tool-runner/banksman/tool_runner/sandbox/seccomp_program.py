@@ -4,13 +4,13 @@ from banksman.tool_runner.sandbox.base import SandboxUnavailable
 
 
 def seccomp_program() -> bytes:
-    """The filter of every sandbox.
+    """Build the seccomp filter of every sandbox.
 
     Raises:
-        SandboxUnavailable: when libseccomp is not installed.
+        SandboxUnavailable: libseccomp is not installed.
     """
     try:
-        # Loads libseccomp when imported, so a machine without it can still say what is missing.
+        # pyseccomp loads libseccomp at import; importing it here lets the error name the missing package.
         from banksman.tool_runner.sandbox.seccomp import build_filter
     except (ImportError, OSError, RuntimeError) as error:
         raise SandboxUnavailable(

@@ -17,30 +17,29 @@ _END_WAIT_S = 5.0
 
 
 class SpawnedTree:
-    """The processes of one call, as the spawner tells of them."""
+    """The process tree of one call, as the spawner reports it."""
 
     def __init__(self, number: int, on_end: Callable[[], None]) -> None:
         self.number = number
         self._on_end = on_end
         self.pid: int | None = None
-        """The outer bwrap; None until the spawner has said so."""
+        """Process id of the outer bwrap; None until the spawner has reported it."""
         self.failure: str | None = None
-        """Why it was not started, or who no longer looks after it."""
+        """Why the tree was not started, or why the spawner was lost; None otherwise."""
         self.ended = asyncio.Event()
-        """Set when nothing of it is left."""
+        """Set when no process of the tree is left."""
 
     def end(self, failure: str | None = None) -> None:
-        """Nothing is left of it, or nobody knows of it any more."""
+        """Record that no process is left, or that the spawner was lost."""
         self.failure = failure
         self.ended.set()
         self._on_end()
 
 
 class Spawner:
-    """The runner's side of the process that sandboxes are children of; see `spawner_process`.
+    """The runner's side of the spawner process, the parent of all sandboxes; see `spawner_process`.
 
-    That process is started with the first call. When it is gone its sandboxes are gone too, and the next call
-    starts another one.
+    The first call starts that process. If it ends, its sandboxes end too, and the next call starts another.
     """
 
     def __init__(self, identity: SandboxIdentity, bwrap: str, seccomp: bytes) -> None:
@@ -62,12 +61,12 @@ class Spawner:
         on_end: Callable[[], None],
         special: Mapping[str, int],
     ) -> SpawnedTree:
-        """Have bwrap started with these options, command and files; `on_end` is called once.
+        """Start bwrap with the given options, command and descriptors; `on_end` is called once.
 
-        `special` names further descriptors: see `spawner_process.MAX_SPAWN_FDS`.
+        `special` names further descriptors; see `spawner_process.MAX_SPAWN_FDS`.
 
         Raises:
-            SandboxUnavailable: when there is no spawner and none can be started.
+            SandboxUnavailable: the spawner cannot be started.
         """
         if self._process is None:
             self._process = self._start()
@@ -79,12 +78,12 @@ class Spawner:
         return tree
 
     def kill(self, tree: SpawnedTree) -> None:
-        """Have a tree ended; without effect when it has ended."""
+        """Kill a tree; no effect if it has ended."""
         if not tree.ended.is_set():
             self._send("kill", tree)
 
     def close(self) -> None:
-        """End the spawner and everything that it started."""
+        """End the spawner and all its sandboxes."""
         if self._process is None:
             return
         self._channel.shutdown(socket.SHUT_WR)
@@ -106,7 +105,7 @@ class Spawner:
                     env={},
                     cwd="/",
                     umask=0o022,
-                    # A Ctrl-C at the terminal is for the runner, which then ends its calls in order.
+                    # Ctrl-C at the terminal must reach the runner only, which then drains its calls.
                     start_new_session=True,
                 )
             except OSError as error:
@@ -127,8 +126,8 @@ class Spawner:
         try:
             socket.send_fds(self._channel, [packet], descriptors)
         except OSError as error:
-            # Also when it reads nothing any more.
-            self._lose(f"the spawner takes no calls: {error}")
+            # Also raised if the spawner no longer reads, because the socket does not block.
+            self._lose(f"the spawner accepts no calls: {error}")
 
     def _receive(self) -> None:
         packet = b""
@@ -145,7 +144,7 @@ class Spawner:
                 self._lose("the spawner ended")
 
     def _lose(self, reason: str) -> None:
-        """Take the spawner out of service. With it end its sandboxes: see `--die-with-parent`."""
+        """Stop using the spawner and kill it. `--die-with-parent` then ends its sandboxes."""
         if self._process is None:
             return
         if not self._loop.is_closed():

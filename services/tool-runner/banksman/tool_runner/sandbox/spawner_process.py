@@ -1,12 +1,16 @@
-"""The process that every sandbox of a runner is a child of.
+"""The spawner: the program that is the parent of every sandbox of a runner.
 
-A program of its own: small, with one thread, never root, and alive for a moment longer than its runner. It
-ends what bwrap's parent-death signal does not: a sandbox whose outer bwrap is killed while it starts stays
-for ever (https://github.com/containers/bubblewrap/issues/633). It is started by path, without site-packages,
-and may not be able to read a file once it has dropped root: only the standard library, imported at the top.
+It is small, has one thread, never runs as root, and outlives its runner for a moment. It kills the sandboxes
+that bwrap's parent-death signal does not reach: if the outer bwrap is killed while it starts, the sandbox
+stays alive forever (https://github.com/containers/bubblewrap/issues/633 and /700). One thread, because the
+kernel sends the parent-death signal when the *thread* that forked ends (prctl(2)).
 
-Both sides speak in packets of words separated by NUL. Runner: `spawn {number} {names}` with descriptors,
-and `kill {number}`. Spawner: `started {number} {pid}`, `failed {number} {reason}`, `ended {number}`.
+The runner starts it by path, without site-packages. After dropping root it may be unable to read files, so it
+uses only the standard library, imported at the top.
+
+Runner and spawner exchange packets of words separated by NUL. The runner sends `spawn {number} {names}` with
+descriptors, and `kill {number}`. The spawner sends `started {number} {pid}`, `failed {number} {reason}` and
+`ended {number}`.
 """
 
 from __future__ import annotations
@@ -25,17 +29,17 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 
 MAX_PACKET_BYTES = 4096
 OPTIONS_FD, STATUS_FD, SECCOMP_FD = 3, 4, 5
-"""What bwrap finds under these numbers."""
+"""Descriptor numbers that bwrap inherits."""
 GATE_FD, LIFE_FD = 6, 7
-"""What bash finds under these numbers: its start-up file, and a pipe that ends with the spawner."""
+"""Descriptor numbers that bash inherits: its start-up file, and a pipe that closes with the spawner."""
 PROXY_PORT = 3128
-"""Where a sandbox with a way out finds its proxy, on its own loopback."""
+"""Port of the proxy on the loopback of a sandbox that may connect."""
 MAX_SPAWN_FDS = 6
-"""The descriptors of `spawn`: what `pack_command` made, standard output and error, bwrap's report; then those
-that the words of the packet name.
+"""Descriptors of `spawn`: the packed command, standard output, standard error and bwrap's report, then those
+that the packet names.
 
-way_out  a socket, by which the runner gets the listening socket of `PROXY_PORT`
-cgroup   `cgroup.procs` of the cgroup that the sandbox belongs in
+proxy   a socket, over which the spawner sends the listening socket of `PROXY_PORT`
+cgroup  `cgroup.procs` of the sandbox's cgroup
 """
 SEPARATOR = b"\0"
 
@@ -51,11 +55,12 @@ unset one own BASH_REMATCH
 read -t 0 -u 7 && exit 1
 exec 6<&- 7<&-
 """
-"""Run by the bash of a call before the command, which thus only starts where its end is certain.
+"""Run by bash before the command, so that the command starts only when its end is certain.
 
-The first process of a namespace asks to die with its parent, then takes the filter that bash has already. A
-spawner that lives after that is survived by nothing; one that was killed before ends here. Kernels before 5.9
-do not tell the number of filters.
+The first process of the namespace sets its parent-death signal and then installs the seccomp filter. The loop
+waits until that process has as many filters as bash, so the signal is set. Then `read` checks the pipe: if
+the spawner has already died, bash exits. If it dies later, the signal ends the sandbox. Kernels before 5.9 do
+not report `Seccomp_filters`; the loop then ends at once.
 """
 _HIGHEST_OOM_SCORE = b"1000"
 _PR_SET_DUMPABLE = 4
@@ -66,14 +71,14 @@ _SIOCSIFFLAGS = 0x8914
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
-"""The signals that this process, or Python, ignores and a sandbox must not."""
+"""Signals that this process or Python ignores; a sandbox must get the default action."""
 
 
 def become_subreaper() -> None:
-    """Make the kernel hand orphaned descendants to this process instead of to init.
+    """Make this process the parent of its orphaned descendants instead of init (prctl(2)).
 
     Raises:
-        OSError: when the kernel refuses.
+        OSError: the kernel refuses.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -85,21 +90,22 @@ def _prctl(option: int, value: int) -> None:
 
 
 def pack_command(options: Sequence[str], command: Sequence[str]) -> bytes:
-    """The content of the first descriptor of `spawn`: bwrap's options, and what it is to start."""
+    """Return the content of the first descriptor of `spawn`: bwrap's options and the command."""
     packed_options, packed_command = (os.fsencode("\0".join(words)) for words in (options, command))
     return b"%d\0%b\0%b" % (len(packed_options) + 1, packed_options, packed_command)
 
 
 def _unpack_command(content: bytes) -> tuple[bytes, list[bytes]]:
-    """The options as `--args` wants them, and the words of the command."""
+    """Return the options in the format of `--args`, and the words of the command."""
     length, _, packed = content.partition(SEPARATOR)
     return packed[: int(length)], packed[int(length) :].split(SEPARATOR)
 
 
 class _OomScore:
-    """What the kernel kills first when memory is short: a sandbox, never the spawner.
+    """Makes the OOM killer choose a sandbox before the spawner.
 
-    A child inherits the score. Its own file would not do: until its exec is over, it belongs to root.
+    A child inherits the score of its parent at fork. Writing the child's own file is not possible: it belongs
+    to root until exec has finished.
     """
 
     def __init__(self) -> None:
@@ -108,7 +114,7 @@ class _OomScore:
 
     @contextlib.contextmanager
     def raised(self) -> Generator[None]:
-        """While it lasts, children are born with the highest score; to go back needs no privilege."""
+        """Give children started in the block the highest score. Resetting it needs no privilege."""
         os.pwrite(self._fd, _HIGHEST_OOM_SCORE, 0)
         try:
             yield
@@ -117,7 +123,7 @@ class _OomScore:
 
 
 class _Spawner:
-    """Starts sandboxes, kills them, and says of each when nothing of it is left."""
+    """Starts and kills sandboxes, and reports each one when none of its processes is left."""
 
     def __init__(self, channel: socket.socket, bwrap: str, seccomp: bytes, oom_score: _OomScore) -> None:
         self._channel = channel
@@ -131,18 +137,18 @@ class _Spawner:
         self._poll.register(channel, select.POLLIN)
         self._connected = True
         self._children: dict[int, int] = {}
-        """Process id of every child by its pidfd."""
+        """Process ids of all children, by pidfd."""
         self._calls: dict[int, int] = {}
-        """Number of the call by the process id of its outer bwrap. Children that are not here are orphans."""
+        """Numbers of calls, by the process id of the outer bwrap. All other children are orphans."""
         self._awaited: dict[int, set[int]] = {}
-        """Of each call whose bwrap has ended: the orphans that may be of it."""
+        """For each call whose bwrap has ended: the orphans that may belong to it."""
 
     def serve(self) -> None:
-        """Serve until the runner is gone, and then until nothing is left."""
+        """Serve until the runner has ended and no child is left."""
         while self._connected or self._children:
             for fd, _ in self._poll.poll():
                 if fd in self._children:
-                    self._bury(fd)
+                    self._reap(fd)
                 else:
                     self._receive()
 
@@ -155,13 +161,13 @@ class _Spawner:
                 case [b"kill", number]:
                     self._kill(pid for pid, call in self._calls.items() if call == int(number))
                 case _:
-                    self._hang_up()
+                    self._end_all()
         finally:
             for fd in descriptors:
                 os.close(fd)
 
-    def _hang_up(self) -> None:
-        """The runner is gone: end everything."""
+    def _end_all(self) -> None:
+        """Kill everything after the runner has ended."""
         self._connected = False
         self._poll.unregister(self._channel)
         self._kill(self._calls)
@@ -189,23 +195,23 @@ class _Spawner:
         with contextlib.ExitStack() as opened, self._oom_score.raised():
             files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
             files |= {GATE_FD: self._gate, LIFE_FD: self._life}
-            files[OPTIONS_FD] = _holding(options, opened)
-            files[SECCOMP_FD] = _holding(self._seccomp, opened)
+            files[OPTIONS_FD] = _pipe_with(options, opened)
+            files[SECCOMP_FD] = _pipe_with(self._seccomp, opened)
             arguments = [os.fsencode(self._bwrap), b"--args", b"%d" % OPTIONS_FD, b"--", *words]
             if special:
-                return _started_by_fork(arguments, files, special)
+                return _start_by_fork(arguments, files, special)
             return os.posix_spawn(
                 self._bwrap,
                 arguments,
-                # --clearenv inside bwrap does not reach what its own processes were started with.
+                # bwrap's --clearenv does not clear its own initial environment, which /proc/1/environ shows.
                 {},
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in files.items()],
                 setsid=True,
                 setsigdef=_DEFAULT,
             )
 
-    def _bury(self, pidfd: int) -> None:
-        """Reap a child that has ended; say so when it was the last of a call."""
+    def _reap(self, pidfd: int) -> None:
+        """Reap a child that has ended; report its call if no other process of it can be left."""
         self._poll.unregister(pidfd)
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
         os.close(pidfd)
@@ -223,9 +229,9 @@ class _Spawner:
     def _adopt(self) -> None:
         """Kill the children that this process did not start.
 
-        Mostly the first process of a namespace on its way out: bwrap does not wait for it. The kernel kills a
-        pid namespace with its first process, and ends that one last: when it is reaped, nothing that ran
-        below it is left.
+        Usually such a child is the first process of a namespace that is ending: bwrap does not wait for it.
+        When that process dies, the kernel kills the namespace and lets it end last (pid_namespaces(7)). Once
+        it is reaped, no process below it is left.
         """
         known = set(self._children.values())
         for pid in _children():
@@ -240,13 +246,13 @@ class _Spawner:
 
     @staticmethod
     def _kill(children: Iterable[int]) -> None:
-        # A process id of a child is its own until it is reaped, which only this thread does.
+        # The kernel reuses the id of a child only after it is reaped, and only this thread reaps.
         for pid in children:
             os.kill(pid, signal.SIGKILL)
 
 
-def _started_by_fork(arguments: list[bytes], files: Mapping[int, int], special: Mapping[bytes, int]) -> int:
-    """Fork, become bwrap in another cgroup, or in a network with a loopback and a proxy's socket only."""
+def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], special: Mapping[bytes, int]) -> int:
+    """Fork and exec bwrap in a cgroup, or in a network namespace with a loopback and the proxy's socket."""
     pid = os.fork()
     if pid:
         return pid
@@ -254,9 +260,9 @@ def _started_by_fork(arguments: list[bytes], files: Mapping[int, int], special: 
         os.setsid()
         if b"cgroup" in special:
             os.write(special[b"cgroup"], b"0")
-        if b"way_out" in special:
+        if b"proxy" in special:
             _make_network()
-            _give_listener(special[b"way_out"])
+            _send_listener(special[b"proxy"])
         for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
         for number, fd in files.items():
@@ -268,16 +274,16 @@ def _started_by_fork(arguments: list[bytes], files: Mapping[int, int], special: 
         os._exit(127)
 
 
-def _give_listener(way_out: int) -> None:
+def _send_listener(proxy: int) -> None:
     listener = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=64)
-    with listener, socket.socket(fileno=os.dup(way_out)) as runner:
+    with listener, socket.socket(fileno=os.dup(proxy)) as runner:
         socket.send_fds(runner, [b"listener"], [listener.fileno()])
 
 
 def _make_network() -> None:
-    """Enter a network namespace, which a user namespace of our own permits, and raise its loopback."""
+    """Enter a new network namespace, which requires a new user namespace, and bring its loopback up."""
     uid, gid = os.getuid(), os.getgid()
-    # A process that may not be traced does not own its files in /proc.
+    # The /proc files of a process that is not dumpable belong to root (proc(5)).
     _prctl(_PR_SET_DUMPABLE, 1)
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
@@ -295,11 +301,11 @@ def _make_network() -> None:
 
 
 def _received(channel: socket.socket) -> tuple[bytes, array.array[int]]:
-    """The next packet and its descriptors; nothing when the other side is gone."""
+    """Receive the next packet and its descriptors; empty if the other side has ended."""
     descriptors = array.array("i")
     space = socket.CMSG_SPACE(MAX_SPAWN_FDS * descriptors.itemsize)
     try:
-        # `socket.recv_fds` of Python 3.11 drops the flag, and sandboxes would inherit what is received.
+        # `socket.recv_fds` of Python 3.11 ignores the flag; sandboxes would then inherit the descriptors.
         packet, messages, _, _ = channel.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:
         return b"", descriptors
@@ -313,8 +319,8 @@ def _children() -> list[int]:
         return [int(pid) for pid in listed.read().split()]
 
 
-def _holding(content: bytes, owner: contextlib.ExitStack) -> int:
-    """A descriptor from which `content`, which fits into a pipe, and then the end is read."""
+def _pipe_with(content: bytes, owner: contextlib.ExitStack) -> int:
+    """Return the read end of a pipe with `content` and end-of-file. The content must fit into the pipe."""
     read, write = os.pipe2(os.O_CLOEXEC)
     owner.callback(os.close, read)
     os.write(write, content)
@@ -330,7 +336,7 @@ def _memfd(content: bytes) -> int:
 
 
 def _reserve_low_descriptors() -> int:
-    """Take every number that a sandbox is given a file under, so that no file to be given has one of them.
+    """Occupy all descriptor numbers that sandboxes use, so that dup2 overwrites no descriptor in use.
 
     Returns a descriptor of `/dev/null`.
     """
@@ -348,15 +354,15 @@ def _become(uid: int, gid: int) -> None:
 def main(channel_fd: int, bwrap: str, user: Sequence[str]) -> None:
     """Serve the runner at the other end of `channel_fd`; the first packet is the seccomp filter.
 
-    `user` is empty, or the user id and group id to become.
+    `user` is empty, or the user id and group id to switch to.
     """
     for number in _IGNORED:
-        # Told to stop, a runner lets its calls finish; whoever tells it may have told the whole cgroup.
+        # On SIGTERM, a runner drains its calls. The signal may have been sent to the whole cgroup or group.
         signal.signal(number, signal.SIG_IGN)
     oom_score = _OomScore()
     if user:
         _become(*map(int, user))
-    # Nobody with the same user id may trace it.
+    # No process with the same user id, such as a command, may trace it.
     _prctl(_PR_SET_DUMPABLE, 0)
     become_subreaper()
     with socket.socket(fileno=channel_fd) as channel:

@@ -1,1 +1,1 @@
-"""The four workspace tools, each with what a model is told of it."""
+"""The workspace tools and the tool box that runs them."""

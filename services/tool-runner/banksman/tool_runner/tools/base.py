@@ -11,12 +11,12 @@ from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 OnProgress = Callable[[Literal["stdout", "stderr"], str], None]
-"""Called in the event loop with each piece of output as it comes; must neither block nor raise."""
+"""Called in the event loop with each piece of output; must neither block nor raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """How one call ended. A tool's failure is an outcome, never an exception."""
+    """The outcome of one call. A failure of a tool is an outcome, not an exception."""
 
     value: JsonObject
     """`{"success": bool, ...}`, with `error` and `error_kind` when it failed."""
@@ -24,46 +24,41 @@ class ToolOutcome:
     error_kind: ErrorKind | None = None
     exit_code: int | None = None
     truncated: bool = False
-    """True when `value` shows less than there was."""
+    """True if `value` does not contain everything."""
     output: bytes | None = None
-    """What was cut, in full or up to the runner's bound, for the object store; None when nothing was cut."""
+    """The whole output, up to the runner's limit, for the object store; None if nothing was cut."""
     changed: tuple[PathChange, ...] = ()
     duration_ms: int = 0
 
 
 def failure(kind: ErrorKind, error: str, **details: object) -> ToolOutcome:
-    """The outcome of a call that failed; `details` are further JSON values for the model."""
+    """Build the outcome of a failed call; `details` are further JSON values for the model."""
     value = {"success": False, "error": error, "error_kind": kind, **details}
     return ToolOutcome(value=value, is_error=True, error_kind=kind)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """What surrounds one call."""
+    """The context of one call."""
 
     workspace: Workspace
     timeout_s: float
-    """The most the call may take; a tool's argument can only shorten it."""
+    """Maximum duration of the call in seconds; an argument of the tool can only shorten it."""
     stop: Stop
     """Ends a running call."""
     on_progress: OnProgress | None = None
     network: NetworkPolicy | None = None
-    """Where the assistant's settings let the call connect to; None for no settings."""
+    """The assistant's network policy; None if it has none."""
 
 
 class Tool(Protocol):
-    """One tool: what a model is told of it, and what it does."""
+    """A tool: its definition and its implementation."""
 
     @property
     def definition(self) -> ToolDefinition:
-        """What a model is told."""
-        ...
-
-    @property
-    def exclusive(self) -> bool:
-        """True when its calls take their turn in the workspace; False when they may overlap."""
+        """The definition that models receive."""
         ...
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        """Execute arguments that fit the definition's schema."""
+        """Execute a call whose arguments match the definition's schema."""
         ...

@@ -25,21 +25,20 @@ from banksman.tool_runner.sandbox.base import (
 )
 from banksman.tool_runner.sandbox.output import Stream
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
+from banksman.tool_runner.tools.pages import continuation, store_output
 from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
-"""Characters of one call that are reported while it runs; the result has its own bound."""
+"""Characters of one call that are published while it runs; the result has its own limit."""
 
 
 class Bash:
-    """Runs a command in the sandbox of the conversation's workspace."""
+    """Runs a command in the sandbox, in the conversation's workspace."""
 
     definition = BASH
-    exclusive = True
 
     def __init__(self, sandbox: Sandbox, limits: RunnerLimits, proxy: CommandProxy | None = None) -> None:
-        """`proxy` serves the commands of assistants whose policy grants a network; None grants it to none."""
+        """Create the tool; without `proxy`, no command may connect, whatever an assistant's policy states."""
         self._sandbox = sandbox
         self._limits = limits
         self._proxy = proxy
@@ -49,16 +48,16 @@ class Bash:
         script = str(arguments["command"])
         if refusal := self._refusal(script):
             return failure("invalid_arguments", refusal)
-        timeout_s = min(_asked_timeout(arguments, self._limits), run.timeout_s)
+        timeout_s = min(_timeout(arguments, self._limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         try:
-            async with self._way_out(run) as on_listener:
+            async with self._proxy_session(run) as on_listener:
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
                 outcome = await self._run_within_quota(command, run, on_output)
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
         ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
-        if self._proxy is None and _wants_way_out(run):
+        if self._proxy is None and _wants_network(run):
             ended.value["note"] = "The operator of this runner lets no command connect anywhere."
         return ended
 
@@ -73,9 +72,9 @@ class Bash:
         return None
 
     @contextlib.asynccontextmanager
-    async def _way_out(self, run: ToolRun) -> AsyncGenerator[OnListener | None]:
-        """What serves the command's proxy, for as long as it runs; None where it may not connect anywhere."""
-        if self._proxy is None or not _wants_way_out(run):
+    async def _proxy_session(self, run: ToolRun) -> AsyncGenerator[OnListener | None]:
+        """Open the proxy of a command while it runs; yield None if the command may not connect."""
+        if self._proxy is None or not _wants_network(run):
             yield None
             return
         label = f"{run.workspace.tenant}/{run.workspace.conversation}"
@@ -89,7 +88,7 @@ class Bash:
             return await self._sandbox.run(command, on_output=on_output, stop=run.stop)
 
     async def _watch_quota(self, workspace: Workspace, stop: Stop) -> None:
-        """Stop a call that makes a workspace too large; one that is too large already may only shrink."""
+        """Stop a call that makes its workspace too large. One that is already too large may not grow."""
         allowed_bytes = max(workspace.limits.max_bytes, workspace.meter.usage.disk_bytes)
         allowed_entries = max(workspace.limits.max_entries, workspace.meter.usage.entries)
         bounds = workspace.limits.model_copy(
@@ -101,7 +100,7 @@ class Bash:
             await asyncio.sleep(self._limits.sandbox.watchdog_interval_s)
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> ToolOutcome:
-        # A command owns the directory and may have closed it, for every later call too.
+        # The command owns the directory; with chmod it could have made it unusable for every later call.
         workspace.directory.chmod(OWNER_ONLY)
         shown = outcome.output.shown()
         whole = outcome.output.whole() if shown.truncated else None
@@ -116,7 +115,7 @@ class Bash:
             "timed_out": outcome.killed_reason == "timeout",
             "killed_reason": outcome.killed_reason,
         }
-        if whole is not None and (path := keep_whole(workspace, whole)):
+        if whole is not None and (path := store_output(workspace, whole)):
             value |= {"full_output_path": path, "more": _more(outcome, whole, path)}
         error_kind = None
         if outcome.killed_reason is not None:
@@ -155,20 +154,20 @@ class Bash:
                 assert_never(reason)
 
 
-def _wants_way_out(run: ToolRun) -> bool:
+def _wants_network(run: ToolRun) -> bool:
     return run.network is not None and run.network.commands
 
 
 def _more(outcome: SandboxOutcome, whole: bytes, path: str) -> str:
     kept = len(whole) if len(whole) < outcome.output.total_bytes else None
     bound = "" if kept is None else f" Only the first {kept} bytes were kept."
-    return f"The middle is left out.{bound} {how_to_go_on(path)}"
+    return f"The middle is left out.{bound} {continuation(path)}"
 
 
-def _asked_timeout(arguments: JsonObject, limits: RunnerLimits) -> float:
-    asked = arguments.get("timeout_s")
-    wanted = float(asked) if isinstance(asked, int | float) else limits.sandbox.timeout_s
-    return min(wanted, limits.sandbox.max_timeout_s)
+def _timeout(arguments: JsonObject, limits: RunnerLimits) -> float:
+    requested = arguments.get("timeout_s")
+    timeout_s = float(requested) if isinstance(requested, int | float) else limits.sandbox.timeout_s
+    return min(timeout_s, limits.sandbox.max_timeout_s)
 
 
 def _decoded(on_progress: OnProgress) -> OnOutput:

@@ -1,4 +1,4 @@
-"""Text that is too long for a model: one page shown, the whole kept where `read_file` can page through it."""
+"""Paging of long text: the model gets one page, and the whole text is stored for `read_file`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _OUTPUT_DIRECTORY = ".banksman/output"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A beginning of some bytes as text."""
+    """The beginning of some bytes as text."""
 
     text: str
     consumed_bytes: int
-    """Bytes of the source that `text` stands for."""
+    """Bytes of the source that `text` represents."""
 
 
 def page(data: bytes, max_chars: int) -> Page:
-    """The first characters of UTF-8 text; each byte that is no UTF-8 becomes U+FFFD and counts as one."""
-    # Escaping keeps one character a bad byte, so encoding the cut gives back exactly the bytes it came from.
+    """Return the first characters of UTF-8 text; each invalid byte becomes one U+FFFD."""
+    # surrogateescape maps each invalid byte to one character, so encoding the cut returns its exact bytes.
     cut = data.decode("utf-8", "surrogateescape")[:max_chars]
     source = cut.encode("utf-8", "surrogateescape")
     shown = "".join("\ufffd" if "\udc80" <= char <= "\udcff" else char for char in cut)
     return Page(shown, len(source))
 
 
-def how_to_go_on(path: str, offset: int = 0) -> str:
-    """What a model is told beside a page: the call that shows it the next one."""
+def continuation(path: str, offset: int = 0) -> str:
+    """Return the sentence that tells a model which call returns the next page."""
     return f"Call read_file with path {json.dumps(path, ensure_ascii=False)} and offset {offset} to read on."
 
 
-def keep_whole(workspace: Workspace, data: bytes) -> str | None:
-    """Put an output into the workspace; its path there, or None when the workspace does not take it."""
+def store_output(workspace: Workspace, data: bytes) -> str | None:
+    """Store an output in the workspace; return its path, or None if the workspace is full."""
     path = f"{_OUTPUT_DIRECTORY}/{secrets.token_hex(6)}.txt"
     if workspace.meter.excess() is not None:
         return None

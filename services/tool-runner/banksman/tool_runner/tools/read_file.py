@@ -7,7 +7,7 @@ from banksman.contracts.workspace_tools import READ_FILE
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.output import MAX_UTF8_BYTES
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.pages import how_to_go_on, page
+from banksman.tool_runner.tools.pages import continuation, page
 from banksman.tool_runner.workspaces.files import PathRefused, read_part, relative
 
 
@@ -15,13 +15,12 @@ class ReadFile:
     """Reads one page of a text file of the workspace."""
 
     definition = READ_FILE
-    exclusive = True
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._max_chars = limits.max_output_chars
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        """Read from byte `offset` (0 when absent) as many characters as one result may show."""
+        """Read one page from byte `offset`, by default from the beginning."""
         offset = arguments.get("offset", 0)
         start = int(offset) if isinstance(offset, int | float) else 0
         return await asyncio.to_thread(self._read, run, str(arguments["path"]), start)
@@ -44,6 +43,6 @@ class ReadFile:
             "offset": offset,
         }
         if end < part.total_bytes:
-            value |= {"next_offset": end, "more": how_to_go_on(relative(path), end)}
-        # Nothing is lost by the cut: the file itself holds the rest, so there is no output to store.
+            value |= {"next_offset": end, "more": continuation(relative(path), end)}
+        # The file itself contains the rest, so there is no output to store.
         return ToolOutcome(value=value, truncated=end < part.total_bytes)

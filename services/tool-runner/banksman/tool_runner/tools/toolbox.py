@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolDefinition
@@ -23,25 +23,22 @@ from banksman.tool_runner.workspaces.workspace import Workspace
 log = logging.getLogger(__name__)
 
 _MAX_PROBLEM_CHARS = 600
-"""Of what a schema violation says: it repeats the value, which may be a whole file."""
-
-OnStart = Callable[[], Awaitable[None]]
-"""Awaited when the call has its turn, before its first effect; when it raises, nothing is executed."""
+"""Limit for the text of a schema violation: it repeats the value, which may be a whole file."""
 
 
 class ToolBox:
-    """Tools by name. One bad call never takes another one with it: every end is a `ToolOutcome`."""
+    """The tools of a runner by name. Every call ends with a `ToolOutcome`, so no call can fail another."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools = {tool.definition.name: tool for tool in tools}
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What models are told, in the order of construction."""
+        """The tool definitions, in the order of construction."""
         return tuple(tool.definition for tool in self._tools.values())
 
     def may_repeat(self, name: str) -> bool:
-        """Whether a call of a tool changes nothing, by the tool's own definition; False for one not known."""
+        """Return whether the tool's own definition declares it idempotent; False for an unknown tool."""
         tool = self._tools.get(name)
         return tool is not None and tool.definition.idempotent
 
@@ -53,18 +50,21 @@ class ToolBox:
         *,
         timeout_s: float | None = None,
         on_output: OnProgress | None = None,
-        on_start: OnStart | None = None,
         stop: Stop | None = None,
         network: NetworkPolicy | None = None,
     ) -> ToolOutcome:
-        """Execute one call when its turn in the workspace has come.
+        """Execute one call. The caller holds its turn in the workspace; see `workspaces.turns`.
 
-        `timeout_s` (default: the definition's) counts from that turn. `stop` ends a call that waits or runs.
-        `network` says where it may connect to, within what this runner allows.
-        Cancelling the caller also ends the call, and its processes.
+        Cancelling the caller also ends the call and its processes.
 
-        Raises:
-            Exception: only what `on_start` raises; then nothing was executed.
+        Args:
+            name: Name of the tool.
+            workspace: Where the call runs.
+            arguments: Arguments as the model wrote them.
+            timeout_s: Seconds that the call may take; None for the time-out of the definition.
+            on_output: Receives pieces of the output while the call runs.
+            stop: Ends the call early.
+            network: Hosts that the call may connect to, within what this runner allows.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -74,25 +74,15 @@ class ToolBox:
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
         run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network)
-        if not tool.exclusive:
-            return await self._execute(tool, arguments, run, on_start)
-        async with workspace.exclusive():
-            return await self._execute(tool, arguments, run, on_start)
-
-    async def _execute(
-        self, tool: Tool, arguments: JsonObject, run: ToolRun, on_start: OnStart | None
-    ) -> ToolOutcome:
         if run.stop.reason is not None:
             return failure("cancelled", "the call was cancelled before it started")
-        if on_start is not None:
-            await on_start()
         started = time.monotonic()
-        outcome = await _guarded(tool, arguments, run)
+        outcome = await _run_guarded(tool, arguments, run)
         return dataclasses.replace(outcome, duration_ms=round((time.monotonic() - started) * 1000))
 
 
-async def _guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-    """A fault of ours in one tool is that call's result; its details stay in the log."""
+async def _run_guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+    """Turn an unforeseen exception of a tool into the result of its call; the details go to the log only."""
     try:
         return await tool.run(arguments, run)
     except Exception as error:
@@ -103,9 +93,9 @@ async def _guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutco
 def workspace_tools(
     sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
 ) -> ToolBox:
-    """The four tools of a runner.
+    """Build the four tools of a runner.
 
-    With `commands_may_connect` the policy of an assistant can grant its commands a proxy before `egress`.
+    With `commands_may_connect`, the policy of an assistant can grant its commands a proxy to `egress`.
     """
     proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
     return ToolBox(

@@ -13,7 +13,7 @@ from banksman.tool_runner.egress.hosts import rules_of
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.markdown.converter import ConversionFailed, MarkdownConverter
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.pages import how_to_go_on, keep_whole
+from banksman.tool_runner.tools.pages import continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
@@ -27,19 +27,18 @@ _META_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The text of a response as the model gets it."""
+    """The text of a response as the model receives it."""
 
     text: str
     is_markdown: bool = False
     note: str | None = None
-    """What the model has to know of the text; None when it is all there in the form that was asked for."""
+    """What the model must know about the text; None if it is complete and in the requested format."""
 
 
 class WebFetch:
     """Fetches a URL from the runner's own network: the sandbox has none."""
 
     definition = WEB_FETCH
-    exclusive = False
 
     def __init__(self, egress: Egress, limits: RunnerLimits) -> None:
         self._egress = egress
@@ -71,7 +70,7 @@ class WebFetch:
         return await asyncio.to_thread(self._result, fetched, shown, run.workspace)
 
     async def _markdown(self, fetched: Fetched, text: str, workspace: Workspace) -> _Shown:
-        """A page as Markdown; whatever is no page, or cannot be converted, as it is."""
+        """Convert a page to Markdown; return other content, and pages that cannot be converted, unchanged."""
         if not _is_page(fetched, text):
             return _Shown(text)
         try:
@@ -92,14 +91,14 @@ class WebFetch:
         if shown.note is not None:
             value["note"] = shown.note
         whole = text.encode("utf-8", "replace") if truncated else None
-        if whole is not None and (path := keep_whole(workspace, whole)):
+        if whole is not None and (path := store_output(workspace, whole)):
             value |= {"full_output_path": path, "more": self._more(fetched, text, path)}
         return ToolOutcome(value=value, truncated=truncated, output=whole)
 
     def _more(self, fetched: Fetched, text: str, path: str) -> str:
         bound = "Only the beginning of the page was fetched." if fetched.truncated else ""
         shown = text[: self._max_chars].encode("utf-8", "replace")
-        rest = how_to_go_on(path, len(shown)) if len(text) > self._max_chars else ""
+        rest = continuation(path, len(shown)) if len(text) > self._max_chars else ""
         return " ".join(part for part in (bound, rest) if part)
 
 
@@ -114,7 +113,7 @@ def _facts(fetched: Fetched) -> JsonObject:
 
 
 def _described(fetched: Fetched, media_type: str) -> ToolOutcome:
-    """The result for a response that is no text."""
+    """Return the result for a response that is not text."""
     cut = bool(fetched.body)
     message = f"{media_type} is not shown as text"
     value = _facts(fetched) | {"body": "", "truncated": cut, "message": message}
@@ -126,14 +125,14 @@ def _media_type(fetched: Fetched) -> str:
 
 
 def _is_page(fetched: Fetched, text: str) -> bool:
-    """True for HTML by its type; without a type, by how it begins."""
+    """Return whether a response is HTML, by its content type, or without one by its first characters."""
     if media_type := _media_type(fetched):
         return media_type in _PAGE_TYPES
     return _BEGINS_PAGE.match(text) is not None
 
 
 def _text(fetched: Fetched) -> str:
-    """Decode by the header, else by the page's own word, else as UTF-8; what does not fit becomes U+FFFD."""
+    """Decode by the charset of the header, else of the page, else as UTF-8; invalid bytes become U+FFFD."""
     try:
         return fetched.body.decode(_charset(fetched), "replace")
     except (LookupError, UnicodeError):
@@ -146,7 +145,7 @@ def _charset(fetched: Fetched) -> str:
     if not named and (found := _META_CHARSET.search(fetched.body[:_META_BYTES])):
         named = found[1].decode("ascii")
     try:
-        # Python also knows codecs that are no character sets, such as hex and zlib.
+        # Python also has codecs that are not character sets, such as hex and zlib.
         return named if named and codecs.lookup(named)._is_text_encoding else "utf-8"
     except LookupError:
         return "utf-8"

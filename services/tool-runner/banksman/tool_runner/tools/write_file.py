@@ -14,13 +14,12 @@ class WriteFile:
     """Creates or replaces one file of the workspace."""
 
     definition = WRITE_FILE
-    exclusive = True
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._max_bytes = limits.sandbox.file_size_bytes
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        """Write `content` to `path`, making the directories above it."""
+        """Write `content` to `path` and create the missing directories above it."""
         meter = run.workspace.meter
         if meter.due:
             await meter.renew()

@@ -1,4 +1,4 @@
-"""Which names and links a copy of a workspace may hold; the same rules for writing and for reading one."""
+"""Names and links that a snapshot of a workspace may contain. Writing and reading apply the same rules."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import posixpath
 from banksman.tool_runner.workspaces.files import ALIAS
 
 _VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", ALIAS)
-"""Directories that every sandbox shows alike: a virtual environment links to its interpreter there."""
+"""Directories that every sandbox contains; a virtual environment links to its interpreter there."""
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
 
 
 def parts_of(path: str, max_depth: int) -> list[str] | None:
-    """The components of a path below a workspace; None when it is no such path."""
+    """Return the components of a path below a workspace; None if the path is not valid."""
     if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
         return None
     parts = path.split("/")
@@ -24,7 +24,7 @@ def parts_of(path: str, max_depth: int) -> list[str] | None:
 
 
 def link_stays(path: str, target: str) -> bool:
-    """Whether a symbolic link at `path` leads into the workspace, or to what every sandbox shows."""
+    """Return whether a link at `path` points into the workspace or to a directory of every sandbox."""
     if not target or "\0" in target or len(target.encode("utf-8", "surrogateescape")) >= MAX_PATH_BYTES:
         return False
     if target.startswith("/"):

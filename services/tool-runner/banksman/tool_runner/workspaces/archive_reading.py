@@ -1,4 +1,4 @@
-"""Restoring a copy of a workspace, which is not trusted: whoever took over a runner may have made it."""
+"""Restores snapshots of workspaces. A snapshot is not trusted: a compromised runner may have written it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import zstandard
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
-from banksman.tool_runner.workspaces.archive_writing import Contents, CopyRefused
+from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused
 
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
-"""Memory that a compressed stream may ask for; level 1 asks for 512 KiB."""
+"""Memory that a compressed stream may request; level 1 requests 512 KiB."""
 _MAX_READ_BYTES = 1024 * 1024
-"""Of one read. The library reads a whole extended header into memory, however long it says that it is."""
+"""Limit for one read: `tarfile` reads an extended header of any stated length into memory."""
 _OVERHEAD_BYTES = 8 * 1024
-"""Of the archive for each entry: its headers, its path twice, and padding."""
+"""Archive bytes per entry besides its content: headers, the path twice, and padding."""
 _PIECE_BYTES = 256 * 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,7 +35,7 @@ _CONTRADICTIONS = frozenset(
 
 
 class _Bounded(RawIOBase):
-    """A stream that can only be read forward, in bounded pieces, and up to a bounded length."""
+    """A forward-only stream with a limit per read and a limit for the total."""
 
     def __init__(self, source: BinaryIO, max_bytes: int) -> None:
         self._source = source
@@ -43,9 +43,9 @@ class _Bounded(RawIOBase):
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes; fewer only at the end."""
+        """Read `size` bytes; fewer only at the end of the stream."""
         if not 0 <= size <= _MAX_READ_BYTES:
-            raise CopyRefused("it has a header that is too long")
+            raise SnapshotRefused("it has a header that is too long")
         pieces: list[bytes] = []
         while size and (piece := self._source.read(size)):
             pieces.append(piece)
@@ -54,20 +54,20 @@ class _Bounded(RawIOBase):
         self._left -= len(data)
         self._position += len(data)
         if self._left < 0:
-            raise CopyRefused("it unpacks to more than a workspace may hold")
+            raise SnapshotRefused("it unpacks to more than a workspace may contain")
         return data
 
     def tell(self) -> int:
-        """How much was read."""
+        """Return the number of bytes that were read."""
         return self._position
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Read on to a place ahead."""
+        """Skip forward to an absolute position."""
         if whence != 0 or offset < self._position:
-            raise CopyRefused("it has a header that points back")
+            raise SnapshotRefused("it has a header that points backwards")
         while self._position < offset:
             if not self.read(min(_PIECE_BYTES, offset - self._position)):
-                raise CopyRefused("it ends in the middle of a file")
+                raise SnapshotRefused("it ends in the middle of a file")
         return self._position
 
 
@@ -86,9 +86,9 @@ class _Reader:
         while (member := self.archive.next()) is not None:
             self.entries += 1
             if self.entries > self.limits.max_entries:
-                raise CopyRefused(f"it holds more than {self.limits.max_entries} files")
+                raise SnapshotRefused(f"it contains more than {self.limits.max_entries} files")
             self._restore(member)
-            # Nobody asks for a member again, and there may be a hundred thousand.
+            # tarfile keeps every member it has read. None is needed again, and there may be 100,000.
             cast(Any, self.archive).members.clear()
         for name, member in sorted(self.directories.items(), reverse=True):
             with self._parent(name) as (parent, last), _opened(last, parent) as fd:
@@ -97,9 +97,9 @@ class _Reader:
     def _restore(self, member: tarfile.TarInfo) -> None:
         name = member.name
         if parts_of(name, self.limits.max_depth) is None:
-            raise CopyRefused(f"{name[:100]!r} is no path inside a workspace")
+            raise SnapshotRefused(f"{name[:100]!r} is not a path inside a workspace")
         if name in self.files or name in self.directories:
-            raise CopyRefused(f"{name[:100]!r} comes twice")
+            raise SnapshotRefused(f"{name[:100]!r} occurs twice")
         with self._parent(name) as (parent, last):
             if member.isdir():
                 self._directory(member, parent, last)
@@ -110,7 +110,7 @@ class _Reader:
             elif member.isreg() and not member.issparse():
                 self._file(member, parent, last)
             else:
-                raise CopyRefused(f"{name[:100]!r} is neither a file, a directory nor a link")
+                raise SnapshotRefused(f"{name[:100]!r} is neither a file, a directory nor a link")
 
     def _directory(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
         os.mkdir(last, 0o700, dir_fd=parent)
@@ -120,14 +120,16 @@ class _Reader:
 
     def _link(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
         if not link_stays(member.name, member.linkname):
-            raise CopyRefused(f"{member.name[:100]!r} is a link that leads out of the workspace")
+            raise SnapshotRefused(f"{member.name[:100]!r} is a link that points out of the workspace")
         os.symlink(member.linkname, last, dir_fd=parent)
         if self.identity.switches:
             os.chown(last, self.identity.uid, self.identity.gid, dir_fd=parent, follow_symlinks=False)
 
     def _hard_link(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
         if member.linkname not in self.files:
-            raise CopyRefused(f"{member.name[:100]!r} is a hard link to what is no file of the copy")
+            raise SnapshotRefused(
+                f"{member.name[:100]!r} is a hard link to an entry that is not a file of the snapshot"
+            )
         with self._parent(member.linkname) as (source, source_last):
             os.link(source_last, last, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
         self.files.add(member.name)
@@ -135,10 +137,10 @@ class _Reader:
     def _file(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
         self.size += member.size
         if member.size < 0 or self.size > self.limits.max_bytes:
-            raise CopyRefused(f"its files have more than {self.limits.max_bytes} bytes")
+            raise SnapshotRefused(f"its files have more than {self.limits.max_bytes} bytes")
         source = self.archive.extractfile(member)
         if source is None:
-            raise CopyRefused(f"{member.name[:100]!r} has no content")
+            raise SnapshotRefused(f"{member.name[:100]!r} has no content")
         fd = os.open(last, _NEW, 0o600, dir_fd=parent)
         with os.fdopen(fd, "wb") as target:
             self.identity.own(fd)
@@ -146,7 +148,7 @@ class _Reader:
             while left:
                 piece = source.read(min(_PIECE_BYTES, left))
                 if not piece:
-                    raise CopyRefused("it ends in the middle of a file")
+                    raise SnapshotRefused("it ends in the middle of a file")
                 target.write(piece)
                 left -= len(piece)
             target.flush()
@@ -155,7 +157,7 @@ class _Reader:
 
     @contextlib.contextmanager
     def _parent(self, name: str) -> Generator[tuple[int, str]]:
-        """The directory of an entry, reached without following a link, and its last component."""
+        """Open the directory of an entry without following links; yield it and the last component."""
         *parents, last = name.split("/")
         with contextlib.ExitStack() as owner:
             fd = self.top
@@ -172,21 +174,21 @@ def read_archive(
     *,
     expected: Contents,
 ) -> None:
-    """Unpack a copy into an empty directory that nobody else can reach.
+    """Unpack a snapshot into an empty directory that no other process can reach.
 
-    Nothing is written outside it, whatever the copy says; a copy that says so is refused as a whole. What is
-    in the directory after an error is of no use.
+    Nothing is written outside the directory. A snapshot with an entry that points outside is refused as a
+    whole. After an error, the content of the directory is undefined.
 
     Args:
         source: The compressed archive.
-        directory: Where to.
-        identity: Who owns the files.
-        limits: What a workspace may hold.
-        expected: What the copy is said to hold: a library reads a damaged archive as one that ends early.
+        directory: The target directory.
+        identity: The owner of the files.
+        limits: The limits of a workspace.
+        expected: The contents according to the manifest: `tarfile` reads a damaged archive as a shorter one.
 
     Raises:
-        CopyRefused: it is damaged, larger than the limits, or holds what no copy of ours does.
-        OSError: it cannot be read or written.
+        SnapshotRefused: the archive is damaged, exceeds the limits, or has entries that no runner writes.
+        OSError: the archive cannot be read, or the files cannot be written.
     """
     max_bytes = limits.max_bytes + (limits.max_entries + 4) * _OVERHEAD_BYTES
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
@@ -199,13 +201,13 @@ def read_archive(
             reader = _Reader(archive, top, identity, limits)
             reader.restore_all()
     except (tarfile.TarError, zstandard.ZstdError, RecursionError, ValueError, OverflowError) as error:
-        raise CopyRefused(f"it is damaged: {error or type(error).__name__}") from error
+        raise SnapshotRefused(f"it is damaged: {error or type(error).__name__}") from error
     except OSError as error:
         if error.errno in _CONTRADICTIONS:
-            raise CopyRefused(f"its entries contradict each other: {error.strerror}") from error
+            raise SnapshotRefused(f"its entries contradict each other: {error.strerror}") from error
         raise
     if (found := Contents(reader.entries, reader.size)) != expected:
-        raise CopyRefused(f"it is damaged: it has {found.entries} of {expected.entries} entries")
+        raise SnapshotRefused(f"it is damaged: it has {found.entries} of {expected.entries} entries")
 
 
 def _archive(source: _Bounded) -> tarfile.TarFile:

@@ -1,4 +1,4 @@
-"""A copy of a workspace: one tar archive, compressed with zstd."""
+"""Writes a snapshot of a workspace: one tar archive, compressed with zstd."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
 
 LEVEL = 1
-"""Files of workspaces are mostly text: higher levels cost several times the time for a few per cent."""
+"""Workspaces contain mostly text: higher levels save a few per cent and take several times as long."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODE = 0o777
 _BUFFER_BYTES = 1024 * 1024
 
 
-class CopyRefused(Exception):
-    """A workspace of which no copy is made, or a copy that is not restored; the message says why."""
+class SnapshotRefused(Exception):
+    """A workspace that cannot be snapshotted, or a snapshot that is not restored; the message states why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an archive holds."""
+    """The contents of an archive."""
 
     entries: int
     size: int
-    """Bytes of its files."""
+    """Total bytes of the files."""
 
 
 @dataclass
@@ -64,12 +64,12 @@ class _Writer:
             self._add_file(member, status, entry.name, directory)
 
     def add_all(self, directory: int, prefix: str) -> None:
-        """Add what is below a directory. Sockets, pipes and devices are left out, as are links out of it."""
+        """Add the entries below a directory, except sockets, pipes, devices and links that point outside."""
         with os.scandir(directory) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 name = f"{prefix}{entry.name}"
                 if parts_of(name, self.limits.max_depth) is None:
-                    raise CopyRefused(f"{name[:100]!r} is deeper or longer than a copy may hold")
+                    raise SnapshotRefused(f"{name[:100]!r} is deeper or longer than a snapshot allows")
                 self.add(name, entry, directory)
 
     def _add_file(self, member: tarfile.TarInfo, status: os.stat_result, name: str, directory: int) -> None:
@@ -88,19 +88,19 @@ class _Writer:
         self.entries += 1
         self.size += size
         if self.entries > self.limits.max_entries:
-            raise CopyRefused(f"it holds more than {self.limits.max_entries} files")
+            raise SnapshotRefused(f"it contains more than {self.limits.max_entries} files")
         if self.size > self.limits.max_bytes:
-            raise CopyRefused(f"its files have more than {self.limits.max_bytes} bytes")
+            raise SnapshotRefused(f"its files have more than {self.limits.max_bytes} bytes")
 
 
 def write_archive(workspace: Path, target: BinaryIO, limits: WorkspaceLimits) -> Contents:
-    """Copy a workspace in which nothing runs.
+    """Archive a workspace in which nothing runs.
 
-    Holes of sparse files count in full: a copy is never larger than what may be restored.
+    Holes of sparse files count with their full size, so that no snapshot exceeds what a restore allows.
 
     Raises:
-        CopyRefused: it is larger than its limits.
-        OSError: it cannot be read, or `target` not be written.
+        SnapshotRefused: the workspace exceeds its limits.
+        OSError: the workspace cannot be read, or `target` cannot be written.
     """
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
     with (
@@ -133,20 +133,20 @@ def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
 
 @contextlib.contextmanager
 def _opened(name: str, directory: int | None, flags: int) -> Generator[int]:
-    """Open an entry of which the owner may have taken every right from himself."""
+    """Open an entry whose owner may have removed its own permissions."""
     try:
         fd = os.open(name, flags, dir_fd=directory)
     except PermissionError:
-        fd = _opened_anyway(name, directory, flags)
+        fd = _opened_after_chmod(name, directory, flags)
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def _opened_anyway(name: str, directory: int | None, flags: int) -> int:
+def _opened_after_chmod(name: str, directory: int | None, flags: int) -> int:
     mode = stat.S_IMODE(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
-    # Nothing runs in the workspace, so this is still what was looked at; chmod would follow a link.
+    # chmod follows links. Nothing runs in the workspace, so the entry is still the one that was checked.
     os.chmod(name, 0o700, dir_fd=directory)
     try:
         return os.open(name, flags, dir_fd=directory)

@@ -1,6 +1,6 @@
-"""Opening a path that stays below a directory, with the kernel's `openat2` or without it.
+"""Opens paths that must stay below a directory, with the kernel's `openat2` or without it.
 
-Kernels before 5.6 have no `openat2`, and seccomp profiles of that time answer ENOSYS or EPERM to it.
+Kernels before 5.6 have no `openat2`, and older seccomp profiles refuse it with ENOSYS or EPERM.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from banksman.tool_runner.workspaces.openat2 import Resolve, openat2
 _INSIDE = Resolve.BENEATH | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
-"""As the kernel has it."""
+"""The kernel's own limit (path_resolution(7))."""
 _MAX_STEPS = 20_000
-"""Directories opened for one path; the way back up is walked again from the top."""
+"""Directories opened for one path; each `..` walks again from the top."""
 _MAX_PATH_BYTES = 4095
 
 
 def open_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
-    """Open `path` below the descriptor `directory`; returns a descriptor that closes at exec.
+    """Open `path` below the descriptor `directory`; return a descriptor with O_CLOEXEC.
 
-    With `links` symbolic links are followed as long as they stay below; without, none is.
+    With `links`, symbolic links are followed if they stay below; without it, no link is followed.
 
     Raises:
-        OSError: EXDEV when the path leaves the directory or its file system, ELOOP for a link that is not
-            followed, else as `open`.
-        ValueError: when the path holds NUL.
+        OSError: EXDEV if the path leaves the directory or its file system, ELOOP for a refused link,
+            otherwise as `open`.
+        ValueError: the path contains NUL.
     """
-    if kernel_keeps_beneath():
+    if kernel_resolves_beneath():
         return openat2(directory, path, flags, _INSIDE if links else _INSIDE | Resolve.NO_SYMLINKS, mode)
     return walk_beneath(directory, path, flags, links=links, mode=mode)
 
 
 @functools.cache
-def kernel_keeps_beneath() -> bool:
-    """Whether this process may call `openat2`; that does not change while it lives."""
+def kernel_resolves_beneath() -> bool:
+    """Return whether this process may call `openat2`. The result cannot change while the process runs."""
     directory = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.close(openat2(directory, ".", os.O_PATH | os.O_DIRECTORY, Resolve.BENEATH))
@@ -53,14 +53,15 @@ def kernel_keeps_beneath() -> bool:
 
 
 def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
-    """What `open_beneath` does without the kernel's help: one name at a time, each relative to a descriptor.
+    """Do the same as `open_beneath` without `openat2`, one component at a time, relative to a descriptor.
 
-    No step follows a link, and `..` is never given to the kernel: the walk goes back by names of directories
-    that it came through. So whatever is renamed meanwhile, it stays below.
+    No step follows a link. `..` is never passed to the kernel, because a directory that is moved meanwhile
+    has another parent; the walk goes back by the names of the directories that it opened. It therefore stays
+    below `directory`, whatever is renamed meanwhile.
 
     Raises:
         OSError: as `open_beneath`.
-        ValueError: when the path holds NUL.
+        ValueError: the path contains NUL.
     """
     name = os.fsencode(path)
     if b"\0" in name:
@@ -76,7 +77,7 @@ def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
 
 
 class _Walk:
-    """Where a walk is: a directory, and the names that lead to it from the top."""
+    """The position of a walk: an open directory, and its names from the top."""
 
     def __init__(self, top: int, path: str, links: bool) -> None:
         self._top = top
@@ -110,12 +111,12 @@ class _Walk:
             self._enter(part, fd)
 
     def _open(self, part: bytes, flags: int, mode: int, pending: list[bytes]) -> int | None:
-        """Open one component; None when it is a link, whose parts are then `pending`."""
+        """Open one component; None if it is a link, whose components are then added to `pending`."""
         self._count()
         try:
             fd = os.open(part, flags, mode, dir_fd=self._here)
         except OSError as error:
-            # A link answers ELOOP, or ENOTDIR where a directory is asked for.
+            # For a link, O_NOFOLLOW gives ELOOP, or ENOTDIR with O_DIRECTORY (open(2)).
             if error.errno in (errno.ELOOP, errno.ENOTDIR) and (target := self._link(part)) is not None:
                 self._follow(target, pending)
                 return None

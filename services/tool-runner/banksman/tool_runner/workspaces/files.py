@@ -1,4 +1,7 @@
-"""Files of a workspace, reached only by descriptors: a path is never checked first and used later."""
+"""Files of a workspace, accessed by descriptors only.
+
+A path is never checked first and opened later: a command could replace a directory by a link in between.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.workspaces.beneath import open_beneath
 
 ALIAS = "/workspace"
-"""The workspace's name inside the sandbox; the only absolute path that is understood."""
+"""The path of the workspace inside the sandbox; the only absolute path that is accepted."""
 
 _PRIVATE_PREFIX = RESERVED_PREFIX
 _NEVER_BLOCK = os.O_NONBLOCK | os.O_NOCTTY
+"""Opening a FIFO without O_NONBLOCK waits for a writer."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE_MODE = 0o644
 _NEW_PROGRAM_MODE = 0o755
@@ -32,7 +36,7 @@ _MAX_DEPTH = 128
 
 
 class PathRefused(Exception):
-    """A path that cannot be read or written; the message is for the model and names the path."""
+    """A path that cannot be read or written. The message names the path and is for the model."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
@@ -60,15 +64,15 @@ class FileEntry:
 
 
 def relative(path: str) -> str:
-    """A path as the tools accept it, made relative to the workspace.
+    """Return a path of a tool call relative to the workspace.
 
-    Says nothing about what the path leads to: only opening it does.
+    This is no check of what the path refers to; only opening it is.
 
     Raises:
-        PathRefused: for an empty path, NUL, a lone surrogate, or an absolute path outside `/workspace`.
+        PathRefused: the path is empty, has NUL or a lone surrogate, or is absolute outside `/workspace`.
     """
     if not path or "\0" in path:
-        raise PathRefused(path, "a path without NUL and not empty is expected")
+        raise PathRefused(path, "the path must not be empty or contain NUL")
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
@@ -81,12 +85,12 @@ def relative(path: str) -> str:
 
 
 def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FilePart:
-    """At most `max_bytes` of a regular file, from byte `offset`.
+    """Read at most `max_bytes` of a regular file from byte `offset`.
 
-    Links are followed as long as they stay inside.
+    Symbolic links are followed if they stay inside the workspace.
 
     Raises:
-        PathRefused: when there is no such file, it is no regular file, or the path leaves the workspace.
+        PathRefused: the file does not exist, is not regular, or the path leaves the workspace.
     """
     with _refusals(path), _opened(workspace) as root:
         fd = open_beneath(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, links=True)
@@ -100,19 +104,19 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
 def write_whole(
     workspace: Path, path: str, content: bytes, identity: SandboxIdentity, *, executable: bool = False
 ) -> bool:
-    """Replace or create a file in one step, and the directories above it; returns True when it is new.
+    """Create or replace a file atomically, and create missing directories; return True if the file is new.
 
-    A reader sees the old content or the new, never a part. No link is followed. The mode of a replaced
-    file is kept, a new one may be `executable`; other names of it (hard links) keep the old content.
+    A reader sees the old or the new content, never a part. No link is followed. A replaced file keeps its
+    mode; a new file may be `executable`. Other hard links of a replaced file keep the old content.
 
     Raises:
-        PathRefused: when the path leaves the workspace, goes through a link, or names no regular file.
+        PathRefused: the path leaves the workspace, contains a link, or names no regular file.
     """
     with _refusals(path), contextlib.ExitStack() as owner:
         *parents, name = _components(path)
-        # Each of them holds a descriptor until the file is written.
+        # Each parent keeps a descriptor open until the file is written.
         if len(parents) > _MAX_DEPTH:
-            raise PathRefused(path, f"at most {_MAX_DEPTH} directories above a file are expected")
+            raise PathRefused(path, f"a file may have at most {_MAX_DEPTH} directories above it")
         directory = owner.enter_context(_opened(workspace))
         for parent in parents:
             directory = _descend(directory, parent, identity)
@@ -127,7 +131,7 @@ def delete(workspace: Path, path: str) -> None:
     """Delete one file or link.
 
     Raises:
-        PathRefused: when there is none, it is a directory, or the path leaves the workspace.
+        PathRefused: the path does not exist, is a directory, or leaves the workspace.
     """
     with _refusals(path), _opened(workspace) as root:
         *parents, name = _components(path)
@@ -139,7 +143,7 @@ def delete(workspace: Path, path: str) -> None:
 
 
 def listing(workspace: Path, *, max_entries: int) -> list[FileEntry]:
-    """At most `max_entries` regular files of a workspace by path; links are neither listed nor followed."""
+    """List at most `max_entries` regular files, sorted by path; links are neither listed nor followed."""
     found: list[FileEntry] = []
     with _opened(workspace) as root:
         for _, entry, path in _walk(root, "", 1):
@@ -152,12 +156,15 @@ def listing(workspace: Path, *, max_entries: int) -> list[FileEntry]:
 
 
 def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
-    """Delete what interrupted writes left in a workspace in which nothing runs; returns how many.
+    """Delete temporary files of interrupted writes in a workspace in which nothing runs.
 
-    Stops at `deadline`, a moment of the monotonic clock.
+    Stops at `deadline`, a time of the monotonic clock.
+
+    Returns:
+        The number of deleted files.
 
     Raises:
-        OSError: when the workspace cannot be opened.
+        OSError: the workspace cannot be opened.
     """
     swept = 0
     with _opened(workspace) as root:
@@ -172,7 +179,7 @@ def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
 
 
 def _components(path: str) -> list[str]:
-    """The parts of a path to write. `..` is taken away by text, which is exact where no link is followed."""
+    """Return the components of a path to write. `..` is resolved in the text: writing follows no links."""
     wanted = relative(path)
     normal = posixpath.normpath(wanted)
     if wanted.endswith("/") or normal == ".":
@@ -186,7 +193,7 @@ def _components(path: str) -> list[str]:
 
 
 def _descend(directory: int, name: str, identity: SandboxIdentity) -> int:
-    """Open a subdirectory, made when it is missing."""
+    """Open a subdirectory; create it if it is missing."""
     try:
         return open_beneath(directory, name, _DIRECTORY, links=False)
     except FileNotFoundError:
@@ -224,7 +231,7 @@ def _replace(directory: int, name: str, content: bytes, mode: int, identity: San
 
 
 def _walk(directory: int, prefix: str, depth: int) -> Iterator[tuple[int, os.DirEntry[str], str]]:
-    """Each entry with the descriptor of its directory and its printable path; no link is followed."""
+    """Yield each entry with the descriptor of its directory and its printable path; follow no links."""
     with os.scandir(directory) as entries:
         for entry in entries:
             path = f"{prefix}{_printable(entry.name)}"
@@ -284,7 +291,7 @@ _REASONS = {
 
 @contextlib.contextmanager
 def _refusals(path: str) -> Generator[None]:
-    """Turn what the kernel says into words for a model; the runner's own paths stay out of them."""
+    """Translate errors of the kernel for a model, without the runner's own paths."""
     try:
         yield
     except OSError as error:
@@ -293,5 +300,5 @@ def _refusals(path: str) -> Generator[None]:
 
 
 def _printable(path: str) -> str:
-    """A name for people: what is not UTF-8 in it becomes U+FFFD."""
+    """Return a printable name: each byte that is not UTF-8 becomes U+FFFD."""
     return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in path)

@@ -1,4 +1,4 @@
-"""The system call `openat2`, which Python does not have: a path opened under rules the kernel keeps.
+"""The system call `openat2`, which Python lacks: the kernel enforces rules on path resolution.
 
 https://man7.org/linux/man-pages/man2/openat2.2.html
 """
@@ -17,7 +17,7 @@ _ATTEMPTS = 16
 
 
 class Resolve(IntFlag):
-    """What resolving a path may not do."""
+    """What the resolution of a path must not do."""
 
     NO_XDEV = 0x01
     NO_MAGICLINKS = 0x02
@@ -34,17 +34,18 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def openat2(directory: int, path: str, flags: int, resolve: Resolve, mode: int = 0) -> int:
-    """Open `path` relative to the descriptor `directory`; returns a descriptor that closes at exec.
+    """Open `path` relative to the descriptor `directory`; return a descriptor with O_CLOEXEC.
 
     Raises:
-        OSError: EXDEV when the path leaves what is allowed, ELOOP for a link that is not, else as `open`.
-        ValueError: when the path holds NUL.
+        OSError: EXDEV if the path leaves the allowed tree, ELOOP for a refused link, otherwise as `open`.
+        ValueError: the path contains NUL.
     """
     name = os.fsencode(path)
     if b"\0" in name:
         raise ValueError("embedded null byte")
     how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
-    # EAGAIN: something was renamed on the way, so the kernel cannot say whether the path stayed inside.
+    # EAGAIN: a directory on the path was renamed meanwhile, so the kernel cannot prove that the path stayed
+    # below (openat2(2)).
     number = 0
     for _ in range(_ATTEMPTS):
         fd = _libc.syscall(

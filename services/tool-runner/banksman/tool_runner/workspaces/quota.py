@@ -1,4 +1,4 @@
-"""What a workspace holds, measured and deleted without trusting the tree: its owner is hostile code."""
+"""Measures and deletes file trees without trusting them: hostile code owns a workspace."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a workspace holds. A measurement stops at the first limit it finds broken."""
+    """The size of a workspace. A measurement stops at the first limit that is exceeded."""
 
     disk_bytes: int = 0
     entries: int = 0
     depth: int = 0
 
     def excess(self, limits: WorkspaceLimits) -> str | None:
-        """Which limit is broken, for a person; None when none is."""
+        """Return a sentence about the exceeded limit; None if no limit is exceeded."""
         if self.disk_bytes > limits.max_bytes:
-            return f"the workspace holds {self.disk_bytes} bytes or more, its limit is {limits.max_bytes}"
+            return f"the workspace has {self.disk_bytes} bytes or more, its limit is {limits.max_bytes}"
         if self.entries > limits.max_entries:
-            return f"the workspace holds {self.entries} files or more, its limit is {limits.max_entries}"
+            return f"the workspace has {self.entries} files or more, its limit is {limits.max_entries}"
         if self.depth > limits.max_depth:
             return f"the workspace has directories {self.depth} deep, its limit is {limits.max_depth}"
         return None
 
 
 def measure(directory: Path, limits: WorkspaceLimits) -> Usage:
-    """Count the tree below `directory`, following no link; stops early once a limit is broken.
+    """Measure the tree below `directory` without following links; stop early at an exceeded limit.
 
-    What disappears or is closed to us while we look counts as nothing.
+    Entries that disappear during the measurement, or that this process may not open, do not count.
 
     Raises:
-        OSError: when `directory` itself cannot be opened.
+        OSError: `directory` itself cannot be opened.
     """
     disk_bytes = entries = deepest = 0
     linked: set[tuple[int, int]] = set()
@@ -65,7 +65,7 @@ def _first(seen: set[tuple[int, int]], status: os.stat_result) -> bool:
 
 
 def _walk(directory: Path, max_depth: int) -> Iterator[tuple[os.stat_result, int]]:
-    """Status and depth of every entry, depth first; holds one descriptor a level."""
+    """Yield status and depth of every entry, depth first. One descriptor is open per level."""
     with contextlib.ExitStack() as open_directories:
         yield from _walk_fd(_opened(str(directory), None, open_directories), 1, max_depth)
 
@@ -87,7 +87,7 @@ def _opened(name: str, parent: int | None, owner: contextlib.ExitStack) -> int:
 
 
 class QuotaMeter:
-    """The last measurement of one workspace, renewed for at most a set share of the time."""
+    """The last measurement of one workspace. `due` limits the share of time spent on measuring."""
 
     def __init__(self, directory: Path, limits: WorkspaceLimits) -> None:
         self._directory = directory
@@ -97,17 +97,18 @@ class QuotaMeter:
 
     @property
     def due(self) -> bool:
-        """True when measuring again keeps within the share."""
+        """True if another measurement stays within `scan_share`."""
         return time.monotonic() >= self._not_before
 
     async def renew(self) -> Usage:
-        """Measure in a thread; a caller that is cancelled leaves the measurement to finish by itself."""
+        """Measure in a thread; the measurement finishes even if the caller is cancelled."""
         self._not_before = float("inf")
-        # What waits for a thread would be cancelled with its caller, and nothing would be due ever again.
+        # Without the shield, cancelling the caller would cancel a measurement that waits for a thread. Then
+        # `_not_before` would stay infinite, and the workspace would never be measured again.
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._measure))
 
     def excess(self) -> str | None:
-        """Which limit the last measurement found broken."""
+        """Return a sentence about the limit that the last measurement found exceeded, else None."""
         return self.usage.excess(self._limits)
 
     def _measure(self) -> Usage:
@@ -122,12 +123,13 @@ class QuotaMeter:
 
 
 def delete_tree(directory: Path) -> None:
-    """Delete `directory` and everything in it, however deep and whatever its modes.
+    """Delete `directory` and everything in it, at any depth and with any file modes.
 
-    Each subdirectory is first moved to the top, so that neither recursion nor descriptors grow with depth.
+    `shutil.rmtree` recurses per level and stops at directories without write permission. Here each
+    subdirectory is first moved to the top, so neither recursion nor open descriptors grow with the depth.
 
     Raises:
-        OSError: when something could not be deleted.
+        OSError: a file could not be deleted.
     """
     if not directory.exists():
         return
@@ -150,7 +152,7 @@ def _delete_moved(top: int, name: str, moved: int) -> int:
 
 
 def _empty(fd: int, top: int, moved: int) -> int:
-    """Unlink the files of a directory, move its subdirectories to the top under numbers not yet used."""
+    """Unlink the files of a directory and move its subdirectories to the top under unused numbers."""
     for name in os.listdir(fd):
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):

@@ -1,4 +1,4 @@
-"""What a runner tells the platform of its workspaces, and asks about them."""
+"""Reports of a runner to the platform about its workspaces."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceReportReply
 
-ANSWER_S = 5.0
+REPLY_S = 5.0
 
 
 class Reports:
-    """The one door that a runner has to the record of its workspaces."""
+    """The only way by which a runner reads or changes the platform's record of its workspaces."""
 
     def __init__(self, bus: Bus, runner: str) -> None:
         self._bus = bus
         self._runner = runner
 
-    async def ask(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:
-        """Report, and hear what the record says then.
+    async def send(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:
+        """Send a report and return what the platform's record states then.
 
         Raises:
-            Unavailable: nobody answered, or not in our words.
+            Unavailable: no reply within `REPLY_S`, or a reply that is not valid.
         """
         subject = subjects.workspace_report(self._runner, tenant, conversation_id)
-        answer = await self._bus.request(subject, report.model_dump_json().encode(), ANSWER_S)
+        reply = await self._bus.request(subject, report.model_dump_json().encode(), REPLY_S)
         try:
-            return WorkspaceReportReply.model_validate_json(answer)
+            return WorkspaceReportReply.model_validate_json(reply)
         except ValidationError as error:
-            raise Unavailable("the report was not understood") from error
+            raise Unavailable("the reply to a workspace report is not valid") from error

@@ -16,24 +16,26 @@ _LOCK = ".runner.lock"
 
 @dataclass(frozen=True, slots=True)
 class RunnerIdentity:
-    """Who serves the workspaces of one directory; held by one process at a time."""
+    """The runner that serves the workspaces of one directory. One process at a time has this identity."""
 
     runner: str
-    """Stored with the workspaces: a restarted runner is the same one."""
+    """Stored beside the workspaces, so that a restarted runner is the same runner."""
     epoch: int
-    """One higher at each start, from 1."""
+    """Counts the starts of this runner from 1."""
     lock_fd: int
-    """Open for as long as the process holds the directory."""
+    """The locked file. The kernel releases the lock when the process ends, in whatever way."""
 
 
 def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:
-    """Take the directory for this process and begin its next epoch, on disk before this returns.
+    """Claim the directory for this process and store its next epoch.
 
-    `runner` is the id of a directory that has none yet; by default a new one.
+    Args:
+        root: The directory of the workspaces.
+        runner: The id for a directory that has none yet; None creates one.
 
     Raises:
-        Conflict: when another process holds it, or it has another id than `runner`.
-        OSError: when it cannot be written.
+        Conflict: another process serves the directory, or the directory has another id than `runner`.
+        OSError: the epoch cannot be stored.
     """
     lock_fd = _lock(root)
     wanted = runner
@@ -51,7 +53,7 @@ def _lock(root: Path) -> int:
     except BlockingIOError as error:
         os.close(fd)
         raise Conflict(
-            f"workspaces in {root} are served by another runner: two never share a directory"
+            f"workspaces in {root} are served by another runner: two runners cannot share a directory"
         ) from error
     return fd
 
@@ -62,7 +64,7 @@ def _read(path: Path, wanted: str | None) -> tuple[str, int]:
     stored = cast(dict[str, object], json.loads(path.read_text(encoding="utf-8")))
     epoch = stored.get("epoch")
     if not isinstance(epoch, int):
-        raise Conflict(f"{path}: epoch: a number (got {epoch!r})")
+        raise Conflict(f"{path}: epoch: expected a number (got {epoch!r})")
     return check_token(str(stored.get("runner", "")), "runner"), epoch
 
 
@@ -73,6 +75,8 @@ def _write(root: Path, runner: str, epoch: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(root / _FILE)
+    # The rename is durable only after an fsync of the directory. A lower epoch after a power cut would let a
+    # restarted runner reuse the message ids of its earlier process.
     directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

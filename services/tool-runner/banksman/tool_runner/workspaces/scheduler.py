@@ -1,4 +1,4 @@
-"""Looking after workspaces: copies of those that changed, and an end for those that are no longer here."""
+"""Schedules snapshots of changed workspaces, and removes workspaces that this runner no longer has."""
 
 from __future__ import annotations
 
@@ -11,244 +11,252 @@ from typing import NoReturn
 
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceReport, WorkspaceReportReply
-from banksman.tool_runner.settings import CopySettings
-from banksman.tool_runner.workspaces.archive_writing import CopyRefused
-from banksman.tool_runner.workspaces.registry import Holding, WorkspaceRegistry
+from banksman.tool_runner.settings import SnapshotSettings
+from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
+from banksman.tool_runner.workspaces.registry import HeldWorkspace, WorkspaceRegistry
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 
-COPIES_AT_A_TIME = 2
-ASKS_AT_A_TIME = 8
-ASK_AGAIN_S = 1.0
-LOOK_EVERY_S, LEAST_S = 1.0, 0.05
+CONCURRENT_SNAPSHOTS = 2
+CONCURRENT_REPORTS = 8
+REPORT_RETRY_S = 1.0
+CHECK_EVERY_S, MIN_CHECK_EVERY_S = 1.0, 0.05
 GARBAGE_AFTER = timedelta(hours=1)
-"""Age at which a copy that nobody knows of counts as interrupted."""
+"""Age at which a snapshot that the platform has not recorded counts as interrupted."""
 
 
 @dataclass
 class SnapshotScheduler:
-    """Looks after the workspaces of one runner process."""
+    """Looks after the workspaces of one runner process: snapshots, evictions, and removals."""
 
-    holdings: WorkspaceRegistry
+    registry: WorkspaceRegistry
     snapshots: Snapshots
     reports: Reports
-    settings: CopySettings
-    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(COPIES_AT_A_TIME))
-    _copying: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    settings: SnapshotSettings
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_SNAPSHOTS))
+    _in_progress: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     _refused: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
-    """Changes of a workspace when no copy of it could be made; there is none before it changes again."""
+    """Edit count of each workspace whose snapshot was refused; it is tried again after the next edit."""
 
     async def run(self) -> NoReturn:
-        """Look after them until cancelled."""
+        """Check all workspaces repeatedly until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._ask_about_all(), name="whose workspaces")
-            tasks.create_task(self._collect_for_ever(), name="interrupted copies")
+            tasks.create_task(self._check_ownership(), name="workspace ownership")
+            tasks.create_task(self._collect_repeatedly(), name="interrupted snapshots")
             while True:
-                for holding in self.holdings:
-                    if self._is_due(holding):
-                        self._copying.add(holding.key)
-                        tasks.create_task(self._copy_when_idle(holding), name=f"copy {holding.conversation}")
-                    elif holding.unsure:
-                        await self._reconcile(holding)
-                    elif holding.lost is not None:
-                        await self._tell_loss(holding)
-                    elif self._may_go(holding):
-                        await self._evict(holding)
-                await asyncio.sleep(min(LOOK_EVERY_S, self.settings.idle_s / 2 + LEAST_S))
+                for held in self.registry:
+                    if self._is_due(held):
+                        self._in_progress.add(held.key)
+                        name = f"snapshot {held.conversation}"
+                        tasks.create_task(self._snapshot_when_idle(held), name=name)
+                    elif held.unconfirmed:
+                        await self._confirm(held)
+                    elif held.lost is not None:
+                        await self._report_loss(held)
+                    elif self._may_evict(held):
+                        await self._evict(held)
+                await asyncio.sleep(min(CHECK_EVERY_S, self.settings.idle_s / 2 + MIN_CHECK_EVERY_S))
 
-    async def copy_all(self) -> None:
-        """Copy every workspace that changed; for a runner that takes no calls any more. See `drain_s`."""
+    async def snapshot_all(self) -> None:
+        """Snapshot every changed workspace within `drain_s`, after the runner has stopped taking calls."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s), asyncio.TaskGroup() as tasks:
-                for holding in self.holdings:
-                    tasks.create_task(self._copy_at_end(holding))
-        if left := [holding.conversation for holding in self.holdings if holding.desk.changed]:
-            logger.warning("%d workspaces have changes that are in no copy: %s", len(left), left[:20])
+                for held in self.registry:
+                    tasks.create_task(self._snapshot_at_end(held))
+        if left := [held.conversation for held in self.registry if held.state.changed]:
+            logger.warning("%d workspaces have changes that no snapshot contains: %s", len(left), left[:20])
 
-    async def _copy_at_end(self, holding: Holding) -> None:
-        if holding.unsure:
-            await self._reconcile(holding)
-        if holding.desk.changed:
-            await self._copied(holding)
+    async def _snapshot_at_end(self, held: HeldWorkspace) -> None:
+        if held.unconfirmed:
+            await self._confirm(held)
+        if held.state.changed:
+            await self._try_snapshot(held)
 
     async def forget(self, tenant: str, conversation: str, snapshot: SnapshotRef | None) -> None:
-        """Remove a workspace of a deleted conversation, with its copies.
+        """Delete the workspace of a deleted conversation and its snapshots.
 
         Raises:
-            Unavailable: not everything is gone.
+            Unavailable: a call runs in the workspace, or a snapshot could not be deleted.
             OSError: files could not be deleted.
         """
-        holding = self.holdings.of(tenant, conversation)
-        copies = {holding.snapshot, holding.unfinished, snapshot and snapshot.id} - {None}
-        if not await self.holdings.drop(holding):
+        held = self.registry.get(tenant, conversation)
+        snapshots = {held.snapshot, held.unfinished, snapshot and snapshot.id} - {None}
+        if not await self.registry.drop(held):
             raise Unavailable("a call runs in the workspace")
-        for copy in copies:
-            if copy is not None:
-                await self.snapshots.remove(tenant, conversation, copy)
+        for each in snapshots:
+            if each is not None:
+                await self.snapshots.remove(tenant, conversation, each)
 
-    def _is_due(self, holding: Holding) -> bool:
-        desk = holding.desk
-        idle = asyncio.get_running_loop().time() - holding.last_used >= self.settings.idle_s
-        known = holding.key in self._copying or self._refused.get(holding.key) == desk.edits
-        return desk.changed and not desk.users and idle and not known
+    def _is_due(self, held: HeldWorkspace) -> bool:
+        state = held.state
+        idle = asyncio.get_running_loop().time() - held.last_used >= self.settings.idle_s
+        known = held.key in self._in_progress or self._refused.get(held.key) == state.edits
+        return state.changed and not state.users and idle and not known
 
-    def _may_go(self, holding: Holding) -> bool:
-        if self.settings.evict_after_s is None or holding.desk.users:
+    def _may_evict(self, held: HeldWorkspace) -> bool:
+        if self.settings.evict_after_s is None or held.state.users:
             return False
-        idle_s = asyncio.get_running_loop().time() - holding.last_used
+        idle_s = asyncio.get_running_loop().time() - held.last_used
         is_due = idle_s >= self.settings.evict_after_s
-        return is_due and self.holdings.workspaces.exists(*holding.key)
+        return is_due and self.registry.workspaces.exists(*held.key)
 
-    async def _evict(self, holding: Holding) -> None:
+    async def _evict(self, held: HeldWorkspace) -> None:
         try:
-            if await self.holdings.evict(holding):
-                logger.info("%s: its files are only in its copy now", holding.conversation)
+            if await self.registry.evict(held):
+                logger.info("%s: evicted; only the snapshot has its files now", held.conversation)
         except OSError as error:
-            logger.error("%s: not evicted: %s", holding.conversation, error)
+            logger.error("%s: not evicted: %s", held.conversation, error)
 
-    async def _copy_when_idle(self, holding: Holding) -> None:
+    async def _snapshot_when_idle(self, held: HeldWorkspace) -> None:
         try:
-            await self._copied(holding)
+            await self._try_snapshot(held)
         finally:
-            self._copying.discard(holding.key)
+            self._in_progress.discard(held.key)
 
-    async def _copied(self, holding: Holding) -> None:
-        """Copy a workspace and report it; a failure is logged, and the workspace stays changed."""
-        name = holding.conversation
+    async def _try_snapshot(self, held: HeldWorkspace) -> None:
+        """Snapshot a workspace and report it; after a failure, which is logged, it stays changed."""
+        name = held.conversation
         try:
             async with self._slots:
-                await self._copy(holding)
-        except CopyRefused as refused:
-            self._refused[holding.key] = holding.desk.edits
-            logger.warning("%s: no copy is made: %s", name, refused)
+                await self._snapshot(held)
+        except SnapshotRefused as refused:
+            self._refused[held.key] = held.state.edits
+            logger.warning("%s: this workspace cannot be snapshotted: %s", name, refused)
         except (BanksmanError, OSError) as error:
-            # Looked at again after the next pause, like one that was just used.
-            holding.last_used = asyncio.get_running_loop().time()
-            logger.warning("%s: no copy was made: %s", name, error)
+            # The workspace counts as just used, so that the next attempt waits for another idle period.
+            held.last_used = asyncio.get_running_loop().time()
+            logger.warning("%s: the snapshot failed: %s", name, error)
 
-    async def _copy(self, holding: Holding) -> None:
-        desk = holding.desk
+    async def _snapshot(self, held: HeldWorkspace) -> None:
+        state = held.state
         async with contextlib.AsyncExitStack() as archive:
-            async with holding.lock:
-                if desk.users or not desk.changed:
+            async with held.lock:
+                if state.users or not state.changed:
                     return
-                await self._remove_unfinished(holding)
-                edits, term, generation = desk.edits, desk.term, desk.generation
-                directory = self.holdings.workspaces.get(*holding.key).directory
+                await self._remove_unfinished(held)
+                edits, term, generation = state.edits, state.term, state.generation
+                directory = self.registry.workspaces.get(*held.key).directory
                 archived = await archive.enter_async_context(self.snapshots.archived(directory))
-                holding.unfinished = archived.id
-                await self.holdings.remember(holding)
-            stored = await self.snapshots.store(*holding.key, archived, term=term, generation=generation)
-        async with holding.lock:
-            replaced = holding.snapshot
-            report = self._report(holding, snapshot=stored, complete=desk.edits == edits)
-            verdict = await self._told(holding, report)
-        await self._settle(holding, stored, verdict, replaced)
+                # Stored before the upload: after a crash, the next process removes the parts.
+                held.unfinished = archived.id
+                await self.registry.store(held)
+            # The upload may take long. Calls may run meanwhile: the archive is already complete.
+            stored = await self.snapshots.store(*held.key, archived, term=term, generation=generation)
+        async with held.lock:
+            replaced = held.snapshot
+            report = self._report(held, snapshot=stored, complete=state.edits == edits)
+            verdict = await self._report_snapshot(held, report)
+        await self._remove_unneeded(held, stored, verdict, replaced)
 
-    def _report(self, holding: Holding, **said: object) -> WorkspaceReport:
-        desk = holding.desk
-        told = WorkspaceReport(
-            runner_epoch=self.holdings.runner_epoch, term=desk.term, generation=desk.generation
+    def _report(self, held: HeldWorkspace, **changes: object) -> WorkspaceReport:
+        state = held.state
+        report = WorkspaceReport(
+            runner_epoch=self.registry.runner_epoch, term=state.term, generation=state.generation
         )
-        return told.model_copy(update=said)
+        return report.model_copy(update=changes)
 
-    async def _told(self, holding: Holding, report: WorkspaceReport) -> WorkspaceReportReply:
-        """Report a copy. When nobody answers it may have been heard: then no change begins unreported."""
+    async def _report_snapshot(self, held: HeldWorkspace, report: WorkspaceReport) -> WorkspaceReportReply:
+        """Report a snapshot.
+
+        If no reply arrives, the platform may have recorded the snapshot. Then the workspace counts as
+        unchanged, so that its next change is reported before it happens.
+        """
         try:
-            return await self.holdings.ask(holding, report)
+            return await self.registry.report(held, report)
         except BanksmanError:
-            holding.unsure = True
-            holding.desk.changed = holding.desk.changed and not report.complete
+            held.unconfirmed = True
+            held.state.changed = held.state.changed and not report.complete
             raise
 
-    async def _settle(
-        self, holding: Holding, stored: SnapshotRef, verdict: WorkspaceReportReply, replaced: str | None
+    async def _remove_unneeded(
+        self, held: HeldWorkspace, stored: SnapshotRef, verdict: WorkspaceReportReply, replaced: str | None
     ) -> None:
-        """Remove the copy that does not count."""
-        counts = verdict.mine and verdict.snapshot is not None and verdict.snapshot.id == stored.id
-        if not counts:
-            self._refused[holding.key] = holding.desk.edits
-        unneeded = replaced if counts else stored.id
+        """Delete the replaced snapshot, or the new one if the platform did not record it."""
+        recorded = verdict.mine and verdict.snapshot is not None and verdict.snapshot.id == stored.id
+        if not recorded:
+            self._refused[held.key] = held.state.edits
+        unneeded = replaced if recorded else stored.id
         if unneeded is not None:
-            await self.snapshots.remove(*holding.key, unneeded)
+            await self.snapshots.remove(*held.key, unneeded)
         if not verdict.mine:
-            await self.holdings.drop(holding)
+            await self.registry.drop(held)
 
-    async def _remove_unfinished(self, holding: Holding) -> None:
-        """Remove what an earlier try left, unless it counts after all."""
-        unfinished = holding.unfinished
+    async def _remove_unfinished(self, held: HeldWorkspace) -> None:
+        """Delete the snapshot of an interrupted attempt, unless the platform has recorded it."""
+        unfinished = held.unfinished
         if unfinished is None:
             return
-        await self.holdings.ask(holding, self._report(holding))
-        if holding.snapshot != unfinished:
-            await self.snapshots.remove(*holding.key, unfinished)
-            holding.unfinished = None
+        await self.registry.report(held, self._report(held))
+        if held.snapshot != unfinished:
+            await self.snapshots.remove(*held.key, unfinished)
+            held.unfinished = None
 
-    async def _reconcile(self, holding: Holding) -> None:
-        """Learn what the record says after a report that nobody answered."""
+    async def _confirm(self, held: HeldWorkspace) -> None:
+        """Read the platform's record after a report that got no reply."""
         try:
-            async with holding.lock:
-                await self.holdings.ask(holding, self._report(holding))
+            async with held.lock:
+                await self.registry.report(held, self._report(held))
         except (BanksmanError, OSError) as error:
-            logger.warning("%s: whether its copy counts is not known yet: %s", holding.conversation, error)
+            logger.warning("%s: whether its snapshot is recorded is unknown: %s", held.conversation, error)
 
-    async def _ask_about_all(self) -> None:
-        """Find out which workspaces went elsewhere, or ended, while this runner was away."""
-        slots = asyncio.Semaphore(ASKS_AT_A_TIME)
-
-        async def ask(holding: Holding) -> None:
-            async with slots:
-                await self._ask_about(holding)
-
+    async def _check_ownership(self) -> None:
+        """Find the workspaces that moved or were deleted while this runner was away."""
+        slots = asyncio.Semaphore(CONCURRENT_REPORTS)
         async with asyncio.TaskGroup() as tasks:
-            for holding in self.holdings:
-                tasks.create_task(ask(holding))
+            for held in self.registry:
+                tasks.create_task(self._check_owner(held, slots))
 
-    async def _ask_about(self, holding: Holding) -> None:
+    async def _check_owner(self, held: HeldWorkspace, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            report, verdict = await self._reported(held)
+            try:
+                # A request of a newer term may have arrived meanwhile; its files must stay.
+                stale = not verdict.mine and held.state.term == report.term
+                if stale and await self.registry.drop(held):
+                    logger.info("%s: removed files of an earlier term", held.conversation)
+            except OSError as error:
+                logger.error("%s: files of an earlier term are not removed: %s", held.conversation, error)
+
+    async def _reported(self, held: HeldWorkspace) -> tuple[WorkspaceReport, WorkspaceReportReply]:
+        """Report a workspace until the platform replies."""
         while True:
-            async with holding.lock:
-                report = self._report(holding)
+            async with held.lock:
+                report = self._report(held)
                 try:
-                    verdict = await self.holdings.ask(holding, report)
-                    break
+                    return report, await self.registry.report(held, report)
                 except (BanksmanError, OSError) as error:
-                    logger.warning("%s: whose it is is not known yet: %s", holding.conversation, error)
-            await asyncio.sleep(ASK_AGAIN_S)
-        try:
-            if not verdict.mine and holding.desk.term == report.term and await self.holdings.drop(holding):
-                logger.info("%s: its files were of an earlier term and are removed", holding.conversation)
-        except OSError as error:
-            logger.error("%s: its old files are not removed: %s", holding.conversation, error)
+                    logger.warning("%s: its owner is unknown: %s", held.conversation, error)
+            await asyncio.sleep(REPORT_RETRY_S)
 
-    async def _tell_loss(self, holding: Holding) -> None:
+    async def _report_loss(self, held: HeldWorkspace) -> None:
         try:
-            async with holding.lock:
-                await self.holdings.ask(holding, self._report(holding, lost=holding.lost))
-                holding.lost = None
-                await self.holdings.remember(holding)
+            async with held.lock:
+                await self.registry.report(held, self._report(held, lost=held.lost))
+                held.lost = None
+                await self.registry.store(held)
         except (BanksmanError, OSError) as error:
-            logger.warning("%s: its loss is not told yet: %s", holding.conversation, error)
+            logger.warning("%s: its loss is not reported yet: %s", held.conversation, error)
 
-    async def _collect_for_ever(self) -> NoReturn:
+    async def _collect_repeatedly(self) -> NoReturn:
         while True:
             await asyncio.sleep(self.settings.collect_every_s)
             try:
                 await self.collect(datetime.now(UTC) - GARBAGE_AFTER)
             except BanksmanError as error:
-                logger.warning("interrupted copies were not looked for: %s", error)
+                logger.warning("interrupted snapshots were not collected: %s", error)
 
     async def collect(self, before: datetime) -> None:
-        """Remove copies of any runner that were begun before a moment and that the platform does not know.
+        """Delete snapshots of any runner that started before `before` and that the platform has not recorded.
 
         Raises:
-            Unavailable: the store or the platform did not answer.
+            Unavailable: the store or the platform does not reply.
         """
-        question = WorkspaceReport(runner_epoch=self.holdings.runner_epoch, term=0)
-        for (tenant, conversation), copies in (await self.snapshots.stored_before(before)).items():
-            verdict = await self.reports.ask(tenant, conversation, question)
+        query = WorkspaceReport(runner_epoch=self.registry.runner_epoch, term=0)
+        for (tenant, conversation), snapshots in (await self.snapshots.stored_before(before)).items():
+            verdict = await self.reports.send(tenant, conversation, query)
             if verdict.known:
-                kept = verdict.snapshot and verdict.snapshot.id
-                for copy in copies - {kept}:
-                    await self.snapshots.remove_leftovers(tenant, conversation, copy)
+                recorded = verdict.snapshot and verdict.snapshot.id
+                for snapshot in snapshots - {recorded}:
+                    await self.snapshots.remove_leftovers(tenant, conversation, snapshot)

@@ -1,4 +1,4 @@
-"""Copies of workspaces in the object store: parts first, then the manifest that names them."""
+"""Snapshots of workspaces in the object store: parts first, then the manifest that lists them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, Snapsh
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
-from banksman.tool_runner.workspaces.archive_writing import Contents, CopyRefused, write_archive
+from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
 from banksman.tool_runner.workspaces.quota import delete_tree
 
 logger = logging.getLogger(__name__)
 
 PART_BYTES = MAX_OBJECT_BYTES
-PART_S = 30.0
-"""Seconds for storing or reading one part."""
-_LARGER_THAN_FILES = 1.1
-"""What does not compress takes a little more room in an archive."""
+PART_TIMEOUT_S = 30.0
+"""Time limit for storing or reading one part, in seconds."""
+_ARCHIVE_OVERHEAD = 1.1
+"""Incompressible files take a little more space in an archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A copy on disk that is not stored yet."""
+    """A snapshot on the local disk that is not in the object store yet."""
 
     id: str
     file: BinaryIO
@@ -45,10 +45,10 @@ class Archived:
 
 
 class Snapshots:
-    """The copies that runners share.
+    """The snapshots that all runners share.
 
-    A copy that was not finished has no manifest, so nobody can take it for one; its parts are removed by
-    whoever made them, at the latest when that runner starts again.
+    An interrupted snapshot has no manifest, so it is never restored. The runner that made its parts removes
+    them, at the latest after its next start.
     """
 
     def __init__(
@@ -61,28 +61,28 @@ class Snapshots:
     ) -> None:
         self._objects = objects
         self._scratch = scratch
-        """On the file system of the workspaces, seen by no sandbox."""
+        """No sandbox sees it. On the file system of the workspaces: a rename cannot cross file systems."""
         self._identity = identity
         self._limits = limits
         self._now = now
-        """By a clock that all runners share: of two copies the later one counts."""
+        """A clock that all runners share: the platform records the later of two snapshots."""
 
     def prepare(self) -> None:
-        """Make the scratch directory, empty.
+        """Create the scratch directory, or empty it.
 
         Raises:
-            OSError: when it cannot be made.
+            OSError: the directory cannot be created.
         """
         delete_tree(self._scratch)
         self._scratch.mkdir(mode=0o700)
 
     @asynccontextmanager
     async def archived(self, workspace: Path) -> AsyncGenerator[Archived]:
-        """A copy of a workspace in which nothing runs; the block stores it.
+        """Archive a workspace in which nothing runs; the archive exists until the block ends.
 
         Raises:
-            CopyRefused: the workspace is larger than what may be restored.
-            OSError: it cannot be read, or the copy not be written.
+            SnapshotRefused: the workspace is larger than a restore allows.
+            OSError: the workspace cannot be read, or the archive cannot be written.
         """
         snapshot = new_id("s")
         created_at = self._now()
@@ -93,11 +93,11 @@ class Snapshots:
     async def store(
         self, tenant: str, conversation_id: str, archived: Archived, *, term: int, generation: int
     ) -> SnapshotRef:
-        """Store a copy; its parts are removed again when that fails.
+        """Upload an archive and return a reference to the snapshot; after a failure, remove the parts.
 
         Raises:
             Overloaded: the store is full.
-            Unavailable: it was not stored in time.
+            Unavailable: the snapshot was not stored in time.
         """
         prefix = _name(tenant, conversation_id, archived.id)
         try:
@@ -114,7 +114,7 @@ class Snapshots:
                 size=archived.contents.size,
             )
             data = manifest.model_dump_json().encode()
-            await self._objects.put(prefix, data, deadline_s=PART_S)
+            await self._objects.put(prefix, data, deadline_s=PART_TIMEOUT_S)
         except BanksmanError:
             with contextlib.suppress(BanksmanError):
                 await self.remove(tenant, conversation_id, archived.id)
@@ -129,12 +129,12 @@ class Snapshots:
     async def restore(
         self, tenant: str, conversation_id: str, reference: SnapshotRef, target: Path
     ) -> SnapshotManifest:
-        """Put a copy where a workspace is to be, whole or not at all.
+        """Restore a snapshot as the directory `target`, completely or not at all.
 
         Raises:
-            CopyRefused: it is missing, damaged, or holds what no copy of ours does.
-            Unavailable: it was not read in time.
-            OSError: it cannot be written.
+            SnapshotRefused: the snapshot is missing or damaged, or contains entries that no runner writes.
+            Unavailable: the snapshot was not read in time.
+            OSError: the files cannot be written.
         """
         manifest = await self._manifest(tenant, conversation_id, reference)
         prefix = _name(tenant, conversation_id, reference.id)
@@ -152,10 +152,10 @@ class Snapshots:
         return manifest
 
     async def remove(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove a copy, finished or not; nothing when there is none.
+        """Remove a snapshot, finished or not; do nothing if it does not exist.
 
         Raises:
-            Unavailable: not everything could be removed.
+            Unavailable: some objects could not be removed.
         """
         prefix = _name(tenant, conversation_id, snapshot)
         await self._objects.delete(prefix)
@@ -164,10 +164,12 @@ class Snapshots:
             number += 1
 
     async def remove_leftovers(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove what is left of a copy whose removal may have been interrupted: not all parts are there.
+        """Remove the rest of a snapshot of which some parts may already be removed.
+
+        `remove` stops at the first missing part, so it cannot finish an interrupted removal.
 
         Raises:
-            Unavailable: not everything could be removed.
+            Unavailable: some objects could not be removed.
         """
         prefix = _name(tenant, conversation_id, snapshot)
         for name in [info.name async for info in self._objects.list(prefix)]:
@@ -175,7 +177,7 @@ class Snapshots:
                 await self._objects.delete(name)
 
     async def stored_before(self, moment: datetime) -> dict[tuple[str, str], set[str]]:
-        """By tenant and conversation, the ids of copies of which something was stored before `moment`.
+        """Return the ids of snapshots with objects older than `moment`, by tenant and conversation.
 
         Raises:
             Unavailable: the store could not be read.
@@ -192,46 +194,52 @@ class Snapshots:
         parts: list[SnapshotPart] = []
         file.seek(0)
         while data := await asyncio.to_thread(file.read, PART_BYTES):
-            await self._objects.put(f"{prefix}/{len(parts)}", data, deadline_s=PART_S)
+            await self._objects.put(f"{prefix}/{len(parts)}", data, deadline_s=PART_TIMEOUT_S)
             parts.append(SnapshotPart(size=len(data), digest=digest(data)))
         return tuple(parts)
 
     async def _manifest(self, tenant: str, conversation_id: str, reference: SnapshotRef) -> SnapshotManifest:
         try:
-            data = await self._objects.get(_name(tenant, conversation_id, reference.id), deadline_s=PART_S)
+            data = await self._objects.get(
+                _name(tenant, conversation_id, reference.id), deadline_s=PART_TIMEOUT_S
+            )
         except NotFound as error:
-            raise CopyRefused("it is not in the store any more") from error
+            raise SnapshotRefused("it is not in the store any more") from error
         except ObjectBroken as error:
-            raise CopyRefused("its manifest is damaged") from error
+            raise SnapshotRefused("its manifest is damaged") from error
         if digest(data) != reference.manifest_digest:
-            raise CopyRefused("its manifest is not the one that was recorded")
+            raise SnapshotRefused("its manifest differs from the recorded one")
         try:
             manifest = SnapshotManifest.model_validate_json(data)
         except ValidationError as error:
-            raise CopyRefused("its manifest cannot be read") from error
+            raise SnapshotRefused("its manifest cannot be read") from error
         self._check(manifest)
         return manifest
 
     def _check(self, manifest: SnapshotManifest) -> None:
         limits = self._limits
         if manifest.files > limits.max_entries:
-            raise CopyRefused(f"it holds {manifest.files} files, at most {limits.max_entries} are allowed")
+            raise SnapshotRefused(
+                f"it contains {manifest.files} files, at most {limits.max_entries} are allowed"
+            )
         if manifest.size > limits.max_bytes:
-            raise CopyRefused(f"its files have {manifest.size} bytes, at most {limits.max_bytes} are allowed")
+            raise SnapshotRefused(
+                f"its files have {manifest.size} bytes, at most {limits.max_bytes} are allowed"
+            )
         if not all(0 < part.size <= PART_BYTES for part in manifest.parts):
-            raise CopyRefused(f"it has a part of more than {PART_BYTES} bytes")
-        if sum(part.size for part in manifest.parts) > limits.max_bytes * _LARGER_THAN_FILES + PART_BYTES:
-            raise CopyRefused("its parts have more bytes than its files may have")
+            raise SnapshotRefused(f"it has a part of more than {PART_BYTES} bytes")
+        if sum(part.size for part in manifest.parts) > limits.max_bytes * _ARCHIVE_OVERHEAD + PART_BYTES:
+            raise SnapshotRefused("its parts have more bytes than its files may have")
 
     async def _part(self, name: str, part: SnapshotPart) -> bytes:
         try:
-            data = await self._objects.get(name, deadline_s=PART_S, max_bytes=part.size)
+            data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
         except NotFound as error:
-            raise CopyRefused("a part is missing") from error
+            raise SnapshotRefused("a part is missing") from error
         except ObjectBroken as error:
-            raise CopyRefused("a part is damaged") from error
+            raise SnapshotRefused("a part is damaged") from error
         if len(data) != part.size or digest(data) != part.digest:
-            raise CopyRefused("a part is not what its manifest says")
+            raise SnapshotRefused("a part differs from its manifest")
         return data
 
     def _unpack(self, file: BinaryIO, target: Path, manifest: SnapshotManifest) -> None:
@@ -246,9 +254,10 @@ class Snapshots:
 
     @contextlib.contextmanager
     def _spool(self, name: str) -> Generator[BinaryIO]:
-        """A file that is gone after the block."""
+        """Open a temporary file for the block."""
         path = self._scratch / name
         with path.open("x+b") as file:
+            # The kernel frees an unlinked file when it is closed, even if the process is killed.
             path.unlink()
             yield file
 

@@ -1,4 +1,4 @@
-"""Whose turn it is, first come, first served."""
+"""The turns of calls: one call per workspace at a time, and a bounded number of commands and fetches."""
 
 from __future__ import annotations
 
@@ -10,30 +10,44 @@ from weakref import WeakValueDictionary
 from banksman.contracts.workspace_tools import BASH, WEB_FETCH
 
 
-class Turns:
-    """Calls of one workspace run one after another; commands and fetches, a bounded number at a time.
+def takes_workspace(tool: str) -> bool:
+    """Return whether calls of a tool are serialised per workspace.
 
-    A fetch touches no file before it has its answer, so it takes no turn in the workspace. A call takes its
-    turn before its start is recorded: owners count its time-out from there.
+    `web_fetch` is not: it writes no file before the response has arrived.
+    """
+    return tool != WEB_FETCH.name
+
+
+class Turns:
+    """The only place that serialises calls. Waiting calls get their turns in order of arrival.
+
+    A call waits for its turn before its start is recorded, because owners count its time-out from the start.
     """
 
     def __init__(self, *, commands: int, fetches: int) -> None:
+        """Create the turns of one runner.
+
+        Args:
+            commands: Commands that run at a time, over all workspaces.
+            fetches: Fetches that run at a time, over all workspaces.
+        """
         self._commands = asyncio.Semaphore(commands)
         self._fetches = asyncio.Semaphore(fetches)
         self._workspaces: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """One for each workspace that somebody holds or waits for."""
+        """A lock exists while a call holds it or waits for it."""
 
     @asynccontextmanager
-    async def turn(self, tool: str, tenant: str, conversation_id: str) -> AsyncGenerator[AsyncExitStack]:
-        """Wait for the turn of a call and hold it; closing what this gives ends it early."""
+    async def turn(self, tool: str, tenant: str, conversation: str) -> AsyncGenerator[AsyncExitStack]:
+        """Hold the turn of a call for the block; closing the yielded stack ends the turn early."""
         async with AsyncExitStack() as held:
-            if tool == WEB_FETCH.name:
-                await held.enter_async_context(self._fetches)
+            if takes_workspace(tool):
+                await held.enter_async_context(self.workspace(tenant, conversation))
             else:
-                await held.enter_async_context(self._workspace(tenant, conversation_id))
+                await held.enter_async_context(self._fetches)
             if tool == BASH.name:
                 await held.enter_async_context(self._commands)
             yield held
 
-    def _workspace(self, tenant: str, conversation_id: str) -> asyncio.Lock:
-        return self._workspaces.setdefault((tenant, conversation_id), asyncio.Lock())
+    def workspace(self, tenant: str, conversation: str) -> asyncio.Lock:
+        """Return the lock that serialises the calls of one workspace."""
+        return self._workspaces.setdefault((tenant, conversation), asyncio.Lock())

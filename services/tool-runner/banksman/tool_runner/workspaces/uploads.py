@@ -1,4 +1,4 @@
-"""Files on their way into a workspace, slice by slice."""
+"""Uploads of files into a workspace, slice by slice."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from banksman.contracts.errors import BadInput, Overloaded
 from banksman.tool_runner.workspaces.quota import delete_tree
 
 ABANDONED_S = 3600.0
-"""Seconds after its last slice when an upload is given up."""
+"""Seconds after its last slice at which an upload counts as abandoned."""
 MAX_UPLOADS = 64
-"""Uploads under way at a time."""
+"""Unfinished uploads at a time, over all workspaces."""
 
 
 class Uploads:
-    """Unfinished uploads, in a directory that no sandbox sees.
+    """Unfinished uploads in a directory that no sandbox sees.
 
-    A slice may come again: it is written to its own place. Uploads do not outlive the process.
+    Each slice is written at its own offset, so a repeated slice does no harm. Uploads end with the process.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int) -> None:
@@ -27,21 +27,21 @@ class Uploads:
         self._max_bytes = max_bytes
 
     def prepare(self) -> None:
-        """Make the directory, empty.
+        """Create the directory, or empty it.
 
         Raises:
-            OSError: when it cannot be made.
+            OSError: the directory cannot be created.
         """
         delete_tree(self._directory)
         self._directory.mkdir(mode=0o700)
 
     def add(self, upload: str, offset: int, data: bytes) -> int:
-        """Write a slice; returns the bytes of the upload so far.
+        """Write a slice and return the size of the upload so far, in bytes.
 
         Raises:
             BadInput: slices before this one are missing, or the file becomes too large.
-            Overloaded: too many uploads are under way.
-            OSError: it cannot be written.
+            Overloaded: there are too many unfinished uploads.
+            OSError: the slice cannot be written.
         """
         if offset + len(data) > self._max_bytes:
             raise BadInput("data_base64", None, f"a file of at most {self._max_bytes} bytes")
@@ -52,18 +52,18 @@ class Uploads:
         try:
             size = os.fstat(fd).st_size
             if offset > size:
-                raise BadInput("offset", offset, f"at most {size}, what is there of upload {upload}")
+                raise BadInput("offset", offset, f"at most {size}, the bytes of upload {upload} so far")
             os.pwrite(fd, data, offset)
             return max(size, offset + len(data))
         finally:
             os.close(fd)
 
     def content(self, upload: str) -> bytes:
-        """Everything of an upload."""
+        """Return the whole content of an upload."""
         return (self._directory / upload).read_bytes()
 
     def drop(self, upload: str) -> None:
-        """Forget an upload."""
+        """Remove an upload."""
         (self._directory / upload).unlink(missing_ok=True)
 
     def _make_room(self) -> None:
@@ -76,4 +76,4 @@ class Uploads:
                 else:
                     kept += 1
         if kept >= MAX_UPLOADS:
-            raise Overloaded(f"{kept} uploads are under way")
+            raise Overloaded(f"{kept} uploads are unfinished; wait until one ends")

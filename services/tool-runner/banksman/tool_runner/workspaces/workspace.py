@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from banksman.contracts.ids import check_token
@@ -20,10 +20,11 @@ _SHARED_STATE = Path("/var/lib/banksman")
 
 
 def default_root(data_dir: Path, identity: SandboxIdentity) -> Path:
-    """Where workspaces go when nobody says otherwise.
+    """Return the root of the workspaces when no setting names one.
 
-    `data_dir/workspaces`, unless the runner is root and the sandbox user cannot get there: a clone with mode
-    0700 under a home with mode 0700. Then a directory of `/var/lib/banksman` that belongs to this `data_dir`.
+    It is `data_dir/workspaces`. If the runner is root and the sandbox user cannot reach that directory (a
+    clone with mode 0700 in a home directory with mode 0700), it is a directory below `/var/lib/banksman`
+    whose name is derived from `data_dir`.
     """
     wanted = data_dir / "workspaces"
     if not identity.switches or identity.may_traverse(data_dir):
@@ -49,18 +50,10 @@ class Workspace:
         self.identity = identity
         self.limits = limits
         self.meter = QuotaMeter(directory, limits)
-        self._lock = asyncio.Lock()
-        """Calls of one workspace run one after another, in the order they came."""
-
-    @contextlib.asynccontextmanager
-    async def exclusive(self) -> AsyncGenerator[None]:
-        """Hold the workspace for one call."""
-        async with self._lock:
-            yield
 
 
 class WorkspaceStore:
-    """The workspaces below one root: `root/{tenant}/{conversation}`, each owned by the sandbox user."""
+    """Workspaces below one root as `root/{tenant}/{conversation}`, each owned by the sandbox user."""
 
     def __init__(self, root: Path, identity: SandboxIdentity, limits: WorkspaceLimits) -> None:
         self.root = root
@@ -69,10 +62,10 @@ class WorkspaceStore:
         self._open: dict[tuple[str, str], Workspace] = {}
 
     def prepare(self) -> None:
-        """Create the root.
+        """Create the root directory.
 
         Raises:
-            OSError: when it cannot be created.
+            OSError: the directory cannot be created.
         """
         for directory in (*reversed(self.root.parents), self.root):
             if not directory.exists():
@@ -80,11 +73,11 @@ class WorkspaceStore:
                 directory.chmod(_TRAVERSE_ONLY if self._identity.switches else OWNER_ONLY)
 
     def get(self, tenant: str, conversation: str) -> Workspace:
-        """The workspace of a conversation, created empty when it is new.
+        """Return the workspace of a conversation; a new one is created empty.
 
         Raises:
-            BadInput: when an id has a character that ids do not have.
-            OSError: when the directory cannot be created.
+            BadInput: an id contains a character that ids do not allow.
+            OSError: the directory cannot be created.
         """
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         if key not in self._open:
@@ -93,43 +86,45 @@ class WorkspaceStore:
         return self._open[key]
 
     def exists(self, tenant: str, conversation: str) -> bool:
-        """True when the conversation has a directory here; creates nothing."""
+        """Return whether the conversation has a directory; create nothing."""
         path = self.root / check_token(tenant, "tenant") / check_token(conversation, "conversation_id")
         return path.is_dir()
 
     async def delete(self, tenant: str, conversation: str) -> None:
-        """Delete a workspace with all it holds, after the call that runs in it; nothing when there is none.
+        """Delete a workspace and its files; do nothing if it does not exist. No call may run in it.
 
         Raises:
-            BadInput: when an id has a character that ids do not have.
-            OSError: when something could not be deleted.
+            BadInput: an id contains a character that ids do not allow.
+            OSError: a file could not be deleted.
         """
         if self.exists(tenant, conversation):
-            workspace = self.get(tenant, conversation)
-            async with workspace.exclusive():
-                await asyncio.to_thread(delete_tree, workspace.directory)
+            directory = self.get(tenant, conversation).directory
+            await asyncio.to_thread(delete_tree, directory)
         self._open.pop((tenant, conversation), None)
 
-    def place_for(self, tenant: str, conversation: str) -> Path:
-        """Where the directory of a workspace belongs that is put there from elsewhere.
+    def path_of(self, tenant: str, conversation: str) -> Path:
+        """Return the path of a workspace that a restore creates; its parent directory exists afterwards.
 
         Raises:
-            BadInput: when an id has a character that ids do not have.
-            OSError: when the directory above it cannot be created.
+            BadInput: an id contains a character that ids do not allow.
+            OSError: the parent directory cannot be created.
         """
         self._make_parent(check_token(tenant, "tenant"))
         return self.root / tenant / check_token(conversation, "conversation_id")
 
     def stored(self) -> Iterator[tuple[str, str]]:
-        """Tenant and conversation of every directory below the root, but for the runner's own."""
+        """Yield tenant and conversation of every workspace; skip the runner's own directories."""
         for tenant in sorted(path for path in self.root.iterdir() if path.is_dir() and path.name[0] != "."):
             for conversation in sorted(path for path in tenant.iterdir() if path.is_dir()):
                 yield tenant.name, conversation.name
 
     def sweep(self, within_s: float) -> int:
-        """Delete what interrupted writes left in the stored workspaces, while none of them is in use.
+        """Delete the temporary files of interrupted writes in all workspaces, before any of them is in use.
 
-        Those changed last come first. Returns how many were not reached within `within_s`.
+        The workspaces that changed last come first.
+
+        Returns:
+            The number of workspaces that were not swept within `within_s` seconds.
         """
         deadline = time.monotonic() + within_s
         directories = sorted((self.root.joinpath(*key) for key in self.stored()), key=_changed, reverse=True)

@@ -1,1 +1,1 @@
-"""The way out of a command whose assistant's policy grants one: an HTTP proxy under the rules of a fetch."""
+"""HTTP proxy for commands whose assistant's policy allows connections, under the rules of a fetch."""

@@ -1,6 +1,6 @@
-"""One connection of a proxy: a tunnel (CONNECT), or one request in plain HTTP.
+"""One connection of the proxy: a tunnel (CONNECT) or one plain HTTP request.
 
-It answers 400 to what is not HTTP, 403 to what the rules forbid, 502 when the server does not answer.
+The proxy responds 400 to invalid HTTP, 403 to what the rules forbid, and 502 if the server does not respond.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from banksman.tool_runner.limits import ProxyLimits
 
 _MAX_HEAD_BYTES = 32 * 1024
 _MAX_TARGET_CHARS = 200
-"""Of a target in the log."""
+"""Characters of a target in the log."""
 
 
 async def serve(
@@ -32,12 +32,12 @@ async def serve(
     meter: Meter,
     limits: ProxyLimits,
 ) -> None:
-    """Serve one connection to its end; what happened is in `exchange`."""
+    """Serve one connection to its end and record it in `exchange`."""
     client = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
     try:
         async with asyncio.timeout(limits.head_timeout_s):
             request = await _head(client, reader)
-        url = _asked(request, exchange)
+        url = _requested_url(request, exchange)
         upstream = await egress.connect(url, within=rules)
     except (h11.RemoteProtocolError, TimeoutError, EOFError, OSError, _NotProxied) as error:
         await _refuse(writer, exchange, 400, str(error) or type(error).__name__)
@@ -55,7 +55,7 @@ async def serve(
         else:
             await forward(client, request, url, wire)
     except* OverLimit:
-        exchange.outcome = "the command carried too many bytes"
+        exchange.outcome = "the command transferred too many bytes"
     except* (*ProxyErrors, h11.ProtocolError) as errors:
         exchange.outcome = f"broken off: {type(errors.exceptions[0]).__name__}"
     finally:
@@ -64,7 +64,7 @@ async def serve(
 
 
 class _NotProxied(Exception):
-    """A request that is none for a proxy."""
+    """A request that a proxy does not serve."""
 
 
 async def _head(client: h11.Connection, reader: asyncio.StreamReader) -> h11.Request:
@@ -75,8 +75,8 @@ async def _head(client: h11.Connection, reader: asyncio.StreamReader) -> h11.Req
     return event
 
 
-def _asked(request: h11.Request, exchange: Exchange) -> httpx.URL:
-    """Where the request wants to go, as a URL to be checked."""
+def _requested_url(request: h11.Request, exchange: Exchange) -> httpx.URL:
+    """Return the target of the request as a URL, which is not checked yet."""
     target = request.target.decode("latin-1")
     exchange.method = request.method.decode("latin-1")[:20]
     exchange.target = _printable(target)
@@ -84,7 +84,7 @@ def _asked(request: h11.Request, exchange: Exchange) -> httpx.URL:
     if tunnel and not target.rpartition(":")[2].isdigit():
         raise _NotProxied("CONNECT needs host:port")
     if not tunnel and not target.lower().startswith("http://"):
-        raise _NotProxied("this is a proxy: it takes CONNECT host:port, or http:// with a host")
+        raise _NotProxied("this is a proxy: it accepts CONNECT host:port, or http:// with a host")
     try:
         url = httpx.URL(f"https://{target}/" if tunnel else target)
     except (httpx.InvalidURL, ValueError) as error:

@@ -1,4 +1,7 @@
-"""One request in plain HTTP, parsed and written again: what was not understood is not passed on."""
+"""Forwards one plain HTTP request.
+
+The request is parsed and serialised again: bytes that the parser did not understand are not forwarded.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ _HOP_BY_HOP = frozenset(
 
 
 async def forward(client: h11.Connection, request: h11.Request, url: httpx.URL, wire: Wire) -> None:
-    """Pass one request on and its response back; then the connection is over."""
+    """Forward one request and its response. The connection closes afterwards."""
     server = h11.Connection(h11.CLIENT)
-    headers = _passed_on(request.headers, b"host")
+    headers = _end_to_end(request.headers, b"host")
     if any(name.lower() == b"transfer-encoding" for name, _ in request.headers):
         headers.append((b"Transfer-Encoding", b"chunked"))
-    # The host is the one that was checked, whatever the request says.
+    # The Host header names the checked host: the request's own header could select another virtual host.
     headers = [(b"Host", url.netloc), *headers, (b"Connection", b"close")]
     await _send(
         wire.to_server, server, h11.Request(method=request.method, target=url.raw_path, headers=headers)
@@ -59,11 +62,11 @@ async def _download(client: h11.Connection, server: h11.Connection, wire: Wire) 
                 server.receive_data(await wire.from_server())
             case h11.Response() as response:
                 wire.exchange.outcome = f"status {response.status_code}"
-                headers = [*_passed_on(response.headers), (b"Connection", b"close")]
-                answer = h11.Response(
+                headers = [*_end_to_end(response.headers), (b"Connection", b"close")]
+                forwarded = h11.Response(
                     status_code=response.status_code, headers=headers, reason=response.reason
                 )
-                await _send(wire.to_client, client, answer)
+                await _send(wire.to_client, client, forwarded)
             case h11.Data() as data:
                 await _send(wire.to_client, client, h11.Data(data=data.data))
             case h11.EndOfMessage():
@@ -80,10 +83,10 @@ async def _send(write: Callable[[bytes], Awaitable[None]], side: h11.Connection,
         await write(data)
 
 
-def _passed_on(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers, their names in lower case, that are for the other end and not for this connection."""
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]], *excluded: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the end-to-end headers, without those of this connection. h11 lower-cases the names."""
     pairs = list(headers)
     named = {
         name.strip().lower() for key, value in pairs if key == b"connection" for name in value.split(b",")
     }
-    return [(key, value) for key, value in pairs if key not in _HOP_BY_HOP | named | set(left_out)]
+    return [(key, value) for key, value in pairs if key not in _HOP_BY_HOP | named | set(excluded)]

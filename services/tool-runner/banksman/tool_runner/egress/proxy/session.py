@@ -20,7 +20,7 @@ _LINGER_S = 2.0
 
 
 class CommandProxy:
-    """Gives single commands a way out, each a session of its own that ends with the command."""
+    """Creates a proxy session for each command; the session ends with the command."""
 
     def __init__(self, egress: Egress, limits: ProxyLimits) -> None:
         self._egress = egress
@@ -28,7 +28,10 @@ class CommandProxy:
 
     @contextlib.asynccontextmanager
     async def session(self, rules: HostRules, label: str) -> AsyncGenerator[ProxySession]:
-        """A proxy for one command; `label` names the command in the log. At the end nothing of it is left."""
+        """Open a proxy for one command, and close all its connections at the end.
+
+        `label` names the command in the log.
+        """
         session = ProxySession(self._egress, self._limits, rules, label)
         try:
             yield session
@@ -53,12 +56,12 @@ class ProxySession:
         self._total = 0
 
     def listen(self, listener: socket.socket) -> None:
-        """Serve what connects to `listener`, which the session takes over."""
+        """Accept connections on `listener`; the session owns and closes it."""
         listener.setblocking(False)
         self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         tasks = [*self._connections, *([self._accepting] if self._accepting else [])]
         for task in tasks:
             task.cancel()
@@ -82,7 +85,7 @@ class ProxySession:
         self._slots.release()
 
     async def _serve(self, connected: socket.socket) -> None:
-        """One connection and its line in the log."""
+        """Serve one connection and log it."""
         exchange = Exchange()
         started = time.monotonic()
         reader, writer = await asyncio.open_connection(sock=connected)
@@ -91,7 +94,7 @@ class ProxySession:
         except Exception:
             logger.exception("%s: proxy: a connection failed", self.label)
         else:
-            await _hang_up(reader, writer)
+            await _shut_down(reader, writer)
         finally:
             writer.transport.abort()
             logger.info(
@@ -106,10 +109,11 @@ class ProxySession:
             )
 
 
-async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Say that nothing more comes, and let the command read what has come.
+async def _shut_down(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send end-of-file and read until the command closes its side, for at most `_LINGER_S` seconds.
 
-    To close a connection while there is something unread takes away what was sent on it.
+    Closing a socket with unread data sends a reset (RFC 1122, 4.2.2.13), which discards the response that the
+    command has not read yet.
     """
     with contextlib.suppress(OSError):
         writer.write_eof()

@@ -8,36 +8,36 @@ import httpcore
 READ_BYTES = 64 * 1024
 
 ProxyErrors = (httpcore.NetworkError, httpcore.TimeoutException, OSError, EOFError)
-"""What the end of either side looks like."""
+"""Errors that end either side of a connection."""
 
 
 @dataclass
 class Exchange:
-    """What the log says of a connection."""
+    """The log entry of one connection."""
 
     method: str = ""
     target: str = ""
-    """Host and port of a tunnel, else the URL without its query."""
+    """Host and port of a tunnel; otherwise the URL without its query."""
     outcome: str = "ended"
     sent_bytes: int = 0
     received_bytes: int = 0
 
 
 class OverLimit(Exception):
-    """All connections of the command together have carried as much as they may."""
+    """All connections of the command together have transferred the allowed bytes."""
 
 
 @dataclass
 class Meter:
-    """Bytes that the connections of a command may still carry."""
+    """Counts the bytes that the connections of a command may still transfer."""
 
     left: int
 
     def count(self, size: int) -> None:
-        """Take `size` away.
+        """Subtract `size` bytes.
 
         Raises:
-            OverLimit: there is not that much left.
+            OverLimit: fewer bytes were left.
         """
         self.left -= size
         if self.left < 0:
@@ -46,7 +46,7 @@ class Meter:
 
 @dataclass
 class Wire:
-    """Both sides of a connection, counted."""
+    """Both sides of a connection. Every transferred byte is counted."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -56,23 +56,23 @@ class Wire:
     idle_timeout_s: float
 
     async def from_client(self) -> bytes:
-        """The next bytes of the command; none at its end."""
+        """Read the next bytes from the command; empty at its end."""
         return await self.reader.read(READ_BYTES)
 
     async def to_server(self, data: bytes) -> None:
-        """Send bytes out."""
+        """Send bytes to the server."""
         self.meter.count(len(data))
         await self.upstream.write(data, self.idle_timeout_s)
         self.exchange.sent_bytes += len(data)
 
     async def from_server(self) -> bytes:
-        """The next bytes of the server; none at its end."""
+        """Read the next bytes from the server; empty at its end."""
         data = await self.upstream.read(READ_BYTES, self.idle_timeout_s)
         self.meter.count(len(data))
         self.exchange.received_bytes += len(data)
         return data
 
     async def to_client(self, data: bytes) -> None:
-        """Hand bytes to the command."""
+        """Send bytes to the command."""
         self.writer.write(data)
         await self.writer.drain()

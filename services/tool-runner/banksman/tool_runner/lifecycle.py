@@ -1,0 +1,76 @@
+"""The life of a connected runner: take the lease, serve, drain, snapshot, release."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+
+from banksman.contracts.calls import DRAINING
+from banksman.contracts.errors import BanksmanError
+from banksman.runs.lease import Lease
+from banksman.runtime.service import Life
+from banksman.tool_runner.worker import Worker
+from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
+
+EXIT_WITHIN_S = 5
+"""Seconds until the kernel ends a process that lost its lease, and its sandboxes with it."""
+
+
+@dataclass
+class Lifecycle:
+    """Runs one runner process from its lease to its end."""
+
+    lease: Lease
+    worker: Worker
+    scheduler: SnapshotScheduler
+    problem: str | None
+    """Why the sandbox failed its self-test; None if it passed."""
+    drain_s: float
+    """Seconds that running calls get at the end before they are killed."""
+
+    async def serve(self, life: Life, tasks: asyncio.TaskGroup) -> None:
+        """Serve until `life.stop`, then end in an order that loses no work.
+
+        Raises:
+            Unavailable: the lease could not be stored.
+        """
+        await self.lease.take()
+        scheduling = tasks.create_task(self.scheduler.run(), name="workspaces")
+        renewing = tasks.create_task(self._renew_lease(scheduling), name="lease")
+        life.health.checks |= {"sandbox": self._sandbox_problem, "lease": self._lease_problem}
+        life.ready()
+        await life.stop.wait()
+        self.lease.withdraw(DRAINING)
+        await self.worker.drain(self.drain_s)
+        await _cancel(scheduling)
+        # The lease is renewed until the last snapshot is stored: without it, another runner could take over.
+        await self.scheduler.snapshot_all()
+        await _cancel(renewing)
+        await self.lease.release()
+
+    async def _renew_lease(self, scheduling: asyncio.Task[None]) -> None:
+        """Renew the lease. If it is lost, end every call and then the process.
+
+        Raises:
+            LeaseLost: the lease was not renewed in time.
+        """
+        try:
+            await self.lease.keep()
+        except BanksmanError:
+            signal.alarm(EXIT_WITHIN_S)
+            # Another runner may have the workspaces now.
+            scheduling.cancel()
+            await self.worker.fence()
+            raise
+
+    async def _sandbox_problem(self) -> str | None:
+        return self.problem
+
+    async def _lease_problem(self) -> str | None:
+        return None if self.lease.holds else "the lease is not renewed"
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
