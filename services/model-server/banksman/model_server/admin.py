@@ -44,7 +44,7 @@ class _Admin:
         return web.Response(status=204)
 
     async def get_requests(self, request: web.Request) -> web.Response:
-        """The recorded requests; `at_least` and `wait_s` wait until there are that many."""
+        """Return the recorded requests, after waiting up to `wait_s` seconds for `at_least` of them."""
         try:
             query = _RequestsQuery.model_validate(dict(request.query))
         except ValidationError as invalid:
@@ -75,7 +75,7 @@ class _Admin:
 def add_admin_routes(
     app: web.Application, models: Models, recorder: Recorder, violations: Violations, gates: Gates
 ) -> None:
-    """Add the routes by which tests in other processes load scripts and read what was asked."""
+    """Add the routes by which tests in other processes load scripts and read requests."""
     admin = _Admin(models, recorder, violations, gates)
     app.router.add_put("/scripts/{name}", admin.put_script)
     app.router.add_delete("/scripts/{name}", admin.delete_script)

@@ -14,14 +14,14 @@ _ASSISTANT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_us
 
 
 def parse_message(body: Json, *, counting: bool = False) -> ChatRequest:
-    """Read the body of `POST /v1/messages`, as strictly as the vendor does.
+    """Parse the body of `POST /v1/messages` as strictly as the vendor does.
 
     Args:
         body: The decoded body.
         counting: Whether it is a body of `/v1/messages/count_tokens`, which has no `max_tokens`.
 
     Raises:
-        RequestRefused: A rule of the format or of the history is broken.
+        RequestRefused: the body breaks a rule of the format or of the history.
     """
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -98,7 +98,7 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
 
 @dataclass(slots=True)
 class _Turn:
-    """One role's blocks; the vendor joins neighbouring messages of one role."""
+    """Blocks of one role; the vendor merges adjacent messages of the same role."""
 
     role: str
     at: int
@@ -110,7 +110,7 @@ class _Turn:
 
     @property
     def leading_results(self) -> list[str]:
-        """Results before any text: what the vendor takes for the answer to the turn before."""
+        """Results before any text. Only these count as results of the previous turn."""
         results: list[str] = []
         for item in self.items:
             if not isinstance(item, ToolOutput):
@@ -258,20 +258,20 @@ def _result(where: str, block: Json) -> ToolOutput:
 
 def _check_pairs(turns: list[_Turn]) -> None:
     seen: set[str] = set()
-    asked: list[str] = []
-    asked_at = 0
+    calls: list[str] = []
+    calls_at = 0
     for turn in turns:
-        _check_answers(turn, asked, asked_at)
-        asked, asked_at = turn.calls, turn.at
-        if len(set(asked)) != len(asked) or seen.intersection(asked):
+        _check_results(turn, calls, calls_at)
+        calls, calls_at = turn.calls, turn.at
+        if len(set(calls)) != len(calls) or seen.intersection(calls):
             raise RequestRefused("messages: `tool_use` ids must be unique", param="messages")
-        seen.update(asked)
+        seen.update(calls)
 
 
-def _check_answers(turn: _Turn, asked: list[str], asked_at: int) -> None:
+def _check_results(turn: _Turn, calls: list[str], calls_at: int) -> None:
     results = turn.results
     for result in results:
-        if result not in asked:
+        if result not in calls:
             raise RequestRefused(
                 f"messages.{turn.at}: unexpected `tool_use_id` found in `tool_result` blocks: {result}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message.",
@@ -283,10 +283,10 @@ def _check_answers(turn: _Turn, asked: list[str], asked_at: int) -> None:
                 f"blocks with id: {result}",
                 param="messages",
             )
-    missing = [call for call in asked if call not in turn.leading_results]
+    missing = [call for call in calls if call not in turn.leading_results]
     if missing:
         raise RequestRefused(
-            f"messages.{asked_at}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+            f"messages.{calls_at}: `tool_use` ids were found without `tool_result` blocks immediately after: "
             + ", ".join(missing)
             + ". Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
             param="messages",

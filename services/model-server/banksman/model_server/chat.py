@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 Dialect = Literal["openai", "anthropic"]
-"""Whose wire format a request speaks.
+"""Wire format of a request.
 
 - `openai`: chat completions
 - `anthropic`: messages
@@ -15,7 +15,7 @@ Dialect = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True, slots=True)
 class UserText:
-    """Something a person (or the program that speaks for one) said."""
+    """Text of the user."""
 
     text: str
 
@@ -27,7 +27,7 @@ class Call:
     id: str
     name: str
     arguments: str
-    """JSON text, as the model wrote it; not necessarily valid."""
+    """JSON text as the model wrote it; it may be invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class AssistantTurn:
     text: str
     calls: tuple[Call, ...] = ()
     thinking: tuple[str, ...] = ()
-    """The signed thinking that came back with it."""
+    """The signed thinking that the client returned with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,38 +54,38 @@ Item: TypeAlias = UserText | AssistantTurn | ToolOutput
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A checked request in neutral words: what both vendors' formats have in common."""
+    """A validated request, independent of the vendor's format."""
 
     dialect: Dialect
     model: str
     items: tuple[Item, ...]
-    """The history, oldest first; system text is apart."""
+    """The history, oldest first, without system text."""
     system: str = ""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """JSON Schema of each offered tool's arguments by the tool's name."""
+    """JSON Schemas of the arguments of the offered tools, by tool name."""
     parallel_calls: bool = True
     stream: bool = False
     include_usage: bool = True
-    """Whether a stream reports usage; OpenAI streams do so only when asked."""
+    """Whether a stream reports usage. OpenAI streams do so only on request."""
     input_chars: int = 0
     """Characters of system text, history and tool definitions."""
 
     @cached_property
     def position(self) -> int:
-        """How many replies of the model the history holds: 0 for the first request of a conversation."""
+        """Number of model replies in the history: 0 for the first request of a conversation."""
         return sum(isinstance(item, AssistantTurn) for item in self.items)
 
     @cached_property
     def conversation(self) -> str:
-        """What tells conversations apart that play one script: the first text of the user."""
+        """Key that distinguishes conversations that play the same script: the first user text."""
         return next((item.text for item in self.items if isinstance(item, UserText)), "")
 
     @property
     def input_tokens(self) -> int:
-        """Estimated tokens of the request."""
+        """Estimated number of input tokens."""
         return estimated_tokens(self.input_chars)
 
 
 def estimated_tokens(chars: int) -> int:
-    """Tokens of a text, at four characters a token, rounded up."""
+    """Return the number of tokens of a text at four characters per token, rounded up."""
     return (chars + 3) // 4

@@ -37,17 +37,17 @@ class Gates:
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     def open(self, name: str) -> None:
-        """Let every reply pass that waits here now or later."""
+        """Release all replies that wait at this gate now or later."""
         self._gates[name].set()
 
     async def passed(self, name: str) -> None:
-        """Wait until the gate is open; the client's connection bounds the wait."""
+        """Wait until the gate is open, or until the client disconnects."""
         await self._gates[name].wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Sends one reply over one connection, at the reply's pace and with its fault."""
+    """Sends one reply on one connection, with the reply's delays and fault."""
 
     request: web.Request
     wire: Wire
@@ -55,7 +55,7 @@ class Delivery:
     gates: Gates
 
     async def send(self, reply: Reply, resolved: ResolvedReply, chat: ChatRequest) -> web.StreamResponse:
-        """ResolvedReply the request."""
+        """Send a reply and return the response."""
         await self._wait_before_headers(reply)
         match reply.fault:
             case HttpError() as fault:
@@ -68,7 +68,7 @@ class Delivery:
                 return await self._whole(reply.fault, self.wire.body(resolved, chat))
 
     async def send_raw(self, reply: RawReply) -> web.StreamResponse:
-        """ResolvedReply with the pieces of a body written by hand."""
+        """Send a literal response and return it."""
         response = web.StreamResponse(
             status=reply.status, headers={"content-type": reply.content_type} | self._id() | reply.headers
         )
@@ -169,7 +169,7 @@ class Delivery:
         )
 
     def _cut(self) -> web.Response:
-        """Close the connection at once; the response is only what the handler must return."""
+        """Close the connection immediately. aiohttp requires a response, which is not sent."""
         if self.request.transport is not None:
             self.request.transport.abort()
         return web.Response()

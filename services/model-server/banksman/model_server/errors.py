@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Literal
 
 ErrorType = Literal["invalid_request_error", "not_found_error"]
-"""What a vendor calls the family of a refusal.
+"""The vendor's type of an error.
 
 - `invalid_request_error`: the request breaks a rule of the wire format
 - `not_found_error`: the model or the path does not exist
@@ -11,7 +11,7 @@ ErrorType = Literal["invalid_request_error", "not_found_error"]
 
 
 class RequestRefused(Exception):
-    """A request that gets an error of its vendor's shape instead of a reply."""
+    """A request is refused with an error object of its vendor."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class RequestRefused(Exception):
 
     @property
     def is_violation(self) -> bool:
-        """Whether the client broke the wire format, rather than named something that does not exist."""
+        """Whether the request broke the wire format, as opposed to naming a missing model or path."""
         return self.status == 400
 
 
 def model_not_found(model: str) -> RequestRefused:
-    """The refusal for a model that is neither the demo nor a loaded script."""
+    """Return the error for a model that is neither the demo nor a loaded script."""
     return RequestRefused(
         f"The model `{model}` does not exist. This server has `demo` and the scripts listed at /v1/models.",
         code="model_not_found",

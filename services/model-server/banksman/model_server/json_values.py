@@ -10,22 +10,22 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def dumps(value: object) -> str:
-    """Encode compactly, non-ASCII characters as themselves, like the vendors do."""
+    """Return compact JSON without escapes for non-ASCII characters, as the vendors send it."""
     return _encode(value)
 
 
 def as_object(value: object) -> Json | None:
-    """The value as a JSON object, or None when it is something else."""
+    """Return the value if it is a JSON object, otherwise None."""
     return cast(Json, value) if isinstance(value, dict) else None
 
 
 def as_list(value: object) -> list[Any] | None:
-    """The value as a JSON array, or None when it is something else."""
+    """Return the value if it is a JSON array, otherwise None."""
     return cast(list[Any], value) if isinstance(value, list) else None
 
 
 def loads_object(text: str | bytes) -> Json | None:
-    """The JSON object that the text holds, or None when it holds anything else."""
+    """Return the JSON object of a text, or None if the text is anything else."""
     try:
         return as_object(json.loads(text))
     except ValueError:

@@ -13,26 +13,26 @@ _SCRIPTED_PREFIX = "scripted/"
 
 
 def scripted_model(name: str) -> str:
-    """The model name under which the script of this name plays."""
+    """Return the model name of a script."""
     return _SCRIPTED_PREFIX + name
 
 
 def script_name(model: str) -> str | None:
-    """The script that a model name stands for, or None when it names no script."""
+    """Return the script of a model name, or None if the model is not scripted."""
     return model.removeprefix(_SCRIPTED_PREFIX) if model.startswith(_SCRIPTED_PREFIX) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenReply:
-    """What a model says to one request."""
+    """The reply of a model to one request."""
 
     reply: Reply | RawReply
     derived_ids_of: str | None = None
-    """The script whose name call ids derive from; None: random ids."""
+    """Script from which call ids are derived; None: random ids."""
 
 
 class Models:
-    """The models that a server offers: the demo and the loaded scripts."""
+    """The models of a server: the demo and the loaded scripts."""
 
     def __init__(self, demo_chunk_delay_s: float) -> None:
         self._demo_chunk_delay_s = demo_chunk_delay_s
@@ -41,27 +41,27 @@ class Models:
         self._faulted: Counter[tuple[str, str, int]] = Counter()
 
     def load(self, name: str, script: Script) -> str:
-        """Add or replace a script, its counters at zero, and return its model's name."""
+        """Add or replace a script, reset its counters and return its model name."""
         self.unload(name)
         self._scripts[name] = script
         return scripted_model(name)
 
     def unload(self, name: str) -> None:
-        """Forget a script; one that is not there is no error."""
+        """Remove a script if it exists."""
         self._scripts.pop(name, None)
         self._played.pop(name, None)
         for key in [key for key in self._faulted if key[0] == name]:
             del self._faulted[key]
 
     def names(self) -> list[str]:
-        """The model names, the demo first."""
+        """Return the model names, the demo first."""
         return [DEMO_MODEL, *map(scripted_model, self._scripts)]
 
     def reply(self, chat: ChatRequest) -> ChosenReply:
-        """Choose what the request's model says.
+        """Choose the reply to a request.
 
         Raises:
-            RequestRefused: There is no such model, or its script has no more replies.
+            RequestRefused: no such model, or its script has no more replies.
         """
         if chat.model == DEMO_MODEL:
             return ChosenReply(demo_reply(chat, chunk_delay_s=self._demo_chunk_delay_s))
@@ -93,7 +93,7 @@ def _reply_at(name: str, script: Script, index: int) -> Reply | RawReply:
             return script.replies[index % len(script.replies)]
         case "refuse":
             raise RequestRefused(
-                f"The script `{name}` has {len(script.replies)} replies; number {index + 1} was asked for.",
+                f"The script `{name}` has {len(script.replies)} replies; number {index + 1} was requested.",
                 param="messages",
                 code="script_exhausted",
             )

@@ -12,10 +12,10 @@ _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file"})
 
 
 def parse_chat_completion(body: Json) -> ChatRequest:
-    """Read the body of `POST /v1/chat/completions`, as strictly as the vendor does.
+    """Parse the body of `POST /v1/chat/completions` as strictly as the vendor does.
 
     Raises:
-        RequestRefused: A rule of the format or of the history is broken.
+        RequestRefused: the body breaks a rule of the format or of the history.
     """
     model = body.get("model")
     if not isinstance(model, str) or not model:
@@ -67,7 +67,7 @@ def _check_options(body: Json) -> None:
                 code="integer_below_min_value",
             )
     if body.get("n") not in (None, 1):
-        raise RequestRefused("Invalid 'n': this server makes one choice.", param="n")
+        raise RequestRefused("Invalid 'n': this server returns one choice.", param="n")
     for name in ("tool_choice", "parallel_tool_calls"):
         if body.get(name) is not None and body.get("tools") is None:
             raise RequestRefused(f"'{name}' is only allowed when 'tools' are specified.", param=name)
@@ -112,14 +112,14 @@ def _tool(index: int, value: object) -> tuple[str, Json]:
 
 
 class _History:
-    """Reads the messages in order and knows which tool calls still wait for their result."""
+    """Reads the messages in order and tracks the tool calls without a result."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.system: list[str] = []
         self.chars = 0
-        self._asked_at = 0
-        self._asked: frozenset[str] = frozenset()
+        self._calls_at = 0
+        self._call_ids: frozenset[str] = frozenset()
         self._waiting: list[str] = []
 
     def read(self, index: int, value: object) -> None:
@@ -132,7 +132,7 @@ class _History:
             self._read_result(where, message)
             return
         self.close()
-        self._asked = frozenset()
+        self._call_ids = frozenset()
         match role:
             case "system" | "developer":
                 self.system.append(self._text(where, message.get("content")))
@@ -150,13 +150,13 @@ class _History:
                 )
 
     def close(self) -> None:
-        """Refuse the history when a call of the last reply has no result."""
+        """Refuse the history if a call of the last reply has no result."""
         if self._waiting:
             raise RequestRefused(
                 "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
                 "'tool_call_id'. The following tool_call_ids did not have response messages: "
                 + ", ".join(self._waiting),
-                param=f"messages.[{self._asked_at}].role",
+                param=f"messages.[{self._calls_at}].role",
             )
 
     def _read_reply(self, index: int, where: str, message: Json) -> None:
@@ -164,10 +164,10 @@ class _History:
         content = message.get("content")
         text = "" if content is None and (calls or message.get("refusal")) else self._text(where, content)
         self.items.append(AssistantTurn(text, calls))
-        self._asked_at = index
+        self._calls_at = index
         self._waiting = [call.id for call in calls]
-        self._asked = frozenset(self._waiting)
-        if len(self._asked) != len(calls):
+        self._call_ids = frozenset(self._waiting)
+        if len(self._call_ids) != len(calls):
             raise RequestRefused(
                 f"Duplicate value for 'tool_call_id' in '{where}.tool_calls'.", param=f"{where}.tool_calls"
             )
@@ -217,7 +217,7 @@ class _History:
             raise RequestRefused(
                 f"Missing required parameter: '{where}.tool_call_id'.", param=f"{where}.tool_call_id"
             )
-        if not self._asked:
+        if not self._call_ids:
             raise RequestRefused(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
                 "'tool_calls'.",
@@ -225,7 +225,9 @@ class _History:
             )
         if call_id not in self._waiting:
             reason = (
-                "has a result already" if call_id in self._asked else "is not in the preceding 'tool_calls'"
+                "has a result already"
+                if call_id in self._call_ids
+                else "is not in the preceding 'tool_calls'"
             )
             raise RequestRefused(
                 f"Invalid parameter: 'tool_call_id' {call_id!r} {reason}.", param=f"{where}.tool_call_id"

@@ -14,11 +14,11 @@ from banksman.model_server.models import script_name
 Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 """How a request ended.
 
-- `open`: it is being answered
+- `open`: the reply is not complete
 - `completed`: the whole reply was sent
 - `refused`: status 400 or 404
-- `faulted`: it met the fault of its script
-- `disconnected`: the client closed the connection before the end
+- `faulted`: the script's fault was applied
+- `disconnected`: the client closed the connection first
 """
 
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie"})
@@ -28,14 +28,14 @@ _KEPT_VIOLATIONS = 1_000
 
 @dataclass(slots=True)
 class RecordedRequest:
-    """One request as it arrived, and how it ended."""
+    """One request as received, and its outcome."""
 
     number: int
     """1 for the first request of the server."""
     dialect: Dialect
     path: str
     headers: dict[str, str]
-    """Names in lower case; of a secret only `sha256:` and the first 12 digits of its digest."""
+    """Headers with lower-case names; secrets are replaced by `sha256:` and 12 digits of their digest."""
     raw: bytes = b""
     """The body's bytes."""
     model: str | None = None
@@ -44,18 +44,18 @@ class RecordedRequest:
 
     @property
     def body(self) -> Json:
-        """The decoded body; empty when it is no JSON object."""
+        """The decoded body; empty if it is not a JSON object."""
         return loads_object(self.raw) or {}
 
     @property
     def script(self) -> str | None:
-        """The name of the script that the request asks for."""
+        """Name of the script that the request's model names, or None."""
         return script_name(self.model) if self.model is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A request that broke a rule of its vendor's format; the vendor would answer 400."""
+    """A request that broke a rule of its vendor's format; the vendor would respond with 400."""
 
     dialect: Dialect
     model: str | None
@@ -64,7 +64,7 @@ class Violation:
 
 
 class Recorder:
-    """Keeps the last 5,000 requests, and wakes those who wait for one."""
+    """The last 5,000 requests, with notification of waiters."""
 
     def __init__(self) -> None:
         self._requests: deque[RecordedRequest] = deque(maxlen=_KEPT_REQUESTS)
@@ -72,7 +72,7 @@ class Recorder:
         self._changed = asyncio.Event()
 
     def begin(self, dialect: Dialect, path: str, headers: Mapping[str, str]) -> RecordedRequest:
-        """Record that a request arrived."""
+        """Record a new request."""
         self._count += 1
         masked = {name.lower(): _masked(name.lower(), value) for name, value in headers.items()}
         request = RecordedRequest(self._count, dialect, path, masked)
@@ -80,40 +80,40 @@ class Recorder:
         return request
 
     def changed(self) -> None:
-        """Wake those who wait: a body arrived, or an outcome is known."""
+        """Notify waiters that a body was read or an outcome is known."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def requests(self, script: str | None = None) -> list[RecordedRequest]:
-        """The requests, oldest first; those of one script when it is named."""
+        """Return the requests, oldest first, optionally of one script only."""
         return [request for request in self._requests if script is None or request.script == script]
 
     def clear(self) -> None:
-        """Forget every request."""
+        """Remove all requests."""
         self._requests.clear()
 
     async def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait, without a deadline of its own, until recorded requests make the condition true."""
+        """Wait until the condition, evaluated after each change, is true. The caller sets the timeout."""
         while not holds():
             await self._changed.wait()
 
 
 class Violations:
-    """Keeps the last 1,000 violations."""
+    """The last 1,000 violations."""
 
     def __init__(self) -> None:
         self._violations: deque[Violation] = deque(maxlen=_KEPT_VIOLATIONS)
 
     def add(self, violation: Violation) -> None:
-        """Keep one."""
+        """Add a violation."""
         self._violations.append(violation)
 
     def all(self) -> list[Violation]:
-        """Every kept violation, oldest first."""
+        """Return all violations, oldest first."""
         return list(self._violations)
 
     def clear(self) -> None:
-        """Forget them."""
+        """Remove all violations."""
         self._violations.clear()
 
 

@@ -16,7 +16,7 @@ _ARGUMENT_FRAGMENT_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class ResolvedReply:
-    """A reply with every choice made, ready to be written in either wire format."""
+    """A reply with final call ids, finish reason and usage, independent of the wire format."""
 
     text_chunks: tuple[str, ...]
     reasoning_chunks: tuple[str, ...]
@@ -42,16 +42,16 @@ class EventStream:
 
     content: list[bytes]
     closing: list[bytes]
-    """From the event with the finish reason on."""
+    """Events from the one with the finish reason on."""
 
 
 def resolve_reply(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None = None) -> ResolvedReply:
-    """Settle call ids, finish reason and usage of a reply.
+    """Determine call ids, finish reason and usage of a reply.
 
     Args:
-        reply: What the script or the demo says.
-        chat: The request it answers.
-        derived_ids_of: The script whose name call ids are derived from; None makes random ids.
+        reply: The reply of the script or the demo.
+        chat: The request.
+        derived_ids_of: Script from whose name call ids are derived; None creates random ids.
     """
     calls = tuple(
         Call(call.id or _call_id(chat, index, derived_ids_of), call.name, _argument_text(call))
@@ -67,7 +67,7 @@ def resolve_reply(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None
 
 
 def argument_fragments(arguments: str) -> list[str]:
-    """The arguments of a call in the pieces in which a stream carries them."""
+    """Split a call's arguments into the pieces of a stream."""
     step = _ARGUMENT_FRAGMENT_CHARS
     return [arguments[start : start + step] for start in range(0, len(arguments), step)]
 
@@ -95,8 +95,10 @@ def _usage(reply: Reply, calls: tuple[Call, ...], chat: ChatRequest) -> Usage | 
         case "missing":
             return None
         case "estimated":
-            spoken = len(reply.text) + len(reply.reasoning)
-            called = sum(len(call.name) + len(call.arguments) for call in calls)
-            return Usage(input_tokens=chat.input_tokens, output_tokens=estimated_tokens(spoken + called))
+            text_chars = len(reply.text) + len(reply.reasoning)
+            call_chars = sum(len(call.name) + len(call.arguments) for call in calls)
+            return Usage(
+                input_tokens=chat.input_tokens, output_tokens=estimated_tokens(text_chars + call_chars)
+            )
         case Usage() as stated:
             return stated

@@ -24,7 +24,7 @@ _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ModelRoutes:
-    """What the HTTP routes of one server share."""
+    """The HTTP routes of one server, and the state they share."""
 
     models: Models
     recorder: Recorder | None
@@ -33,7 +33,7 @@ class ModelRoutes:
     thinking: ThinkingChecks = field(default_factory=ThinkingChecks)
 
     def application(self) -> web.Application:
-        """The server's routes; those of tests only when requests are recorded."""
+        """Return the application; the routes for tests exist only while requests are recorded."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_post("/v1/chat/completions", self._chat_completions)
         app.router.add_post("/v1/messages", self._messages)
@@ -65,7 +65,7 @@ class ModelRoutes:
             outcome = "refused"
             return self._refuse(refused, wire, request_id, await request.read())
         except ConnectionResetError:
-            # The client closed its connection between two writes: there is nobody left to resolved.
+            # The client closed the connection between two writes.
             return web.Response()
         finally:
             self._end(recorded, outcome)
@@ -116,15 +116,15 @@ class ModelRoutes:
         return web.json_response({"input_tokens": chat.input_tokens}, headers={"request-id": request_id})
 
     async def _list_models(self, request: web.Request) -> web.Response:
-        page = anthropic_reply.models_page if _speaks_anthropic(request) else openai_reply.models_page
+        page = anthropic_reply.models_page if _is_anthropic(request) else openai_reply.models_page
         return web.json_response(page(self.models.names()))
 
     async def _read_model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        wire: Wire = AnthropicWire() if _speaks_anthropic(request) else OpenAIWire()
+        wire: Wire = AnthropicWire() if _is_anthropic(request) else OpenAIWire()
         if name not in self.models.names():
             return self._refuse(model_not_found(name), wire, "req_" + uuid.uuid4().hex, b"")
-        entry = anthropic_reply.model_object if _speaks_anthropic(request) else openai_reply.model_object
+        entry = anthropic_reply.model_object if _is_anthropic(request) else openai_reply.model_object
         return web.json_response(entry(name))
 
 
@@ -133,7 +133,7 @@ def _model(body: Json | None) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def _speaks_anthropic(request: web.Request) -> bool:
+def _is_anthropic(request: web.Request) -> bool:
     return "anthropic-version" in request.headers
 
 

@@ -13,11 +13,11 @@ from banksman.model_server.routes import ModelRoutes
 from banksman.model_server.script import RawReply, Reply, Script
 
 _SHUTDOWN_S = 0.5
-"""How long open responses may take to end when the server stops; then they are cut."""
+"""Seconds that open responses have to end when the server stops; then they are cut."""
 
 
 class ModelServer:
-    """A running model server and, for tests, the way to its scripts and its recorded requests."""
+    """A running model server with access to its scripts and recorded requests, for tests."""
 
     def __init__(self, url: str, models: Models, service: ModelRoutes) -> None:
         self.url = url
@@ -43,12 +43,12 @@ class ModelServer:
         Args:
             host: The address to listen on.
             port: The port to listen on; 0 takes a free one.
-            recording: Whether requests are kept and the routes of tests exist.
+            recording: Whether requests are recorded and the routes for tests exist.
             chunk_delay_s: Pause before each chunk that the demo model streams.
             scripts: Scripts to load, by name.
 
         Raises:
-            OSError: The address is in use.
+            OSError: the address is in use.
         """
         models = Models(chunk_delay_s)
         for name, script in (scripts or {}).items():
@@ -78,7 +78,7 @@ class ModelServer:
 
         Args:
             name: Letters, digits, `.`, `_` and `-`, at most 64.
-            replies: The replies in order, or a whole script, whose own options then count.
+            replies: The replies in order, or a whole script with its own options.
             by: See `Script.by`.
             at_end: See `Script.at_end`.
             call_ids: See `Script.call_ids`.
@@ -88,25 +88,25 @@ class ModelServer:
         return self._models.load(name, replies)
 
     def requests(self, script: str | None = None) -> list[RecordedRequest]:
-        """The recorded requests, oldest first; those of one script when it is named."""
+        """Return the recorded requests, oldest first, optionally of one script only."""
         return self._recorder.requests(script)
 
     @property
     def violations(self) -> list[Violation]:
-        """Every request that broke a rule of its vendor's format, a script's end included."""
+        """All requests that broke a rule of their vendor's format or exceeded a script."""
         return self._service.violations.all()
 
     def open_gate(self, name: str) -> None:
-        """Let the replies pass that wait at this gate, now and later."""
+        """Release all replies that wait at this gate now or later."""
         self._service.gates.open(name)
 
     async def wait_for_requests(
         self, script: str, count: int = 1, *, outcome: Outcome | None = None, timeout_s: float = 5.0
     ) -> list[RecordedRequest]:
-        """Wait until a script has been asked this many times, with this outcome when one is given.
+        """Wait until a script has received this many requests, optionally with this outcome.
 
         Raises:
-            TimeoutError: There were fewer within `timeout_s` seconds.
+            TimeoutError: there were fewer within `timeout_s` seconds.
         """
 
         def matching() -> list[RecordedRequest]:

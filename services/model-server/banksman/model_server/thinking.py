@@ -1,4 +1,4 @@
-"""Thinking goes back as it came, as Anthropic demands of conversations with tools.
+"""Check that clients return thinking blocks unchanged, as Anthropic requires in conversations with tools.
 
 https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
 """
@@ -18,15 +18,15 @@ _KEPT_CALLS = 5_000
 
 
 def signature_of(thinking: str) -> str:
-    """What a thinking block of this text is signed with; the vendor's real signatures are secret."""
+    """Return the signature of a thinking block. The vendor's own algorithm is secret."""
     return base64.b64encode(hashlib.sha256(b"scripted:" + thinking.encode()).digest()).decode()
 
 
 def signed_thinking(where: str, block: Json) -> str:
-    """The text of a thinking block.
+    """Return the text of a thinking block.
 
     Raises:
-        RequestRefused: It is not what was signed.
+        RequestRefused: the text does not match the signature.
     """
     thinking = block.get("thinking")
     if not isinstance(thinking, str):
@@ -37,13 +37,13 @@ def signed_thinking(where: str, block: Json) -> str:
 
 
 class ThinkingChecks:
-    """Remembers with which thinking calls were sent, of the last 5,000 calls."""
+    """Remembers the thinking that was sent with each of the last 5,000 calls."""
 
     def __init__(self) -> None:
         self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def sent(self, chat: ChatRequest, resolved: ResolvedReply) -> None:
-        """A reply goes out."""
+        """Remember the thinking of a reply's calls."""
         if chat.dialect != "anthropic":
             return
         for call in resolved.calls:
@@ -52,15 +52,15 @@ class ThinkingChecks:
                 self._by_call.popitem(last=False)
 
     def check(self, chat: ChatRequest) -> None:
-        """Demand the thinking of the calls whose results the request brings.
+        """Check the thinking of the calls whose results are in the request.
 
         Raises:
-            RequestRefused: It is missing or another one.
+            RequestRefused: it is missing or differs.
         """
-        asked = _asked(chat) if chat.dialect == "anthropic" else None
-        for call in asked.calls if asked else ():
+        turn = _turn_with_results(chat) if chat.dialect == "anthropic" else None
+        for call in turn.calls if turn else ():
             thinking = self._by_call.get((chat.model, call.id))
-            if thinking and asked and asked.thinking != (thinking,):
+            if thinking and turn and turn.thinking != (thinking,):
                 raise RequestRefused(
                     "messages: the assistant message with tool_use must hold the thinking block that it came "
                     f"with, unchanged; the one of {call.id} is missing",
@@ -68,8 +68,8 @@ class ThinkingChecks:
                 )
 
 
-def _asked(chat: ChatRequest) -> AssistantTurn | None:
-    """The turn whose calls the last results answer; None where the history does not end with results."""
+def _turn_with_results(chat: ChatRequest) -> AssistantTurn | None:
+    """Return the turn whose results end the history; None if the history does not end with results."""
     for item in reversed(chat.items):
         match item:
             case ToolOutput():

@@ -8,11 +8,11 @@ import jsonschema
 from banksman.model_server.json_values import Json, dumps, loads_object
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What both vendors accept as a tool's name."""
+"""Tool names that both vendors accept."""
 
 
 def schema_fault(schema: Json) -> str | None:
-    """Why a schema cannot describe a tool's arguments, or None when it can."""
+    """Return why a schema cannot describe a tool's arguments, or None if it can."""
     return _schema_fault(dumps(schema))
 
 

@@ -20,32 +20,32 @@ class Wire(Protocol):
     request_id_header: str
 
     def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
-        """Read a request; raises RequestRefused when it breaks a rule."""
+        """Parse a request; raises RequestRefused if it breaks a rule."""
         ...
 
     def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-        """A response that is not streamed."""
+        """Return the body of a response that is not streamed."""
         ...
 
     def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-        """A streamed response."""
+        """Return the events of a streamed response."""
         ...
 
     def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
-        """The body for a refused request."""
+        """Return the body for a refused request."""
         ...
 
     def http_error(self, fault: HttpError, request_id: str) -> bytes:
-        """The body of a scripted error status."""
+        """Return the body of a scripted error status."""
         ...
 
     def stream_error(self, fault: StreamError, request_id: str) -> bytes:
-        """The event of a scripted fault in the middle of a stream."""
+        """Return the event of a scripted fault within a stream."""
         ...
 
 
 class OpenAIWire:
-    """Chat completions."""
+    """The format of OpenAI's chat completions."""
 
     dialect: Dialect = "openai"
     request_id_header = "x-request-id"
@@ -78,7 +78,7 @@ class OpenAIWire:
 
 
 class AnthropicWire:
-    """Messages."""
+    """The format of Anthropic's messages."""
 
     dialect: Dialect = "anthropic"
     request_id_header = "request-id"
