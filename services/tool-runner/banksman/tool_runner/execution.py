@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.objects import Objects
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
+from banksman.contracts.fitting import first_fitting, json_bytes
 from banksman.contracts.tools import ToolResult
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.progress import progress
@@ -24,7 +25,7 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 logger = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 200 * 1024
-"""Limit for one result as JSON. An event of a conversation has at most 256 KiB."""
+"""Bytes of UTF-8 of one result as JSON. An event of a conversation has at most 256 KiB."""
 OVERTIME_S = 10.0
 """Seconds after its time-out at which a tool that does not end by itself is cancelled."""
 STORE_OUTPUT_S = 30.0
@@ -63,7 +64,7 @@ class CallExecutor:
             started_at=started_at,
             changed=outcome.changed,
         )
-        return _fitting(result)
+        return storable(result)
 
     async def _outcome(self, request: CallRequest, stop: Stop, on_output: OnProgress | None) -> ToolOutcome:
         call = request.call
@@ -102,18 +103,20 @@ class CallExecutor:
         return name
 
 
-def _fitting(result: ToolResult) -> ToolResult:
-    """The result, or one that says that it was too large: arguments come back in some messages."""
-    size = len(result.model_dump_json())
-    if size <= MAX_RESULT_BYTES:
-        return result
-    error = f"the result had {size} characters and was left out; at most {MAX_RESULT_BYTES} fit"
-    told = failure("output_limit", error)
-    return result.model_copy(
+def storable(result: ToolResult) -> ToolResult:
+    """Return the result, or a failure in its place if it is too large: some messages repeat the arguments."""
+    return first_fitting(_shorter(result), MAX_RESULT_BYTES)
+
+
+def _shorter(result: ToolResult) -> Iterator[ToolResult]:
+    yield result
+    text = f"the result had {json_bytes(result)} bytes and was left out; at most {MAX_RESULT_BYTES} fit"
+    replacement = failure("output_limit", text)
+    yield result.model_copy(
         update={
-            "content": told.value,
+            "content": replacement.value,
             "is_error": True,
-            "error_kind": told.error_kind,
+            "error_kind": replacement.error_kind,
             "truncated": True,
             "changed": (),
         }
