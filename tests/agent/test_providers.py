@@ -364,7 +364,7 @@ async def test_a_model_that_takes_no_temperature_is_asked_without_one_from_then_
     asked = [request.body for request in server.requests("warm")]
     assert [body.get("temperature") for body in asked] == [0.5, None, None]
     assert all(50 in (body.get("max_tokens"), body.get("max_completion_tokens")) for body in asked)
-    assert "takes no temperature" in caplog.text
+    assert "refused the temperature" in caplog.text
 
 
 async def test_a_fault_that_does_not_pass_fails_after_the_last_attempt(

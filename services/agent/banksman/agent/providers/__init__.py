@@ -1,1 +1,1 @@
-"""Adapters of the vendors' model APIs; the only code that imports their SDKs."""
+"""Adapters of the vendors' model APIs, the only code that imports their SDKs."""

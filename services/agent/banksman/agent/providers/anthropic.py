@@ -20,9 +20,9 @@ from banksman.contracts.errors import ProviderFailed
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic
 
-# Errors inside a stream come with the status 200 of its beginning, so their type decides.
+# An error inside a stream has the status 200 of the stream, so its type decides.
 # https://docs.anthropic.com/en/api/errors
-_PASSING_TYPES = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
+_TRANSIENT_TYPES = frozenset({"overloaded_error", "api_error", "rate_limit_error", "timeout_error"})
 
 _INVALID_THINKING = "`signature` in `thinking` block"
 
@@ -42,7 +42,7 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         key = self.settings.anthropic_api_key
         timeout = Timeout(self.settings.request_timeout_s, connect=self.settings.connect_timeout_s)
         return AsyncAnthropic(
-            # With None the SDK would search the environment and the disk for credentials.
+            # With None, the SDK searches the environment and the disk for credentials.
             api_key=key.get_secret_value() if key else "none",
             base_url=self.settings.anthropic_base_url,
             max_retries=0,
@@ -59,7 +59,7 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         from anthropic import APIConnectionError, APIStatusError
 
         try:
-            return await self._with_thinking_if_it_holds(request, deltas)
+            return await self._with_thinking_if_accepted(request, deltas)
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
@@ -67,11 +67,11 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
 
-    async def _with_thinking_if_it_holds(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        """Send thinking back, but not where it is refused.
+    async def _with_thinking_if_accepted(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
+        """Send the thinking of earlier replies back; if the API refuses it, repeat the request without.
 
-        Thinking is bound to everything before it: a new prompt, other tools or a compaction make it invalid,
-        and without it the conversation goes on.
+        A thinking block is valid only after the exact prefix it was created with. Another prompt, other tools
+        or a compaction make it invalid, and the conversation continues without it.
         https://platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
         """
         from anthropic import BadRequestError
@@ -81,12 +81,12 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         except BadRequestError as error:
             if _INVALID_THINKING not in (error.api_message or error.message):
                 raise
-            _log.warning("thinking is not sent back", error=error.api_message)
+            _log.warning("thinking refused, repeating the request without it", error=error.api_message)
         return await self._stream(body(request, self.name, thinking=False), deltas)
 
-    async def _stream(self, made: dict[str, Any], deltas: DeltaSink) -> ModelReply:
+    async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
         reader = ReplyReader(deltas)
-        async with await self.client.messages.create(**made, stream=True) as stream:
+        async with await self.client.messages.create(**arguments, stream=True) as stream:
             async for event in stream:
                 await reader.take(event)
                 if reader.full:
@@ -97,6 +97,6 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         message = error.api_message or error.message
         if error.status_code >= 400:
             return status_fault(self.name, error.status_code, message, error.response.headers)
-        if error.type in _PASSING_TYPES:
+        if error.type in _TRANSIENT_TYPES:
             return TransientFault(message)
         return ProviderFailed(self.name, message)

@@ -1,4 +1,4 @@
-"""A streamed message in our words."""
+"""Map the events of a streamed message to a `ModelReply`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WRITTEN_1H = "ephemeral_1h_input_tokens"
 
 @dataclass(slots=True)
 class _Thinking:
-    """A block that goes back as it came."""
+    """A thinking block, which later requests return unchanged."""
 
     text: list[str] = field(default_factory=list[str])
     signature: list[str] = field(default_factory=list[str])
@@ -55,7 +55,7 @@ class _Thinking:
 
 
 class ReplyReader:
-    """Reads the events of one message."""
+    """Reads the events of one streamed message."""
 
     def __init__(self, deltas: DeltaSink) -> None:
         self._builder = ReplyBuilder(deltas)
@@ -66,18 +66,18 @@ class ReplyReader:
 
     @property
     def full(self) -> bool:
-        """True when the rest of the stream is not wanted."""
+        """True if the reply reached its size limit and the rest of the stream is not needed."""
         return self._builder.full
 
     async def take(self, event: RawMessageStreamEvent) -> None:
-        """Read the next event; kinds that are not known are left out, as the API's rules ask for."""
+        """Read the next event. Unknown types are ignored, as the API's versioning rules require."""
         match event.type:
             case "message_start":
                 self._count(cast("StartUsage | None", event.message.usage))
             case "content_block_start":
                 await self._begin(event.index, event.content_block)
             case "content_block_delta":
-                await self._go_on(event.index, event.delta)
+                await self._continue(event.index, event.delta)
             case "message_delta":
                 self._stop_reason = event.delta.stop_reason or self._stop_reason
                 self._count(cast("MessageDeltaUsage | None", event.usage))
@@ -87,10 +87,10 @@ class ReplyReader:
                 pass
 
     def reply(self) -> ModelReply:
-        """The whole reply.
+        """Return the complete reply.
 
         Raises:
-            TransientFault: when the stream ended before its last event.
+            TransientFault: The stream ended before its last event.
         """
         if not self._complete and not self.full:
             raise TransientFault("the stream ended before the message was complete")
@@ -104,7 +104,7 @@ class ReplyReader:
             case "text":
                 await self._builder.add_text(block.text or "")
             case "tool_use":
-                # The input arrives in fragments; what stands here is always an empty object.
+                # The input arrives in later fragments. Here it is always an empty object.
                 self._builder.add_call(index, id=block.id, name=block.name)
             case "thinking":
                 self._thinking[index] = _Thinking([block.thinking or ""], [block.signature or ""])
@@ -114,7 +114,7 @@ class ReplyReader:
             case _:
                 pass
 
-    async def _go_on(self, index: int, delta: RawContentBlockDelta) -> None:
+    async def _continue(self, index: int, delta: RawContentBlockDelta) -> None:
         match delta.type:
             case "text_delta":
                 await self._builder.add_text(delta.text)
@@ -129,7 +129,10 @@ class ReplyReader:
                 pass
 
     def _count(self, usage: StartUsage | MessageDeltaUsage | None) -> None:
-        """Keep the latest of each count: they are cumulative, and the end repeats only some of them."""
+        """Store the latest value of each count.
+
+        Counts are cumulative, and the last event repeats only some.
+        """
         for name in _COUNTS:
             value = cast("int | None", getattr(usage, name, None))
             if value is not None:
@@ -143,7 +146,7 @@ class ReplyReader:
         cached = self._counts.get("cache_read_input_tokens", 0)
         written = self._counts.get("cache_creation_input_tokens", 0)
         return Usage(
-            # The vendor counts cached tokens apart from its input tokens.
+            # The vendor's `input_tokens` exclude cached tokens; ours include them.
             input_tokens=self._counts.get("input_tokens", 0) + cached + written,
             output_tokens=self._counts.get("output_tokens", 0),
             cached_tokens=cached,

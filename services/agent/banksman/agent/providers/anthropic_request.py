@@ -1,4 +1,4 @@
-"""Our history and tools in the words of the Messages API."""
+"""Map a `ModelRequest` to the arguments of the Messages API."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     Block = TextBlockParam | ImageBlockParam | ToolUseBlockParam | ToolResultBlockParam | ContentBlockParam
 
 DEFAULT_MAX_TOKENS = 16_384
-"""Output tokens of one reply where the assistant names no limit; the API demands one."""
+"""Output tokens of one reply if the assistant sets no limit; the API requires one."""
 
 THINKING_FIELD = "thinking"
-"""The field of our provider state that holds the thinking blocks of a reply."""
+"""The field of the provider state that contains the thinking blocks of a reply."""
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _OPENING_TEXT = "(The beginning of the conversation is left out.)"
@@ -39,37 +39,37 @@ _CACHE: dict[str, str] = {"type": "ephemeral"}
 
 
 def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict[str, Any]:
-    """The arguments of `messages.create` but for `stream`.
+    """Return the arguments of `messages.create` without `stream`.
 
-    The system prompt, the last tool and the last message end cached prefixes: each iteration of a run reads
-    what the one before wrote.
+    The system prompt, the last tool and the last message each end a cached prefix, so that each iteration of
+    a run reads what the previous one wrote.
 
     Args:
         request: The request.
-        provider: The name whose state may be sent back.
-        thinking: Whether the thinking of earlier replies goes back.
+        provider: The provider's name; only replies of this provider return their state.
+        thinking: True sends the thinking of earlier replies back.
     """
     own = provider if thinking else None
-    made: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": request.model,
         "max_tokens": request.options.max_tokens or DEFAULT_MAX_TOKENS,
         "messages": _messages(request, own),
     }
     if request.system.strip():
-        made["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
+        arguments["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
     if request.tools:
         *others, last = [_tool(tool) for tool in request.tools]
-        made["tools"] = [*others, {**last, "cache_control": _CACHE}]
+        arguments["tools"] = [*others, {**last, "cache_control": _CACHE}]
     if request.options.temperature is not None:
-        # The SDK has no parameter for it any more; the API takes it for older models, from 0 to 1.
-        made["extra_body"] = {"temperature": min(1.0, request.options.temperature)}
-    return made
+        # The SDK no longer has this parameter. The API accepts it for older models, from 0 to 1.
+        arguments["extra_body"] = {"temperature": min(1.0, request.options.temperature)}
+    return arguments
 
 
 def result_text(message: ToolMessage) -> str:
-    """A result as the model reads it: plain text for what is a text, JSON for the rest.
+    """Return a result for the model: the plain text of a text result, else JSON.
 
-    A text that was cut ends with a note that says how to go on.
+    A text that was cut ends with a note that states how to read the rest.
     """
     field = ANSWER_FIELDS.get(message.name) if message.name != "bash" else None
     content = message.result.content
@@ -96,7 +96,7 @@ def _messages(request: ModelRequest, provider: str | None) -> list[MessageParam]
     if not turns or turns[0][0] != "user":
         turns.insert(0, ("user", [_text(_OPENING_TEXT)]))
     if turns[-1][0] != "user":
-        # A history that ends with the model's own words would be taken for a reply to go on with.
+        # The API continues a history that ends with an assistant message instead of replying to it.
         turns.append(("user", [_text(_CLOSING_TEXT)]))
     turns[-1][1][-1] = cast("Block", {**turns[-1][1][-1], "cache_control": _CACHE})
     return cast("list[MessageParam]", [{"role": role, "content": blocks} for role, blocks in turns])
@@ -108,20 +108,20 @@ def _turns(request: ModelRequest, provider: str | None) -> Iterator[tuple[str, l
             case UserMessage():
                 yield "user", [_part(part) for part in sent_parts(item.content) or [_EMPTY_TEXT]]
             case Exchange():
-                if item.calls or (item.said.content or "").strip():
-                    yield "assistant", _said(item.said, provider) + [_call(call) for call in item.calls]
+                if item.calls or (item.reply.content or "").strip():
+                    yield "assistant", _reply(item.reply, provider) + [_call(call) for call in item.calls]
                 yield "user", [_result(call) for call in item.calls]
             case _:
                 assert_never(item)
 
 
-def _said(said: AssistantMessage, provider: str | None) -> list[Block]:
+def _reply(reply: AssistantMessage, provider: str | None) -> list[Block]:
     blocks: list[Block] = []
-    if said.provider == provider and said.provider_state:
-        # Thinking is signed: it goes back unchanged or not at all.
-        blocks += cast("list[Block]", said.provider_state.get(THINKING_FIELD) or [])
-    if said.content and said.content.strip():
-        blocks.append(_text(said.content))
+    if reply.provider == provider and reply.provider_state:
+        # Thinking is signed, so it must be returned unchanged or not at all.
+        blocks += cast("list[Block]", reply.provider_state.get(THINKING_FIELD) or [])
+    if reply.content and reply.content.strip():
+        blocks.append(_text(reply.content))
     return blocks
 
 
@@ -133,9 +133,9 @@ def _result(call: CallWithResult) -> ToolResultBlockParam:
     result: ToolResultBlockParam = {
         "type": "tool_result",
         "tool_use_id": call.id,
-        "content": result_text(call.answer),
+        "content": result_text(call.message),
     }
-    return {**result, "is_error": True} if call.answer.result.is_error else result
+    return {**result, "is_error": True} if call.message.result.is_error else result
 
 
 def _text(text: str) -> TextBlockParam:

@@ -1,4 +1,4 @@
-"""Backboard, which keeps assistants and threads itself and asks for the outputs of tools."""
+"""Backboard, which stores assistants and threads itself and requests the outputs of tools."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from banksman.contracts.wire import JsonObject
 if TYPE_CHECKING:
     from banksman.agent.providers.backboard_api import BackboardApi
 
-_REFUSED = frozenset({400, 404, 409, 410, 422})
-"""Statuses that may mean that a thread is gone, or that its run does not wait (any more)."""
+_THREAD_REFUSED = frozenset({400, 404, 409, 410, 422})
+"""Statuses that may mean that a thread was deleted, or that its run does not wait for outputs."""
 
-_GONE = 404
+_NOT_FOUND = 404
 
 _log = structlog.get_logger(__name__)
 
@@ -44,21 +44,21 @@ _log = structlog.get_logger(__name__)
 class Backboard(SdkProvider["BackboardApi"]):
     """The `Provider` of every model behind Backboard.
 
-    Model names are `vendor/model`. The options of a request have no counterpart in the API and are left out;
-    images are only mentioned.
+    Model names are `vendor/model`. The API has no parameters for the options of a request, so they are
+    ignored. Images become placeholders.
     """
 
     def __init__(self, settings: ProviderSettings) -> None:
         super().__init__("backboard", settings)
 
     def make_client(self) -> BackboardApi:
-        """See `SdkProvider.make_client`; the SDK repeats nothing itself."""
+        """See `SdkProvider.make_client`. The SDK has no retries of its own."""
         from banksman.agent.providers.backboard_api import BackboardApi
 
         return BackboardApi(self.name, self.settings)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `SdkProvider.attempts`: the assistant that one attempt made serves the next."""
+        """See `SdkProvider.attempts`. Later attempts use the assistant that an earlier one created."""
         return _Attempts(self.client, self.name, request, deltas).attempt
 
 
@@ -76,57 +76,57 @@ class _Attempts:
         self._configured = known.configured if known else ""
 
     async def attempt(self) -> ModelReply:
-        """Follow the plan; a thread that refuses to go on is given up for a new one.
+        """Execute the plan. If the thread refuses to continue, start a new one.
 
         Raises:
-            TransientFault: the next attempt may do better.
-            ProviderFailed: it will not.
+            TransientFault: Another attempt may succeed.
+            ProviderFailed: The vendor refused the request.
         """
         try:
-            return await self._follow(await self._current_plan())
+            return await self._execute(await self._current_plan())
         except (ProviderFailed, TransientFault) as fault:
             if isinstance(self._plan, Begin):
                 raise
-            if fault.status not in _REFUSED:
-                self._doubt(fault)
+            if fault.status not in _THREAD_REFUSED:
+                self._abandon_uncertain_run(fault)
                 raise
-            _log.warning("the thread does not go on, a new one begins", error=str(fault))
+            _log.warning("the thread does not continue, starting a new one", error=str(fault))
         self._plan = begin(self._request)
-        return await self._follow(self._plan)
+        return await self._execute(self._plan)
 
-    def _doubt(self, fault: ProviderFailed | TransientFault) -> None:
-        """Leave a run whose outputs may have arrived: whether it still waits can only be tried."""
+    def _abandon_uncertain_run(self, fault: ProviderFailed | TransientFault) -> None:
+        """Plan a new thread if the vendor may already have the outputs, as the API cannot report it."""
         if isinstance(self._plan, Submit) and fault.status is None:
             self._plan = begin(self._request)
 
     async def _current_plan(self) -> Plan:
-        """The plan, but no thread that was given its messages before.
+        """Return the plan; it starts a new thread if the planned one already has the messages.
 
-        An attempt that broke off did so, or an agent that died before it stored the reply, or a run that was
-        cancelled; what the thread holds since then is not in the log.
+        An interrupted attempt, an agent that crashed before it stored the reply, or a cancelled run may have
+        sent them. The log does not contain what the thread received since then.
         """
         if isinstance(self._plan, Continue):
-            held = await self._api.message_ids(self._plan.thread_id)
-            if not held.isdisjoint(self._plan.message_ids):
+            present = await self._api.message_ids(self._plan.thread_id)
+            if not present.isdisjoint(self._plan.message_ids):
                 self._plan = begin(self._request)
         return self._plan
 
-    async def _follow(self, chosen: Plan) -> ModelReply:
+    async def _execute(self, chosen: Plan) -> ModelReply:
         assistant_id = await self._assistant()
         match chosen:
             case Continue(thread_id, text, message_ids):
-                events = self._api.say(thread_id, text, message_ids, self._request.model)
+                events = self._api.send_message(thread_id, text, message_ids, self._request.model)
             case Submit(thread_id, run_id, outputs):
                 events = self._api.submit(thread_id, run_id, outputs)
             case Begin(text):
                 thread_id = await self._api.create_thread(assistant_id)
-                events = self._api.say(thread_id, text, (), self._request.model)
+                events = self._api.send_message(thread_id, text, (), self._request.model)
             case _:
                 assert_never(chosen)
         return await self._read(events, assistant_id, thread_id)
 
     async def _assistant(self) -> str:
-        """The conversation's assistant, set to the prompt and the tools of the request (R56, R58)."""
+        """Return the conversation's assistant, updated to the request's prompt and tools (R56, R58)."""
         if self._assistant_id is not None and self._configured != self._configuration:
             await self._update(self._assistant_id)
         if self._assistant_id is None:
@@ -141,7 +141,7 @@ class _Attempts:
         try:
             await self._api.update_assistant(assistant_id, self._request.system, tools(self._request))
         except ProviderFailed as refusal:
-            if refusal.status != _GONE:
+            if refusal.status != _NOT_FOUND:
                 raise
             self._assistant_id = None
 
@@ -152,7 +152,7 @@ class _Attempts:
         async with aclosing(events):
             async for event in events:
                 await reader.take(event)
-                if reader.over:
+                if reader.done:
                     break
         if reader.cut:
             return reader.reply()

@@ -1,4 +1,4 @@
-"""The calls of Backboard's SDK that the adapter makes, typed, with their faults in our words.
+"""The methods of Backboard's SDK that the adapter uses, with types and with our exceptions.
 
 Importing this module imports the SDK.
 """
@@ -22,11 +22,11 @@ from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 
 MESSAGE_IDS = "banksman_message_ids"
-"""The field of a message's metadata that tells which messages of the log it carried."""
+"""The field of a message's metadata with the ids of the log's messages that it contains."""
 
 
 class BackboardApi:
-    """One connection pool to one address.
+    """A client with one connection pool for one address.
 
     Each method raises `TransientFault` if another attempt may succeed, `ProviderFailed` if it will not.
     """
@@ -40,13 +40,13 @@ class BackboardApi:
         await self._client.aclose()
 
     async def create_assistant(self, name: str, system: str, tools: list[JsonObject]) -> str:
-        """Create an assistant and return its id; without tools the field is left out (R57)."""
+        """Create an assistant and return its id. Without tools, the request has no `tools` field (R57)."""
         with self._faults():
-            made = await self._client.create_assistant(name, system_prompt=system, tools=_sdk(tools))
-            return str(made.assistant_id)
+            assistant = await self._client.create_assistant(name, system_prompt=system, tools=_sdk(tools))
+            return str(assistant.assistant_id)
 
     async def update_assistant(self, assistant_id: str, system: str, tools: list[JsonObject]) -> None:
-        """Give an assistant another prompt and other tools; an empty list takes the tools away (R57, R58)."""
+        """Replace an assistant's prompt and tools; an empty list removes the tools (R57, R58)."""
         with self._faults():
             await self._client.update_assistant(assistant_id, system_prompt=system, tools=_sdk(tools))
 
@@ -56,32 +56,32 @@ class BackboardApi:
             return str((await self._client.create_thread(assistant_id)).thread_id)
 
     async def message_ids(self, thread_id: str) -> frozenset[str]:
-        """Ids of the messages of the log that a thread was given by `say`."""
+        """Return the ids of the log's messages that `send_message` sent to a thread."""
         with self._faults():
             thread = await self._client.get_thread(thread_id)
-        carried = (message.metadata_ or {} for message in thread.messages)
-        return frozenset(str(id) for metadata in carried for id in metadata.get(MESSAGE_IDS, ()))
+        sent = (message.metadata_ or {} for message in thread.messages)
+        return frozenset(str(id) for metadata in sent for id in metadata.get(MESSAGE_IDS, ()))
 
-    async def say(
+    async def send_message(
         self, thread_id: str, text: str, message_ids: Iterable[str], model: str
     ) -> AsyncGenerator[JsonObject]:
-        """Add a message to a thread; the events of the run that answers it.
+        """Add a message to a thread and yield the events of the run that replies to it.
 
         Args:
             thread_id: The thread.
             text: The message.
-            message_ids: The messages of the log that it carries.
-            model: `vendor/model`, or a model's name alone.
+            message_ids: Ids of the log's messages that the text contains.
+            model: `vendor/model`, or the name of a model alone.
         """
         vendor, slash, name = model.partition("/")
-        carried = list(message_ids)
+        ids = list(message_ids)
         with self._faults():
             events = await self._client.send_message(
                 text,
                 thread_id=thread_id,
                 llm_provider=vendor if slash else None,
                 model_name=name if slash else model,
-                metadata={MESSAGE_IDS: carried} if carried else None,
+                metadata={MESSAGE_IDS: ids} if ids else None,
                 stream=True,
             )
             async for event in _events(events):
@@ -90,7 +90,7 @@ class BackboardApi:
     async def submit(
         self, thread_id: str, run_id: str, outputs: dict[str, str]
     ) -> AsyncGenerator[JsonObject]:
-        """Submit the outputs of all calls that a run waits for, by call id; the events of its rest (R49)."""
+        """Submit the outputs that a run waits for, by call id, and yield its further events (R49)."""
         listed = [{"tool_call_id": call_id, "output": output} for call_id, output in outputs.items()]
         with self._faults():
             events = await self._client.submit_tool_outputs(thread_id, run_id, _sdk(listed), stream=True)
@@ -104,12 +104,15 @@ class BackboardApi:
         except BackboardAPIError as error:
             raise self._fault(error) from error
         except (JSONDecodeError, UnicodeDecodeError, OSError) as error:
-            raise TransientFault(f"the answer broke off: {error}") from error
+            raise TransientFault(f"the response broke off: {error}") from error
         except ValidationError as error:
-            raise ProviderFailed(self._provider, f"the answer has another form: {error}") from error
+            raise ProviderFailed(self._provider, f"the response has an unknown form: {error}") from error
 
     def _fault(self, error: BackboardAPIError) -> Exception:
-        """Faults of the connection and of a run come without a status, and nothing tells which ones last."""
+        """Map an SDK error.
+
+        Errors of the connection and of a run have no status, so all of them count as transient.
+        """
         status: int | None = getattr(error, "status_code", None)
         response: httpx.Response | None = getattr(error, "response", None)
         if status is None or response is None:
@@ -120,12 +123,12 @@ class BackboardApi:
 class _Client(BackboardClient):
     def __init__(self, settings: ProviderSettings) -> None:
         key = settings.backboard_api_key
-        # The SDK insists on a key, and takes one time-out for everything.
+        # The SDK requires a key, and has one timeout for connecting and reading.
         super().__init__(key.get_secret_value() if key else "none", settings.backboard_base_url)
         self._client.timeout = httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s)
 
     async def _handle_error_response(self, response: httpx.Response) -> NoReturn:
-        # The SDK looks for the message in a body that nobody has read yet when the request is a streamed one.
+        # The SDK reads the message from the body, which is not loaded yet if the request is a streamed one.
         await response.aread()
         await super()._handle_error_response(response)
 
@@ -137,5 +140,5 @@ async def _events(events: object) -> AsyncGenerator[JsonObject]:
 
 
 def _sdk(value: object) -> Any:
-    """The SDK's lists are invariant in unions of its models and plain objects; ours are the plain ones."""
+    """Cast plain objects for the SDK, whose invariant lists allow unions of its models and plain objects."""
     return value

@@ -1,4 +1,4 @@
-"""The providers of this process, by the names that models are chosen with."""
+"""The providers of this process, by name."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from banksman.agent.providers.openai import OpenAI
 from banksman.contracts.errors import BadInput
 
 DEMO_MODEL = "demo"
-"""The model server's own model; alone it stands for `demo:demo`."""
+"""The model server's own model. Without a provider, the name means `demo:demo`."""
 
 
 class Providers:
-    """Makes each provider when it is first asked for, and keeps it."""
+    """Creates each provider on first use and reuses it."""
 
     def __init__(self, settings: ProviderSettings) -> None:
         self._settings = settings
-        self._made: dict[str, Provider] = {}
+        self._created: dict[str, Provider] = {}
 
     def choose(self, model: str) -> tuple[Provider, str]:
-        """The provider of `provider:model`, and the vendor's name of the model.
+        """Return the provider of `provider:model` and the vendor's name of the model.
 
         Raises:
-            BadInput: when the name has another form or names a provider that is not configured.
+            BadInput: The name has another form, or the provider is not configured.
         """
         provider, _, name = (DEMO_MODEL, "", DEMO_MODEL) if model == DEMO_MODEL else model.partition(":")
         if provider not in self.names or not name:
-            raise BadInput("model", model, f"provider:model, the provider one of {', '.join(self.names)}")
-        if provider not in self._made:
-            self._made[provider] = self._make(provider)
-        return self._made[provider], name
+            raise BadInput("model", model, f"provider:model with a provider of {', '.join(self.names)}")
+        if provider not in self._created:
+            self._created[provider] = self._create(provider)
+        return self._created[provider], name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The providers that can be chosen."""
+        """The names of the configured providers."""
         demo = () if self._settings.demo_base_url is None else (DEMO_MODEL,)
         return ("anthropic", "openai", "backboard", *demo)
 
     async def warm(self, model: str) -> None:
-        """Do the work of the first request to `model` ahead of it, off the event loop.
+        """Import the SDK and the price list that the first request to `model` needs, off the event loop.
 
         Raises:
-            BadInput: as `choose`.
+            BadInput: See `choose`.
         """
         provider, _ = self.choose(model)
         await asyncio.to_thread(provider.warm)
@@ -53,11 +53,11 @@ class Providers:
 
     async def close(self) -> None:
         """Close the connections of all providers."""
-        for provider in self._made.values():
+        for provider in self._created.values():
             await provider.close()
-        self._made.clear()
+        self._created.clear()
 
-    def _make(self, provider: str) -> Provider:
+    def _create(self, provider: str) -> Provider:
         settings = self._settings
         key = settings.openai_api_key
         match provider:

@@ -1,4 +1,4 @@
-"""Puts the pieces of a streamed reply together and passes them on."""
+"""Assemble the pieces of a streamed reply and pass them on to the delta sink."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
 
 MAX_ANSWER_CHARS = MAX_REPLY_CHARS + 128 * 1024
-"""Characters of text and arguments together after which a reply is cut; what is kept of it is one commit."""
+"""Maximum characters of text and arguments. A longer reply is cut, because it must fit into one commit."""
 
 MAX_REASONING_CHARS = 1024 * 1024
-"""Characters of reasoning after which a reply is cut."""
+"""Maximum characters of reasoning. A reply with more is cut."""
 
 MAX_STATE_CHARS = 128 * 1024
-"""Characters of reasoning that are stored to go back to the vendor; longer ones are not sent back at all."""
+"""Maximum characters of reasoning to store as provider state. Longer reasoning is not sent back at all."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Call:
 
 
 class ReplyBuilder:
-    """One reply in the making."""
+    """Builds one reply from its pieces."""
 
     def __init__(self, deltas: DeltaSink) -> None:
         self._deltas = deltas
@@ -45,23 +45,23 @@ class ReplyBuilder:
 
     @property
     def full(self) -> bool:
-        """True when the reply is so long that nothing more may be added."""
+        """True if the reply reached a size limit."""
         return self._chars > MAX_ANSWER_CHARS or self._reasoning_chars > MAX_REASONING_CHARS
 
     @property
     def reasoning(self) -> str:
-        """All reasoning so far."""
+        """The reasoning so far."""
         return well_formed("".join(self._reasoning))
 
     async def add_text(self, piece: str) -> None:
-        """Take the next piece of the reply's text."""
+        """Add the next piece of the reply's text."""
         if piece:
             self._text.append(piece)
             self._chars += len(piece)
             await self._deltas.write("message", well_formed(piece))
 
     async def add_reasoning(self, piece: str) -> None:
-        """Take the next piece of what the model thought."""
+        """Add the next piece of the model's reasoning."""
         if piece:
             self._reasoning.append(piece)
             self._reasoning_chars += len(piece)
@@ -75,7 +75,10 @@ class ReplyBuilder:
         name: str | None = None,
         arguments: str | JsonObject | None = None,
     ) -> None:
-        """Take what came of the call at `index`; the first id and name count, as some servers repeat them."""
+        """Add a fragment of the call at `index`.
+
+        The first id and name count, because some servers repeat them.
+        """
         call = self._calls.setdefault(index, _Call())
         call.id = call.id or id
         call.name = call.name or name or ""
@@ -90,11 +93,11 @@ class ReplyBuilder:
                 call.parsed = arguments
 
     def has_call(self, index: int) -> bool:
-        """Whether a call was begun at this index."""
+        """Return True if a call with this index exists."""
         return index in self._calls
 
     def last_call(self) -> int | None:
-        """The index of the call that was begun last; None before the first."""
+        """Return the highest index of a call; None if there is no call."""
         return max(self._calls, default=None)
 
     def reply(
@@ -104,7 +107,7 @@ class ReplyBuilder:
         usage: Usage,
         provider_state: JsonObject | None = None,
     ) -> ModelReply:
-        """The whole reply."""
+        """Return the complete reply."""
         if self.full:
             finish_reason, raw_finish_reason = "length", "reply too long"
         return ModelReply(
@@ -118,7 +121,7 @@ class ReplyBuilder:
 
 
 def well_formed(text: str) -> str:
-    """The text with lone surrogates replaced: a model's JSON can hold them, UTF-8 cannot."""
+    """Return the text with lone surrogates replaced. A model's JSON can contain them, UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

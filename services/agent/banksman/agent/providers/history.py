@@ -1,4 +1,4 @@
-"""The history as the vendors demand it: each call of a reply has exactly one result, directly behind it."""
+"""The history in the form that vendors require: each call has exactly one result, directly after it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ _MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class CallWithResult:
-    """A call and its result, as they are sent."""
+    """A call and its result, in the form to send."""
 
     id: str
-    """The vendor's id where it has one that is valid and not yet used in this request, else ours."""
+    """The vendor's id if it is valid and unique in this request; otherwise our id."""
     name: str
-    """The tool's name with what the vendors refuse replaced, as a model may write any."""
+    """The tool's name, with characters replaced that vendors refuse. Models may write any name."""
     arguments: JsonObject
-    answer: ToolMessage
+    message: ToolMessage
+    """The message with the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A reply of the model and the results of all its calls, in their order."""
+    """A reply of the model and its calls with their results, in order."""
 
-    said: AssistantMessage
+    reply: AssistantMessage
     calls: tuple[CallWithResult, ...]
 
 
 def exchanges(messages: Iterable[Message]) -> list[UserMessage | Exchange]:
-    """Pair calls and results.
+    """Pair calls with their results.
 
-    A result without its call is left out, of two results the first counts, and a call without one is told as
-    `unknown_outcome`: the log never leads there between iterations, but a vendor refuses the whole request.
+    A result without a call is omitted, the first of two results counts, and a call without a result gets
+    `unknown_outcome`. Complete logs contain none of these cases, but a vendor would refuse the whole request.
     """
     listed = list(messages)
     results: dict[str, ToolMessage] = {}
@@ -53,30 +54,30 @@ def exchanges(messages: Iterable[Message]) -> list[UserMessage | Exchange]:
             case UserMessage():
                 paired.append(message)
             case AssistantMessage():
-                calls = tuple(_answered(call, results, used) for call in message.calls)
+                calls = tuple(_with_result(call, results, used) for call in message.calls)
                 paired.append(Exchange(message, calls))
             case ToolMessage():
                 pass
     return paired
 
 
-def _answered(call: ToolCall, results: dict[str, ToolMessage], used: set[str]) -> CallWithResult:
-    answer = results.get(call.id) or _lost(call)
+def _with_result(call: ToolCall, results: dict[str, ToolMessage], used: set[str]) -> CallWithResult:
+    message = results.get(call.id) or _unknown_outcome(call)
     name = _NOT_IN_NAMES.sub("_", call.name)[:_MAX_NAME_CHARS] or "unnamed"
-    return CallWithResult(_wire_id(call, used), name, call.arguments, answer)
+    return CallWithResult(_wire_id(call, used), name, call.arguments, message)
 
 
-def _lost(call: ToolCall) -> ToolMessage:
+def _unknown_outcome(call: ToolCall) -> ToolMessage:
     result = failed(call.id, "unknown_outcome", "The result of this call is not known.")
     return ToolMessage(name=call.name, result=result)
 
 
 def _wire_id(call: ToolCall, used: set[str]) -> str:
-    theirs = call.provider_call_id or ""
-    chosen = theirs if _ID.fullmatch(theirs) and theirs not in used else call.id
+    vendor_id = call.provider_call_id or ""
+    wire_id = vendor_id if _ID.fullmatch(vendor_id) and vendor_id not in used else call.id
     number = 1
-    while chosen in used:
+    while wire_id in used:
         number += 1
-        chosen = f"{call.id[:56]}-{number}"
-    used.add(chosen)
-    return chosen
+        wire_id = f"{call.id[:56]}-{number}"
+    used.add(wire_id)
+    return wire_id

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API, and every server that is compatible with it."""
+"""OpenAI's Chat Completions API and compatible servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LASTING_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "co
 
 
 class OpenAI(SdkProvider["AsyncOpenAI"]):
-    """The `Provider` of one address that speaks the OpenAI format."""
+    """The `Provider` of one address that serves the OpenAI format."""
 
     def __init__(self, name: str, settings: ProviderSettings, *, base_url: str, api_key: str | None) -> None:
         super().__init__(name, settings)
@@ -38,7 +38,7 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
 
         timeout = Timeout(self.settings.request_timeout_s, connect=self.settings.connect_timeout_s)
         return AsyncOpenAI(
-            # The SDK insists on a key; servers that need none ignore it.
+            # The SDK requires a key. Servers without keys ignore it.
             api_key=self._api_key or "none",
             base_url=self._base_url,
             max_retries=0,
@@ -61,7 +61,7 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
         except APIConnectionError as error:
             raise TransientFault(f"the connection failed: {error.__cause__ or error.message}") from error
         except APIError as error:
-            raise self._broken_off(error) from error
+            raise self._stream_fault(error) from error
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
 
@@ -69,8 +69,8 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
         from openai import AsyncStream
 
         reader = ReplyReader(deltas)
-        # The SDK's way to call an endpoint without its models, which cost half the CPU of a short reply and
-        # fail on what compatible servers leave out.
+        # The SDK's API for untyped requests. Its typed models cost half the CPU of a short reply and fail on
+        # fields that compatible servers omit.
         async with await self.client.post(
             "/chat/completions",
             body=body(request, self.name, own=self._base_url.startswith(_OWN_ADDRESS)),
@@ -90,7 +90,7 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
             return ProviderFailed(self.name, error.message, status=error.status_code, unavailable=no_quota)
         return status_fault(self.name, error.status_code, error.message, error.response.headers)
 
-    def _broken_off(self, error: APIError) -> Exception:
+    def _stream_fault(self, error: APIError) -> Exception:
         if error.type in _LASTING_FAULTS or error.code in _LASTING_CODES:
             return ProviderFailed(self.name, error.message)
         return TransientFault(error.message)

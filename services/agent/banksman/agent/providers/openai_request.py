@@ -1,4 +1,4 @@
-"""Our history and tools in the words of the Chat Completions API."""
+"""Map a `ModelRequest` to the body of a Chat Completions request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EMPTY_MESSAGE = "(an empty message)"
 
 
 def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessageParam]:
-    """The system prompt and the history (R79, R92, R95)."""
+    """Return the system prompt and the history as messages (R79, R92, R95)."""
     sent: list[ChatCompletionMessageParam] = []
     if request.system:
         sent.append({"role": "system", "content": request.system})
@@ -42,31 +42,31 @@ def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessage
 
 
 def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
-    """The body of a streamed completion (R80, R85, R87).
+    """Return the body of a streamed completion (R80, R85, R87).
 
     Args:
         request: The request.
-        provider: The name whose state may be sent back.
-        own: Whether it goes to OpenAI itself, whose reasoning models refuse `max_tokens`; many compatible
-            servers know nothing else.
+        provider: The provider's name; only replies of this provider return their state.
+        own: True for OpenAI's own API, whose reasoning models refuse `max_tokens`. Many compatible servers
+            accept only `max_tokens`.
     """
-    made: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": request.model,
         "messages": messages(request, provider),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.tools:
-        made["tools"] = [tool_param(tool) for tool in request.tools]
+        arguments["tools"] = [tool_param(tool) for tool in request.tools]
     if request.options.temperature is not None:
-        made["temperature"] = request.options.temperature
+        arguments["temperature"] = request.options.temperature
     if request.options.max_tokens is not None:
-        made["max_completion_tokens" if own else "max_tokens"] = request.options.max_tokens
-    return made
+        arguments["max_completion_tokens" if own else "max_tokens"] = request.options.max_tokens
+    return arguments
 
 
 def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
-    """A tool in the form that OpenAI gave it."""
+    """Return a tool in OpenAI's format."""
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},
@@ -92,18 +92,18 @@ def _part(part: SentPart) -> ChatCompletionContentPartParam:
 
 
 def _exchange(exchange: Exchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
-    said = exchange.said
-    if not exchange.calls and not (said.content or "").strip():
+    source = exchange.reply
+    if not exchange.calls and not (source.content or "").strip():
         return
-    reply: ChatCompletionAssistantMessageParam = {"role": "assistant", "content": said.content}
+    reply: ChatCompletionAssistantMessageParam = {"role": "assistant", "content": source.content}
     if exchange.calls:
         reply["tool_calls"] = [_call(call) for call in exchange.calls]
-    if said.provider == provider and said.provider_state:
-        # Fields beyond the SDK's types, such as the reasoning that DeepSeek wants back.
-        reply = cast("ChatCompletionAssistantMessageParam", {**reply, **said.provider_state})
+    if source.provider == provider and source.provider_state:
+        # Fields outside the SDK's types, such as the reasoning that DeepSeek expects back.
+        reply = cast("ChatCompletionAssistantMessageParam", {**reply, **source.provider_state})
     yield reply
     for call in exchange.calls:
-        yield {"role": "tool", "tool_call_id": call.id, "content": result_json(call.answer.result)}
+        yield {"role": "tool", "tool_call_id": call.id, "content": result_json(call.message.result)}
 
 
 def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:

@@ -1,4 +1,4 @@
-"""What a user's message holds, sorted by what a vendor can be sent."""
+"""The parts of a user's message in the forms that vendors accept."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]*)")
 
 @dataclass(frozen=True, slots=True)
 class InlineImage:
-    """An image that travels in the request."""
+    """An image that the request contains."""
 
     media_type: str
     base64: str
 
     @property
     def url(self) -> str:
-        """As a data URL."""
+        """The image as a data URL."""
         return f"data:{self.media_type};base64,{self.base64}"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedImage:
-    """An image that the vendor fetches."""
+    """An image that the vendor fetches from its URL."""
 
     url: str
 
@@ -35,7 +35,10 @@ SentPart = str | InlineImage | LinkedImage
 
 
 def sent_parts(content: Content) -> list[SentPart]:
-    """The parts of a message; files, and images that only the workspace holds, are mentioned by name."""
+    """Return the parts of a message.
+
+    Files, and images stored in the workspace, become text with their path.
+    """
     if isinstance(content, str):
         return [content] if content.strip() else []
     return [part for part in map(_sent, content) if not isinstance(part, str) or part.strip()]

@@ -1,4 +1,4 @@
-"""The one place where model requests are repeated; the SDKs' own retries are off."""
+"""Retries of model requests. The SDKs' own retries are disabled."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.contracts.errors import ProviderFailed
 
 MAX_DELAY_S = 8.0
-"""Seconds between two attempts at most, where the vendor names no time."""
+"""Maximum seconds between two attempts if the vendor names no time."""
 
-_PASSING_STATUSES = frozenset({408, 409, 425, 429})
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 _MAX_MESSAGE_CHARS = 500
 
 _log = structlog.get_logger(__name__)
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class TransientFault(Exception):
-    """An attempt failed in a way that the next one may not."""
+    """An attempt failed, and another attempt may succeed."""
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after_s: float | None = None
@@ -40,23 +40,23 @@ class TransientFault(Exception):
 def status_fault(
     provider: str, status: int, message: str, headers: Mapping[str, str]
 ) -> TransientFault | ProviderFailed:
-    """The fault that an error status means; `x-should-retry` of the vendors' servers is obeyed."""
-    passing = status in _PASSING_STATUSES or status >= 500
+    """Map an error status to an exception. The header `x-should-retry` of the vendors takes precedence."""
+    transient = status in _TRANSIENT_STATUSES or status >= 500
     if headers.get("x-should-retry") in ("true", "false"):
-        passing = headers["x-should-retry"] == "true"
-    if passing:
+        transient = headers["x-should-retry"] == "true"
+    if transient:
         return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
     return ProviderFailed(provider, message[:_MAX_MESSAGE_CHARS], status=status)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the vendor asks to wait, from `retry-after-ms` or `retry-after` (seconds or a date)."""
+    """Return the wait in `retry-after-ms` or `retry-after` (seconds or a date); None if missing."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    named = headers.get("retry-after")
-    seconds = _number(named)
-    return _until(named) if seconds is None and named else seconds
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    return _until(value) if seconds is None and value else seconds
 
 
 async def with_retries(
@@ -67,10 +67,10 @@ async def with_retries(
     deltas: DeltaSink,
     deadline_s: float,
 ) -> T:
-    """Repeat `attempt` while it raises `TransientFault` and time and attempts are left.
+    """Repeat `attempt` while it raises `TransientFault` and time and attempts remain.
 
     Raises:
-        ProviderFailed: the last attempt's fault, or that the deadline is over.
+        ProviderFailed: The last attempt failed, or the deadline passed.
     """
     scope = asyncio.timeout(deadline_s)
     try:
@@ -102,7 +102,7 @@ async def _repeat(
                     provider, fault.message, status=fault.status, unavailable=True
                 ) from fault
             _log.warning(
-                "model request is repeated",
+                "repeating the model request",
                 provider=provider,
                 attempt=number,
                 status=fault.status,
@@ -115,7 +115,10 @@ async def _repeat(
 
 
 def _delay_s(fault: TransientFault, number: int, settings: ProviderSettings) -> float:
-    """The vendor's time and up to a tenth more, else half to all of a doubling time, so agents spread."""
+    """Return the pause before the next attempt, randomized so that agents do not retry at the same time.
+
+    It is the vendor's time plus up to 10 %, or else 50 to 100 % of a time that doubles.
+    """
     if fault.retry_after_s is not None:
         return fault.retry_after_s * random.uniform(1.0, 1.1)
     return min(MAX_DELAY_S, settings.first_delay_s * 2 ** (number - 1)) * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""What the adapters of the vendors' SDKs share: one client a process, made on first use, and the retries."""
+"""The base of the adapters of vendor SDKs: one client per process, created on first use, and the retries."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ C = TypeVar("C", bound=Closable)
 
 
 class SdkProvider(ABC, Generic[C]):
-    """A `Provider` over a vendor's SDK; its SDK is imported by `make_client` and the attempts, not before."""
+    """A `Provider` that uses a vendor's SDK. Only `make_client` and the attempts import the SDK."""
 
     def __init__(self, name: str, settings: ProviderSettings) -> None:
         self.name = name
         self.settings = settings
         self._without_temperature: set[str] = set()
-        """Models that refused one."""
+        """Models that refused a temperature."""
 
     async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
-        """See `Provider.complete`; a model that takes no temperature is asked without one."""
+        """See `Provider.complete`. A request that is refused for its temperature is retried without it.
+
+        This process then omits the temperature for that model.
+        """
         until = time.monotonic() + deadline_s
         if request.model in self._without_temperature:
-            request = _cool(request)
+            request = _without_temperature(request)
         try:
             return await self._complete(request, deltas, deadline_s)
         except ProviderFailed as refusal:
             if request.options.temperature is None or not _refuses_temperature(refusal):
                 raise
-            logger.warning("the model takes no temperature: %s", refusal, extra={"model": request.model})
+            logger.warning("the model refused the temperature: %s", refusal, extra={"model": request.model})
         self._without_temperature.add(request.model)
         await deltas.restart()
-        return await self._complete(_cool(request), deltas, max(0.1, until - time.monotonic()))
+        return await self._complete(_without_temperature(request), deltas, max(0.1, until - time.monotonic()))
 
     async def _complete(self, request: ModelRequest, deltas: DeltaSink, deadline_s: float) -> ModelReply:
         return await with_retries(
@@ -73,27 +76,27 @@ class SdkProvider(ABC, Generic[C]):
 
     @cached_property
     def client(self) -> C:
-        """The process's one client."""
+        """The SDK's client, one per process."""
         return self.make_client()
 
     @abstractmethod
     def make_client(self) -> C:
-        """Import the SDK and make its client, with the SDK's own retries off."""
+        """Import the SDK and create its client with the SDK's own retries disabled."""
 
     @abstractmethod
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """What sends the request once, each time it is called.
+        """Return a function that sends the request once per call.
 
         Raises:
-            TransientFault: the next attempt may do better.
-            ProviderFailed: it will not.
+            TransientFault: The function failed, and another attempt may succeed.
+            ProviderFailed: The vendor refused the request.
         """
 
 
 def _refuses_temperature(refusal: ProviderFailed) -> bool:
-    """Whether a vendor refused a request because of its temperature, which its newest models do not take."""
+    """Return True if the vendor refused the request because of its temperature, as its newest models do."""
     return refusal.status in (400, 422) and "temperature" in str(refusal).lower()
 
 
-def _cool(request: ModelRequest) -> ModelRequest:
+def _without_temperature(request: ModelRequest) -> ModelRequest:
     return replace(request, options=request.options.model_copy(update={"temperature": None}))
