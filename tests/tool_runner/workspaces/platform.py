@@ -1,4 +1,4 @@
-"""What the services of APP do with workspaces: they place calls and files, and hear what runners report."""
+"""The services of APP, as far as workspaces are concerned: placements and reports of runners."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
 
 WAIT_S = 20.0
-"""For what takes a moment, on a machine that has more to do."""
+"""Time limit in seconds for short operations on a busy machine."""
 AGAIN_S = 0.05
 
 T = TypeVar("T")
 
 
 async def until(look: Callable[[], Awaitable[T | None]], within_s: float = WAIT_S) -> T:
-    """Look again and again until there is something to see: what other processes do tells nobody here."""
+    """Poll until the result is true: other processes send no notification."""
     async with asyncio.timeout(within_s):
         while not (seen := await look()):  # noqa: ASYNC110 - see above
             await asyncio.sleep(AGAIN_S)
@@ -60,12 +60,12 @@ async def until(look: Callable[[], Awaitable[T | None]], within_s: float = WAIT_
 
 @dataclass
 class Platform:
-    """One agent, as far as workspaces go, with rights as in a deployment."""
+    """One agent with the permissions of a deployment, reduced to workspaces."""
 
     bus: Bus
     placements: Placements
     store: Objects
-    """Copies, as the operator sees them."""
+    """Snapshots, read with the operator's connection."""
     tenant: str = field(default_factory=lambda: new_id("t"))
     _finished: defaultdict[str, asyncio.Future[ToolResult]] = field(
         default_factory=lambda: defaultdict(asyncio.get_running_loop().create_future)
@@ -88,7 +88,7 @@ class Platform:
     async def recorded(
         self, conversation: str, holds: Callable[[WorkspaceOwner], bool], within_s: float = WAIT_S
     ) -> WorkspaceOwner:
-        """Wait until the record of a workspace says something."""
+        """Wait until the record of a workspace satisfies a condition."""
 
         async def read() -> WorkspaceOwner | None:
             record = await self.record(conversation)
@@ -97,20 +97,20 @@ class Platform:
         return await until(read, within_s)
 
     async def clean(self, conversation: str) -> WorkspaceOwner:
-        """Wait until the last copy of a workspace has all its changes."""
+        """Wait until the last snapshot of a workspace contains all changes."""
         return await self.recorded(conversation, lambda record: not record.dirty)
 
     async def place(self, conversation: str) -> Placement | None:
         return await self.placements.place(self.tenant, conversation, None)
 
     async def placed(self, conversation: str, *, within_s: float = WAIT_S) -> Placement:
-        """Place a workspace, as soon as it can be."""
+        """Place a workspace as soon as possible."""
         return await until(lambda: self.place(conversation), within_s)
 
     def request(
         self, placement: Placement, conversation: str, tool: str, *, idempotent: bool, **arguments: Any
     ) -> CallRequest:
-        """A call of a run, as its owner sends it."""
+        """Build a call as the owner of a run sends it."""
         call = ToolCall(id=new_id("k"), name=tool, arguments=arguments, idempotent=idempotent)
         return CallRequest(
             tenant=self.tenant,
@@ -128,7 +128,7 @@ class Platform:
         return await self.placements.call(placement, request)
 
     async def begin(self, conversation: str, tool: str, **arguments: Any) -> tuple[Placement, CallRequest]:
-        """Place a call and send it until a runner takes it."""
+        """Place a call and send it until a runner accepts it."""
         idempotent = tool == "read_file"
         placement = await self.placed(conversation)
         request = self.request(placement, conversation, tool, idempotent=idempotent, **arguments)
@@ -151,7 +151,7 @@ class Platform:
             return await asyncio.shield(self._finished[request.attempt])
 
     async def call(self, conversation: str, tool: str, **arguments: Any) -> tuple[Placement, ToolResult]:
-        """Have a call executed; asked for again every now and then, as the owner of a run does."""
+        """Execute a call; repeat the request periodically, as the owner of a run does."""
         placement, request = await self.begin(conversation, tool, **arguments)
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -167,7 +167,7 @@ class Platform:
         return await self._taken(placement, request)
 
     async def bash(self, conversation: str, command: str) -> str:
-        """What a command writes."""
+        """Run a command; return its standard output."""
         _, result = await self.call(conversation, "bash", command=command)
         assert not result.is_error, result.content
         return str(result.content["stdout"])
@@ -187,12 +187,12 @@ class Platform:
         return [entry.path for entry in answer.items]
 
     async def stored(self, conversation: str) -> list[ObjectInfo]:
-        """What the store holds of a workspace's copies, sorted by name."""
+        """Return the objects of a workspace's snapshots, sorted by name."""
         prefix = f"{self.tenant}/{conversation}/"
         return sorted([info async for info in self.store.list(prefix)], key=lambda info: info.name)
 
     async def sees(self, *runners: RunnerProcess) -> None:
-        """Wait until this process knows that just these runners are alive."""
+        """Wait until this process knows exactly these runners as alive."""
         wanted = {(runner.id, runner.epoch) for runner in runners}
 
         async def seen() -> bool:
@@ -205,7 +205,7 @@ class Platform:
 async def platform(
     secured: SecuredNats, *, wait_s: float = 60.0, hears: bool = True
 ) -> AsyncIterator[Platform]:
-    """The platform beside the runners of a server. Unless it `hears`, it answers no report of a copy."""
+    """Run the platform on a server. Without `hears`, it does not reply to reports of snapshots."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(await secured.connect(AGENT))
         files = await stack.enter_async_context(await secured.connect(OPERATOR_FILES))
@@ -229,12 +229,12 @@ def hearing(bus: Bus, *, copies: bool) -> ControlPlane:
 
 
 def home(runners: tuple[RunnerProcess, ...], runner_id: str) -> RunnerProcess:
-    """The process behind the id of a runner."""
+    """Return the process of a runner by its id."""
     return next(runner for runner in runners if runner.id == runner_id)
 
 
 def started(runners: Runners, count: int, **settings: str) -> tuple[RunnerProcess, ...]:
-    """Runners that copy at once what changed, begun together."""
+    """Start several runners that snapshot changed workspaces immediately."""
     chosen = {"BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "0.05", **settings}
     made = tuple(runners.make(user=TOOL_RUNNER, root=None, **chosen) for _ in range(count))
     for runner in made:
