@@ -1,4 +1,4 @@
-"""What the gateway serves for the page: types, policy, caching, and nothing from another host."""
+"""The files of the web page: media types, policies, caching, and no other host."""
 
 import base64
 import hashlib
@@ -41,7 +41,7 @@ def import_map(page: str) -> dict[str, str]:
     return parsed["imports"]
 
 
-async def test_the_page_allows_no_inline_script_but_its_import_map(client: httpx.AsyncClient) -> None:
+async def test_the_page_allows_no_inline_script_except_its_import_map(client: httpx.AsyncClient) -> None:
     page = await client.get("/")
     policy = page.headers["content-security-policy"]
     found = IMPORT_MAP.search(page.text)
@@ -112,7 +112,7 @@ async def test_a_client_that_takes_gzip_gets_the_same_text(client: httpx.AsyncCl
 @pytest.mark.parametrize(
     "path", ["/static/", "/static/nothing.mjs", "/static/..%2fpage.py", "/static/%2e%2e/page.py"]
 )
-async def test_nothing_else_is_served(client: httpx.AsyncClient, path: str) -> None:
+async def test_only_files_of_the_page_are_served(client: httpx.AsyncClient, path: str) -> None:
     assert (await client.get(path)).status_code == 404
 
 

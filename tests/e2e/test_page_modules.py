@@ -1,4 +1,4 @@
-"""The page's own modules, tested by Node's test runner."""
+"""Unit tests of the page's modules, run by Node's test runner."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""A real gateway on a free port, spoken to as its clients do; agents are played by appending commits."""
+"""A real gateway on a free port and clients of it. The tests append commits in place of agents."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from banksman.runtime.settings import ApprovalSettings
 
 SIGNING_KEY = "k" * 32
 UNBOUNDED = 100_000
-"""Frames a second for people who are as fast as the machine is."""
+"""Frames a second that no test client exceeds."""
 TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "reader": "token-of-reader"}
 
 
@@ -59,7 +59,7 @@ def key_of(user: str, tenant: str, **more: Any) -> ApiKey:
 
 @dataclass
 class Served:
-    """A gateway that serves, and the ways to it."""
+    """A running gateway and the connections of test clients to it."""
 
     running: Running
     health: Health
@@ -87,13 +87,13 @@ class Served:
         async with self.raw() as connection:
             socket = Socket(connection)
             token = {"token": TOKENS[user]} if user else {}
-            socket.welcome = await socket.ask("hello", **token, **hello)
+            socket.welcome = await socket.request("hello", **token, **hello)
             yield socket
 
 
 @dataclass
 class Socket:
-    """A websocket client that keeps every frame it got."""
+    """A websocket client that collects every frame."""
 
     connection: ClientConnection
     frames: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -104,13 +104,13 @@ class Socket:
         await self.connection.send(json.dumps(frame))
         return frame["id"]
 
-    async def ask(self, type: str, **fields: Any) -> dict[str, Any]:
-        """Send a frame and wait for its answer."""
+    async def request(self, type: str, **fields: Any) -> dict[str, Any]:
+        """Send a frame and wait for its reply."""
         sent = await self.send(type, **fields)
         return await self.until(lambda frame: frame.get("reply_to") == sent)
 
     async def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next frame that fits; frames before it are kept in `frames`."""
+        """Return the next frame that matches; `frames` collects all frames."""
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
                 frame = json.loads(await self.connection.recv())
@@ -122,7 +122,7 @@ class Socket:
         return await self.until(lambda frame: frame["type"] == kind)
 
     async def create(self, **fields: Any) -> str:
-        return (await self.ask("conversation.create", **fields))["conversation_id"]
+        return (await self.request("conversation.create", **fields))["conversation_id"]
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -179,16 +179,16 @@ async def guarded(start_gateway: GatewayFactory, tenant: str) -> AsyncGenerator[
 
 @dataclass
 class Agent:
-    """Plays the agents: takes starts from the queue and writes what runs do into the log."""
+    """Acts as an agent: reads starts from the queue and appends the events of runs to the log."""
 
     bus: Bus
     tenant: str
     log_epoch: str = field(default_factory=lambda: new_id("e"))
     _ends: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Conversation to the stream sequence and the event number it ends with."""
+    """Conversation to the stream sequence and the event number of its last commit."""
 
     async def started(self, conversation_id: str) -> StartRun:
-        """The last stored start of a conversation."""
+        """Return the last stored start of a conversation."""
         message = await last_message(self.bus, RUNS, subjects.run_work(self.tenant, conversation_id))
         assert message is not None
         return StartRun.model_validate_json(message.data)
@@ -241,7 +241,7 @@ class Agent:
             owned=False,
         )
 
-    async def ask(
+    async def request_approval(
         self,
         start: StartRun,
         command: str = "ls",
@@ -249,7 +249,7 @@ class Agent:
         expires_s: float = 60,
         approval_id: str | None = None,
     ) -> ApprovalRequest:
-        """Park the run on an approval of one bash call."""
+        """Park the run on an approval request for one bash call."""
         call = ToolCall(id=new_id("k"), name="bash", arguments={"command": command})
         item = ApprovalItem(
             tool_call_id=call.id,

@@ -1,4 +1,4 @@
-"""Connections of clients, as the kernel has them."""
+"""Socket options of client connections."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.gateway.conftest import Served
 
 
 def _accepted(port: int) -> Iterator[socket.socket]:
-    """This process's ends of the connections that clients made to a port."""
+    """Yield this process's sockets of the connections to a port."""
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
             found = socket.socket(fileno=os.dup(number))
-        except OSError:  # closed since it was listed
+        except OSError:  # Closed after it was listed.
             continue
         with found:
             if found.family == socket.AF_INET and found.getsockname()[1] == port and _peer(found):
@@ -31,10 +31,10 @@ def _peer(connection: socket.socket) -> bool:
         return False
 
 
-async def test_what_is_sent_does_not_wait_until_the_client_has_acknowledged_what_went_before(
+async def test_connections_send_without_waiting_for_acknowledgements(
     gateway: Served,
 ) -> None:
-    """The kernel's delay of small writes is off: it costs 40 ms an answer, and breaks the flow of tokens."""
+    """TCP_NODELAY is set: Nagle's algorithm delays responses by 40 ms and makes token streams uneven."""
     async with gateway.http as http, gateway.raw():
         await http.get("/healthz")
 

@@ -17,9 +17,9 @@ from banksman.contracts.ids import new_id
 
 
 async def _conversation(http: httpx.AsyncClient, **body: Any) -> str:
-    answer = await http.post("/context/conversations", json=body)
-    assert answer.status_code == 201, answer.text
-    return answer.json()["conversation_id"]
+    response = await http.post("/context/conversations", json=body)
+    assert response.status_code == 201, response.text
+    return response.json()["conversation_id"]
 
 
 async def test_conversations_are_created_listed_searched_renamed_and_deleted(gateway: Served) -> None:
@@ -42,7 +42,7 @@ async def test_conversations_are_created_listed_searched_renamed_and_deleted(gat
     assert [item["conversation_id"] for item in left["items"]] == [first]
 
 
-async def test_the_list_is_read_page_by_page(gateway: Served) -> None:
+async def test_conversations_are_listed_page_by_page(gateway: Served) -> None:
     async with gateway.http as http:
         made = [await _conversation(http, title=f"number {number}") for number in range(5)]
         seen: list[str] = []
@@ -57,7 +57,7 @@ async def test_the_list_is_read_page_by_page(gateway: Served) -> None:
     assert seen == made[::-1]
 
 
-async def test_a_run_is_started_and_asked_for(gateway: Served, agent: Agent) -> None:
+async def test_a_run_is_started_and_read_until_its_outcome(gateway: Served, agent: Agent) -> None:
     async with gateway.http as http:
         conversation = await _conversation(http)
         accepted = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
@@ -80,7 +80,7 @@ async def test_a_run_is_started_and_asked_for(gateway: Served, agent: Agent) -> 
     assert (titled["title"], titled["head_seq"]) == ("hi", 4)
 
 
-async def test_waiting_for_a_run_answers_with_its_outcome(gateway: Served, agent: Agent) -> None:
+async def test_waiting_for_a_run_returns_its_outcome(gateway: Served, agent: Agent) -> None:
     async with gateway.http as http, asyncio.TaskGroup() as group:
         conversation = await _conversation(http)
         path = f"/context/conversations/{conversation}/runs"
@@ -99,14 +99,14 @@ async def test_a_run_is_streamed_as_the_frames_of_the_websocket(gateway: Served,
         conversation = await _conversation(http)
         path = f"/context/conversations/{conversation}/runs?detail=steps"
         headers = {"accept": "text/event-stream"}
-        async with http.stream("POST", path, json={"content": "hi"}, headers=headers) as answer:
+        async with http.stream("POST", path, json={"content": "hi"}, headers=headers) as response:
             start = await agent.started(conversation)
             await agent.begin(start)
             await agent.finish(start)
-            lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
+            lines = [line async for line in response.aiter_lines() if line.startswith("data: ")]
     frames = [json.loads(line.removeprefix("data: ")) for line in lines]
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.headers["banksman-run-id"] == start.run_id
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["banksman-run-id"] == start.run_id
     assert [(frame["seq"], frame["type"]) for frame in frames] == [
         (1, "run.started"),
         (2, "iteration.started"),
@@ -115,7 +115,7 @@ async def test_a_run_is_streamed_as_the_frames_of_the_websocket(gateway: Served,
     ]
 
 
-async def test_leaving_a_stream_cancels_the_run_it_started(
+async def test_disconnecting_from_a_stream_cancels_the_run_that_it_started(
     gateway: Served, agent: Agent, tenant: str
 ) -> None:
     async with gateway.http as http:
@@ -155,7 +155,7 @@ async def test_approvals_are_listed_and_decided(gateway: Served, agent: Agent) -
         await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
         start = await agent.started(conversation)
         await agent.begin(start)
-        request = await agent.ask(start)
+        request = await agent.request_approval(start)
         pending = (await http.get("/context/approvals")).json()["items"]
         run = (await http.get(f"/context/runs/{start.run_id}")).json()
         decision = {"tool_call_id": request.items[0].tool_call_id, "decision": "reject", "reason": "no"}
@@ -173,10 +173,10 @@ async def test_approvals_are_listed_and_decided(gateway: Served, agent: Agent) -
 
 
 @pytest.mark.parametrize(("decided", "outcome"), [("reject", "rejected"), ("approve", "approved")])
-async def test_who_asks_again_is_told_what_was_decided_and_not_that_it_was_their_own(
+async def test_a_repeated_decision_returns_the_winning_decision_of_another_request(
     gateway: Served, agent: Agent, decided: str, outcome: str
 ) -> None:
-    """P3. Between two tries of a request another request of the same user decided, otherwise or alike."""
+    """P3: another request of the same user decides between two attempts of a request, in either way."""
     approval, again = f"/context/approvals/{(approval_id := new_id('a'))}", {"idempotency-key": new_id("key")}
     async with gateway.http as http:
         conversation = await _conversation(http)
@@ -184,7 +184,7 @@ async def test_who_asks_again_is_told_what_was_decided_and_not_that_it_was_their
         start = await agent.started(conversation)
         await agent.begin(start)
         early = await http.post(approval, json={"all": "approve"}, headers=again, timeout=30)
-        await agent.ask(start, approval_id=approval_id)
+        await agent.request_approval(start, approval_id=approval_id)
         other = await http.post(approval, json={"all": decided})
         lost = await http.post(approval, json={"all": "approve"}, headers=again)
     assert (early.status_code, early.json()["error"]["code"]) == (503, "not_ready")
@@ -193,25 +193,23 @@ async def test_who_asks_again_is_told_what_was_decided_and_not_that_it_was_their
     assert (lost.json()["outcome"], lost.json()["already_resolved"]) == (outcome, True)
 
 
-async def test_who_asks_again_for_the_decision_that_is_stored_is_told_that_it_counts(
-    gateway: Served, agent: Agent
-) -> None:
-    """P3, P14. The answer to the first try was lost on its way."""
+async def test_a_repeated_decision_that_is_stored_is_accepted_again(gateway: Served, agent: Agent) -> None:
+    """P3, P14: the response to the first attempt was lost."""
     async with gateway.http as http:
         conversation = await _conversation(http)
         await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
         start = await agent.started(conversation)
         await agent.begin(start)
-        request = await agent.ask(start)
+        request = await agent.request_approval(start)
         item = {"tool_call_id": request.items[0].tool_call_id, "decision": "approve"}
         decision = {"decisions": [{**item, "arguments": {"command": "ls"}}]}
         again = {"idempotency-key": new_id("key")}
-        answers = [
+        responses = [
             await http.post(f"/context/approvals/{request.approval_id}", json=decision, headers=again)
             for _ in range(2)
         ]
-    assert [answer.status_code for answer in answers] == [200, 200]
-    assert answers[0].json() == answers[1].json()
+    assert [response.status_code for response in responses] == [200, 200]
+    assert responses[0].json() == responses[1].json()
 
 
 @pytest.mark.parametrize(
@@ -226,13 +224,13 @@ async def test_who_asks_again_for_the_decision_that_is_stored_is_told_that_it_co
         ("PUT", "/context/conversations", 405, "method_not_allowed"),
     ],
 )
-async def test_errors_say_what_is_wrong(
+async def test_errors_have_a_status_a_code_and_a_message(
     gateway: Served, method: str, path: str, status: int, code: str
 ) -> None:
     async with gateway.http as http:
-        answer = await http.request(method, path)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-    assert answer.json()["error"]["message"]
+        response = await http.request(method, path)
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -245,19 +243,21 @@ async def test_errors_say_what_is_wrong(
         (b'{"assistant": "a b"}', "assistant"),
     ],
 )
-async def test_a_bad_body_names_its_field(gateway: Served, body: bytes, field: str) -> None:
+async def test_an_invalid_body_is_refused_with_the_name_of_the_field(
+    gateway: Served, body: bytes, field: str
+) -> None:
     async with gateway.http as http:
-        answer = await http.post("/context/conversations", content=body)
-    assert (answer.status_code, answer.json()["error"]["field"]) == (400, field)
+        response = await http.post("/context/conversations", content=body)
+    assert (response.status_code, response.json()["error"]["field"]) == (400, field)
 
 
 async def test_a_body_that_is_too_large_is_refused(gateway: Served) -> None:
     async with gateway.http as http:
-        answer = await http.post("/context/conversations", content=b" " * (10 * 1024 * 1024 + 1))
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+        response = await http.post("/context/conversations", content=b" " * (10 * 1024 * 1024 + 1))
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "too_large")
 
 
-async def test_a_key_opens_its_tenant_only(guarded: Served) -> None:
+async def test_an_api_key_opens_its_own_tenant_only(guarded: Served) -> None:
     async with guarded.http as http:
         conversation = await _conversation(http)
         without = await http.get("/context/conversations", headers={"authorization": ""})
@@ -269,7 +269,7 @@ async def test_a_key_opens_its_tenant_only(guarded: Served) -> None:
     assert listed["items"] == []
 
 
-async def test_a_keyless_gateway_answers_to_names_of_this_machine_only(gateway: Served) -> None:
+async def test_a_keyless_gateway_serves_host_names_of_this_machine_only(gateway: Served) -> None:
     async with gateway.http as http:
         rebound = await http.get("/context/conversations", headers={"host": "evil.example.org"})
         forged = await http.post(
@@ -278,7 +278,7 @@ async def test_a_keyless_gateway_answers_to_names_of_this_machine_only(gateway: 
     assert (rebound.status_code, forged.status_code) == (403, 403)
 
 
-async def test_health_says_that_it_is_ready(gateway: Served) -> None:
+async def test_readiness_page_and_metrics_are_served(gateway: Served) -> None:
     async with gateway.http as http:
         ready = await http.get("/readyz")
         page = await http.get("/")

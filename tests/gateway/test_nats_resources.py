@@ -1,4 +1,4 @@
-"""Assistants and usage over NATS, from a tenant's own account, by a gateway with no more than its rights."""
+"""Assistants and usage over NATS, from a tenant's account, with the gateway's own permissions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TENANTS = TenantSettings(
 
 
 @pytest.fixture
-async def door(secured_nats: SecuredNats) -> AsyncGenerator[Served]:
+async def gateway(secured_nats: SecuredNats) -> AsyncGenerator[Served]:
     """A gateway on the server with accounts."""
     async with await secured_nats.connect(GATEWAY) as bus:
         nats = NatsSettings(
@@ -42,7 +42,7 @@ async def door(secured_nats: SecuredNats) -> AsyncGenerator[Served]:
 
 
 @pytest.fixture
-async def client(secured_nats: SecuredNats, door: Served) -> AsyncGenerator[Client]:
+async def client(secured_nats: SecuredNats, gateway: Served) -> AsyncGenerator[Client]:
     """A service in the tenant's account."""
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     async with connect(secured_nats.server.url, TENANT, nkey_seed_file=seed) as connected:
@@ -55,8 +55,8 @@ async def agent(secured_nats: SecuredNats) -> AsyncGenerator[Bus]:
         yield bus
 
 
-async def test_an_assistant_is_made_read_changed_listed_and_removed(client: Client) -> None:
-    """R58, R84: one made without tools can be given them later; each change has a revision of its own."""
+async def test_an_assistant_is_created_read_updated_listed_and_deleted_over_nats(client: Client) -> None:
+    """R58, R84: an update can enable tools; each change has a new revision."""
     wanted = new_id("as")
     made = await client.create_assistant(NewAssistant(id=wanted, model="demo:demo"))
     given = NewAssistant(model="demo:demo", tools=ToolSettings(enabled=True, allowed_tools=("bash",)))
@@ -75,7 +75,7 @@ async def test_an_assistant_is_made_read_changed_listed_and_removed(client: Clie
     assert gone.value.code is ErrorCode.NOT_FOUND
 
 
-async def test_a_creation_that_is_asked_twice_is_done_once(client: Client) -> None:
+async def test_a_repeated_creation_returns_the_first_assistant(client: Client) -> None:
     request_id, given = new_id("q"), NewAssistant(options=ModelOptions(max_tokens=5))
     first = await client.create_assistant(given, request_id=request_id)
     again = await client.create_assistant(given, request_id=request_id)
@@ -88,7 +88,7 @@ async def test_a_creation_that_is_asked_twice_is_done_once(client: Client) -> No
         assert refused.value.code is ErrorCode.CONFLICT
 
 
-async def test_an_update_may_say_which_revision_it_replaces(client: Client) -> None:
+async def test_an_update_may_name_the_revision_that_it_replaces(client: Client) -> None:
     made = await client.create_assistant(NewAssistant(name="one"))
     await client.update_assistant(made.id, NewAssistant(name="two"), revision=made.revision)
 
@@ -108,7 +108,7 @@ async def test_an_update_may_say_which_revision_it_replaces(client: Client) -> N
     ],
     ids=["model", "fallback", "prompt"],
 )
-async def test_what_is_wrong_is_refused_by_field(
+async def test_an_invalid_assistant_is_refused_with_the_name_of_the_field(
     client: Client, given: NewAssistant, field: str | None
 ) -> None:
     with pytest.raises(RemoteError) as refused:
@@ -117,10 +117,10 @@ async def test_what_is_wrong_is_refused_by_field(
     assert refused.value.code is (ErrorCode.BAD_REQUEST if field else ErrorCode.NOT_FOUND)
 
 
-async def test_raw_requests_are_checked_like_those_of_the_sdk(
-    secured_nats: SecuredNats, door: Served
+async def test_requests_of_any_client_are_checked_as_those_of_the_sdk(
+    secured_nats: SecuredNats, gateway: Served
 ) -> None:
-    """Any language may ask: an unknown field, another version and text that is no JSON are named."""
+    """An unknown field, an unsupported version and invalid JSON are refused by name."""
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
     subject = subjects.api(TENANT, "assistant", "create")
@@ -130,13 +130,13 @@ async def test_raw_requests_are_checked_like_those_of_the_sdk(
         garbage = json.loads(await bus.request(subject, b"{", 5))
         newer = json.loads(await bus.request(subject, b"{}", 5, {SCHEMA_VERSION: "9"}))
         made = json.loads(await bus.request(subject, b"{}", 5, {REQUEST_ID: new_id("q")}))
-    assert [answer["type"] for answer in (unknown, nested, garbage, newer)] == ["error"] * 4
+    assert [response["type"] for response in (unknown, nested, garbage, newer)] == ["error"] * 4
     assert nested["details"]["field"] == "tools.enabld"
     assert unknown["details"]["field"] == "heat"
     assert made["tools"]["enabled"] is False and made["revision"] > 0
 
 
-async def test_usage_is_told_beside_what_the_operator_allows(client: Client, agent: Bus) -> None:
+async def test_usage_is_reported_with_the_limits_of_the_operator(client: Client, agent: Bus) -> None:
     kept = UsageTotals().with_commit(7, datetime.now(UTC), CommitUsage(2, 400, 100, 0.75))
     await Bucket(agent, USAGE, UsageTotals).put(usage_key(TENANT), kept)
 
@@ -148,8 +148,10 @@ async def test_usage_is_told_beside_what_the_operator_allows(client: Client, age
     assert day.ends_at <= month.ends_at
 
 
-async def test_no_account_reaches_another_tenants_assistants(secured_nats: SecuredNats, door: Served) -> None:
-    """P8. The subject carries the tenant, and an account may speak for its own only."""
+async def test_no_account_reaches_another_tenants_assistants(
+    secured_nats: SecuredNats, gateway: Served
+) -> None:
+    """P8: the subject names the tenant, and an account may publish for its own tenant only."""
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
     async with await Bus.connect(settings, name="thief") as bus:

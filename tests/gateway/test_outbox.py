@@ -20,7 +20,7 @@ async def _all(outbox: Outbox) -> list[Any]:
     return found
 
 
-async def test_deltas_that_wait_are_merged_without_a_gap() -> None:
+async def test_waiting_deltas_are_merged_without_a_gap() -> None:
     outbox = Outbox()
     outbox.put_delta(*_delta(0, "Two "))
     outbox.put_delta(*_delta(0, "other", "m2"))
@@ -30,7 +30,7 @@ async def test_deltas_that_wait_are_merged_without_a_gap() -> None:
     assert texts == [("m1", "Two parts"), ("m2", "other"), ("m1", "after a gap")]
 
 
-async def test_any_number_of_deltas_takes_one_place() -> None:
+async def test_merged_deltas_count_as_one_frame() -> None:
     outbox = Outbox(max_frames=2)
     for offset in range(1000):
         outbox.put_delta(*_delta(offset, "x"))
@@ -38,7 +38,7 @@ async def test_any_number_of_deltas_takes_one_place() -> None:
     assert (await _all(outbox))[0]["data"]["text"] == "x" * 1000
 
 
-async def test_it_overflows_by_frames_and_by_bytes() -> None:
+async def test_an_outbox_overflows_by_frames_and_by_bytes() -> None:
     frames, size = Outbox(max_frames=2), Outbox(max_bytes=10)
     for _ in range(3):
         frames.put("{}")

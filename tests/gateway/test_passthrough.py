@@ -41,20 +41,22 @@ def _client(served: Served, key: str = "any") -> openai.AsyncOpenAI:
     )
 
 
-async def test_the_bodys_bytes_reach_the_upstream_unchanged(passing: Served, upstream: ModelServer) -> None:
+async def test_the_bytes_of_a_body_reach_the_upstream_unchanged(
+    passing: Served, upstream: ModelServer
+) -> None:
     """R23"""
     model = upstream.play("bytes", [Reply(text="ok")])
     system = json.dumps(SYSTEM, ensure_ascii=False)
     messages = f'[{{"role":"system","content":{system}}}, {{"role":"user","content":"hi"}}]'
     body = f'{{ "model" : "{model}",\n "unknown": [1.0, 1e3], "messages": {messages} }}'.encode()
     async with passing.http as http:
-        answer = await http.post(CHAT, content=body, headers={"content-type": "application/json"})
+        response = await http.post(CHAT, content=body, headers={"content-type": "application/json"})
     (recorded,) = upstream.requests("bytes")
-    assert answer.json()["choices"][0]["message"]["content"] == "ok"
+    assert response.json()["choices"][0]["message"]["content"] == "ok"
     assert recorded.raw == body
 
 
-async def test_an_openai_client_streams_through(passing: Served, upstream: ModelServer) -> None:
+async def test_an_openai_client_streams_through_passthrough(passing: Served, upstream: ModelServer) -> None:
     model = upstream.play("streamed", [Reply(text="one two three")])
     async with _client(passing) as client:
         stream = await client.chat.completions.create(
@@ -65,7 +67,7 @@ async def test_an_openai_client_streams_through(passing: Served, upstream: Model
     assert len(texts) > 2
 
 
-async def test_an_anthropic_client_streams_and_counts(passing: Served, upstream: ModelServer) -> None:
+async def test_an_anthropic_client_streams_and_counts_tokens(passing: Served, upstream: ModelServer) -> None:
     model = upstream.play("claude", [Reply(text="one two three")])
     async with AsyncAnthropic(
         base_url=passing.url,
@@ -82,7 +84,7 @@ async def test_an_anthropic_client_streams_and_counts(passing: Served, upstream:
     assert counted.input_tokens > 0
 
 
-async def test_the_upstreams_errors_pass_unchanged(passing: Served, upstream: ModelServer) -> None:
+async def test_errors_of_the_upstream_are_returned_unchanged(passing: Served, upstream: ModelServer) -> None:
     async with passing.http as http:
         body = {"model": "nothing-of-that-name", "messages": [{"role": "user", "content": "hi"}]}
         through = await http.post(CHAT, json=body)
@@ -91,7 +93,7 @@ async def test_the_upstreams_errors_pass_unchanged(passing: Served, upstream: Mo
     assert through.json()["error"]["code"] == "model_not_found"
 
 
-async def test_models_are_listed_and_read(passing: Served) -> None:
+async def test_models_of_the_upstreams_are_listed_and_read(passing: Served) -> None:
     async with _client(passing) as client:
         models = [model.id async for model in client.models.list()]
         assert models
@@ -101,7 +103,9 @@ async def test_models_are_listed_and_read(passing: Served) -> None:
     assert missing.value.code == "model_not_found"
 
 
-async def test_a_client_that_leaves_ends_the_upstreams_work(passing: Served, upstream: ModelServer) -> None:
+async def test_a_client_that_disconnects_cancels_the_upstream_request(
+    passing: Served, upstream: ModelServer
+) -> None:
     model = upstream.play("slow", [Reply(text="never", gate=Gate(name="closed"))])
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": True}
     async with passing.http as http, asyncio.TaskGroup() as group:
@@ -111,18 +115,18 @@ async def test_a_client_that_leaves_ends_the_upstreams_work(passing: Served, ups
         await upstream.wait_for_requests("slow", outcome="disconnected")
 
 
-async def test_an_upstream_without_the_dialect_is_named(passing: Served) -> None:
+async def test_a_model_without_the_requested_api_is_a_bad_request(passing: Served) -> None:
     async with passing.http as http:
-        answer = await http.post("/v1/responses", json={"model": "demo", "input": "hi"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_endpoint_for_model")
+        response = await http.post("/v1/responses", json={"model": "demo", "input": "hi"})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported_endpoint_for_model")
 
 
-async def test_an_upstream_that_is_gone_is_a_502(start_gateway: GatewayFactory) -> None:
+async def test_an_unreachable_upstream_is_a_502(start_gateway: GatewayFactory) -> None:
     async with start_gateway(models=ModelSettings(demo_base_url="http://127.0.0.1:9/v1")) as gateway:
         async with gateway.http as http:
-            answer = await http.post(CHAT, json={"model": "m", "messages": []})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], set(error)) == (
+            response = await http.post(CHAT, json={"model": "m", "messages": []})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], set(error)) == (
         502,
         "upstream_error",
         {"message", "type", "param", "code"},
@@ -133,16 +137,16 @@ async def test_an_upstream_that_is_gone_is_a_502(start_gateway: GatewayFactory) 
     ("method", "path", "hint"),
     [("POST", "/chat/completions", "/v1/chat/completions"), ("GET", "/v1/v1/models", "/v1/models")],
 )
-async def test_a_wrong_path_is_answered_with_the_right_one(
+async def test_an_unknown_path_gets_a_hint_with_the_right_path(
     passing: Served, method: str, path: str, hint: str
 ) -> None:
     async with passing.http as http:
-        answer = await http.request(method, path)
-    assert answer.status_code == 404
-    assert hint in answer.json()["error"]["message"]
+        response = await http.request(method, path)
+    assert response.status_code == 404
+    assert hint in response.json()["error"]["message"]
 
 
-async def test_keys_are_checked_in_each_apis_own_words(
+async def test_a_wrong_key_gets_the_error_format_of_each_api(
     start_gateway: GatewayFactory, upstream: ModelServer, tenant: str
 ) -> None:
     keys = (key_of("alice", tenant), key_of("reader", tenant, modes=("context",)))
@@ -162,5 +166,5 @@ async def test_keys_are_checked_in_each_apis_own_words(
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"messages": []}'])
 async def test_a_body_without_a_model_is_a_bad_request(passing: Served, body: bytes) -> None:
     async with passing.http as http:
-        answer = await http.post(CHAT, content=body)
-    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        response = await http.post(CHAT, content=body)
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")

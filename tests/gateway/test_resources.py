@@ -30,7 +30,7 @@ from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import strict_json
 
 
-async def test_assistants_are_kept_with_a_revision(gateway: Served) -> None:
+async def test_assistants_are_stored_with_a_revision(gateway: Served) -> None:
     async with gateway.http as http:
         listed = (await http.get("/context/assistants")).json()["items"]
         made = await http.post("/context/assistants", json={"id": "plain", "model": "demo:demo"})
@@ -48,7 +48,7 @@ async def test_assistants_are_kept_with_a_revision(gateway: Served) -> None:
     assert (gone.status_code, missing.status_code) == (204, 404)
 
 
-def test_every_setting_of_an_assistant_can_be_written_and_reaches_its_runs() -> None:
+def test_assistant_body_and_run_settings_have_every_field_of_an_assistant() -> None:
     settings = set(Assistant.model_fields) - {"id", "revision"}
     kept_apart = {"name", "files"}
     added = {"assistant_id", "assistant_revision", "tool_protocol"}
@@ -56,7 +56,7 @@ def test_every_setting_of_an_assistant_can_be_written_and_reaches_its_runs() -> 
     assert set(RunSettings.model_fields) - added == settings - kept_apart
 
 
-async def test_an_assistants_settings_reach_its_runs(gateway: Served, agent: Agent) -> None:
+async def test_settings_of_an_assistant_reach_its_runs(gateway: Served, agent: Agent) -> None:
     assistant = {
         "id": "tight",
         "model": "anthropic:some-model",
@@ -79,7 +79,7 @@ async def test_an_assistants_settings_reach_its_runs(gateway: Served, agent: Age
     assert settings.variables == {"service": "docs", "tone": "warm"}
 
 
-async def test_an_enhanced_prompt_holds_base_tools_and_diagrams(gateway: Served) -> None:
+async def test_an_enhanced_prompt_contains_base_tools_and_diagram_instructions(gateway: Served) -> None:
     """R24, R25"""
     async with gateway.http as http:
         made = await http.post("/v1/system-prompts", json={"id": "mine", "content": "Serve {{service}}."})
@@ -99,7 +99,7 @@ async def test_an_enhanced_prompt_holds_base_tools_and_diagrams(gateway: Served)
 
 
 async def _runner(bus: Bus, files: dict[str, bytes]) -> None:
-    """Serve files as a runner does."""
+    """Serve files in place of a runner."""
     runner = new_id("r")
     await Bucket(bus, RUNNERS, RunnerLease).put(
         runner, RunnerLease(runner=runner, runner_epoch=1, load=-1_000_000, workspaces=True)
@@ -115,23 +115,23 @@ async def _runner(bus: Bus, files: dict[str, bytes]) -> None:
                     FileEntry(path=name, size=len(data), modified_at="2026-01-01T00:00:00Z")  # pyright: ignore[reportArgumentType]
                     for name, data in files.items()
                 )
-                answer = FileReply(items=items)
+                response = FileReply(items=items)
             case "write":
                 upload = request["upload"]
                 uploads[upload] = uploads.get(upload, b"") + base64.b64decode(request["data_base64"])
                 if request["last"]:
                     files[path] = uploads.pop(upload)
-                answer = FileReply()
+                response = FileReply()
             case _ if path not in files:
-                answer = FileReply(error=f"{path}: there is no such file")
+                response = FileReply(error=f"{path}: there is no such file")
             case "read":
                 part = files[path][request["offset"] : request["offset"] + request["max_bytes"]]
                 more = request["offset"] + len(part) < len(files[path])
-                answer = FileReply(data_base64=base64.b64encode(part).decode(), more=more)
+                response = FileReply(data_base64=base64.b64encode(part).decode(), more=more)
             case _:
                 del files[path]
-                answer = FileReply()
-        await bus.publish(message.reply, answer.model_dump_json().encode())
+                response = FileReply()
+        await bus.publish(message.reply, response.model_dump_json().encode())
 
     await bus.subscribe(subjects.files(runner, subjects.ANY, subjects.ANY), received)
 
@@ -155,12 +155,12 @@ async def test_files_are_uploaded_listed_downloaded_and_deleted(gateway: Served)
     assert (deleted.status_code, missing.status_code) == (204, 404)
 
 
-async def test_the_whole_output_of_a_call_is_downloaded(gateway: Served, agent: Agent) -> None:
+async def test_the_complete_output_of_a_call_is_downloaded(gateway: Served, agent: Agent) -> None:
     async with gateway.http as http:
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
         await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
         start = await agent.started(conversation)
-        call = (await agent.ask(start)).items[0].tool_call_id
+        call = (await agent.request_approval(start)).items[0].tool_call_id
         name = f"{agent.tenant}/{conversation}/{call}-1"
         await Objects(gateway.bus, OUTPUTS).put(name, b"all of it")
         result = ToolResult(tool_call_id=call, content={"success": True}, truncated=True, output_ref=name)
@@ -171,19 +171,19 @@ async def test_the_whole_output_of_a_call_is_downloaded(gateway: Served, agent: 
 
 
 async def _workflows(bus: Bus) -> WorkflowDefinition:
-    """Answer as the workflows service does."""
+    """Reply in place of the workflows service."""
     definition = WorkflowDefinition(name=new_id("w"), title="Create project", category="projects")
     category = WorkflowCategory(name="projects", title="Projects", workflows=(definition,))
-    answers: dict[str, Any] = {
+    responses: dict[str, Any] = {
         "categories": WorkflowCategories(categories=(category,)),
         "get": definition,
         "start": WorkflowChecked(workflow=definition, parameters={"name": "x", "kind": "default"}),
     }
 
-    for action, answer in answers.items():
+    for action, response in responses.items():
 
-        async def received(message: Message, answer: Any = answer) -> None:
-            await bus.publish(message.reply, answer.model_dump_json().encode())
+        async def received(message: Message, response: Any = response) -> None:
+            await bus.publish(message.reply, response.model_dump_json().encode())
 
         await bus.subscribe(subjects.workflow_api(action), received)
     return definition
@@ -196,8 +196,8 @@ async def test_a_workflow_is_chosen_and_started(gateway: Served, tenant: str) ->
         grouped = (await http.get("/workflows/categories")).json()["items"]
         read = (await http.get(f"/workflows/{definition.name}")).json()
         started = await http.post(f"/workflows/{definition.name}/runs", json={"parameters": {"name": "x"}})
-        ack = await socket.ask("workflow.start", workflow=definition.name, parameters={"name": "x"})
-        head = await socket.ask("subscribe", conversation_id=ack["conversation_id"], after_seq=0)
+        ack = await socket.request("workflow.start", workflow=definition.name, parameters={"name": "x"})
+        head = await socket.request("subscribe", conversation_id=ack["conversation_id"], after_seq=0)
     subject = subjects.workflow_run(definition.name, tenant, ack["conversation_id"])
     message = await last_message(gateway.bus, WORKFLOWS, subject)
     assert [one["workflows"][0]["name"] for one in grouped] == [definition.name]
@@ -209,9 +209,9 @@ async def test_a_workflow_is_chosen_and_started(gateway: Served, tenant: str) ->
 
 async def test_workflows_without_their_service_are_unavailable(gateway: Served) -> None:
     async with gateway.http as http:
-        answer = await http.get("/workflows")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
-    assert int(answer.headers["retry-after"]) >= 1
+        response = await http.get("/workflows")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable")
+    assert int(response.headers["retry-after"]) >= 1
 
 
 async def test_a_ticket_opens_one_websocket(guarded: Served) -> None:
@@ -219,7 +219,7 @@ async def test_a_ticket_opens_one_websocket(guarded: Served) -> None:
         ticket = (await http.post("/v1/ws-ticket")).json()["ticket"]
         refused = await http.post("/v1/ws-ticket", headers={"authorization": ""})
     async with guarded.raw(path=f"/ws?ticket={ticket}") as connection:
-        assert (await Socket(connection).ask("hello"))["user"] == "alice"
+        assert (await Socket(connection).request("hello"))["user"] == "alice"
     with pytest.raises(InvalidStatus) as used:
         async with guarded.raw(path=f"/ws?ticket={ticket}"):
             pass
@@ -227,7 +227,7 @@ async def test_a_ticket_opens_one_websocket(guarded: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/asyncapi"])
-async def test_documents_are_pages_of_our_own(gateway: Served, path: str) -> None:
+async def test_api_documents_load_nothing_from_another_host(gateway: Served, path: str) -> None:
     async with gateway.http as http:
         page = await http.get(path)
     assert page.status_code == 200
@@ -235,7 +235,7 @@ async def test_documents_are_pages_of_our_own(gateway: Served, path: str) -> Non
     assert "script" not in page.headers["content-security-policy"]
 
 
-async def test_documents_name_what_is_served(gateway: Served) -> None:
+async def test_api_documents_describe_http_nats_and_websocket(gateway: Served) -> None:
     async with gateway.http as http:
         openapi = (await http.get("/openapi.json")).json()
         asyncapi = (await http.get("/asyncapi.json")).json()

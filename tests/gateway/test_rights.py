@@ -19,7 +19,7 @@ from banksman.deployment.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR
 
 
 class Deployment(NamedTuple):
-    """A gateway with no more rights than a deployment gives it, and the operator to play the others."""
+    """A gateway with the permissions of a deployment, and the operator in place of the other services."""
 
     gateway: Served
     operator: Bus
@@ -41,7 +41,7 @@ async def deployment(secured_nats: SecuredNats, tenant: str) -> AsyncGenerator[D
         yield Deployment(gateway, operator, files)
 
 
-async def test_the_gateways_rights_suffice_for_all_it_does(
+async def test_the_nats_permissions_of_the_gateway_suffice_for_all_requests(
     deployment: Deployment, secured_nats: SecuredNats, tenant: str
 ) -> None:
     gateway, operator, files = deployment
@@ -49,13 +49,13 @@ async def test_the_gateways_rights_suffice_for_all_it_does(
     async with gateway.http as http, gateway.socket() as socket:
         await http.post("/v1/system-prompts", json={"id": "mine", "content": "x"})
         conversation = await socket.create(system_prompt_id="mine", detail="full")
-        sent = await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        sent = await socket.request("chat.send", conversation_id=conversation, content="hi")
         queued = (await http.get(f"/context/runs/{sent['run_id']}")).json()
         start = await agent.started(conversation)
         await agent.begin(start)
-        request = await agent.ask(start)
+        request = await agent.request_approval(start)
         await socket.until_type("approval.requested")
-        decided = await socket.ask("approval.reply", approval_id=request.approval_id, all="approve")
+        decided = await socket.request("approval.reply", approval_id=request.approval_id, all="approve")
         call = request.items[0].tool_call_id
         await Objects(files, OUTPUTS).put("whole", b"all of it")
         result = ToolResult(tool_call_id=call, content={"success": True}, truncated=True, output_ref="whole")
@@ -63,7 +63,7 @@ async def test_the_gateways_rights_suffice_for_all_it_does(
         output = await http.get(f"/context/runs/{start.run_id}/tool-calls/{call}/output")
         listed = (await http.get("/context/conversations")).json()["items"]
         ticket = await http.post("/v1/ws-ticket")
-        cancelled = await socket.ask("run.cancel", run_id=start.run_id)
+        cancelled = await socket.request("run.cancel", run_id=start.run_id)
         renamed = await http.patch(f"/context/conversations/{conversation}", json={"title": "t"})
         deleted = await http.delete(f"/context/conversations/{conversation}")
     assert (queued["status"], decided["outcome"], output.content) == ("queued", "approved", b"all of it")
@@ -73,7 +73,9 @@ async def test_the_gateways_rights_suffice_for_all_it_does(
     assert "Permissions Violation" not in secured_nats.server.log()
 
 
-async def test_the_gateway_may_place_a_workspace(deployment: Deployment, tenant: str) -> None:
+async def test_the_gateway_has_the_permission_to_place_a_workspace(
+    deployment: Deployment, tenant: str
+) -> None:
     gateway, operator, _ = deployment
     lease = RunnerLease(runner="r1", runner_epoch=1, workspaces=True)
     await Bucket(operator, RUNNERS, RunnerLease).put("r1", lease)

@@ -19,7 +19,7 @@ from banksman.contracts.ids import new_id
 
 
 async def _closed(socket: Any) -> int | None:
-    """The code that the server closes with."""
+    """Return the code with which the server closes."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         try:
             while True:
@@ -32,7 +32,7 @@ async def test_a_message_is_acknowledged_once_its_start_is_stored(gateway: Serve
     """R108"""
     async with gateway.socket() as socket:
         conversation = await socket.create(title="A title")
-        ack = await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        ack = await socket.request("chat.send", conversation_id=conversation, content="hi")
         start = await agent.started(conversation)
     assert (start.run_id, start.message_id) == (ack["run_id"], ack["message_id"])
     assert start.content == "hi"
@@ -44,7 +44,7 @@ async def test_the_creator_of_a_conversation_sees_its_events_without_subscribing
 ) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create(detail="steps")
-        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
         start = await agent.started(conversation)
         await agent.begin(start)
         await agent.finish(start)
@@ -59,22 +59,22 @@ async def test_the_creator_of_a_conversation_sees_its_events_without_subscribing
     assert "for the vendor only" not in json.dumps(socket.frames)
 
 
-async def test_a_repeated_request_gets_the_same_answer(gateway: Served) -> None:
+async def test_a_repeated_request_gets_the_same_reply(gateway: Served) -> None:
     async with gateway.socket() as socket, gateway.socket() as again:
         conversation = await socket.create()
         frame = {"id": new_id("f"), "conversation_id": conversation, "content": "hi"}
-        first = await socket.ask("chat.send", **frame)
-        assert await again.ask("chat.send", **frame) == first
-        refused = await again.ask("chat.send", **(frame | {"content": "something else"}))
+        first = await socket.request("chat.send", **frame)
+        assert await again.request("chat.send", **frame) == first
+        refused = await again.request("chat.send", **(frame | {"content": "something else"}))
     assert (refused["type"], refused["code"]) == ("error", "conflict")
 
 
-async def test_final_detail_leaves_events_out_and_says_which_came_before(
+async def test_final_detail_omits_events_and_names_the_previous_sequence(
     gateway: Served, agent: Agent
 ) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()
-        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
         start = await agent.started(conversation)
         await agent.begin(start)
         await agent.finish(start)
@@ -82,13 +82,13 @@ async def test_final_detail_leaves_events_out_and_says_which_came_before(
     assert [(frame["seq"], frame["prev_seq"]) for frame in socket.events] == [(1, 0), (3, 1), (4, 3)]
 
 
-async def test_a_subscriber_reads_what_is_stored_and_then_what_comes(gateway: Served, agent: Agent) -> None:
+async def test_a_subscriber_receives_stored_events_and_then_new_ones(gateway: Served, agent: Agent) -> None:
     async with gateway.socket() as writer, gateway.socket() as reader:
         conversation = await writer.create()
-        await writer.ask("chat.send", conversation_id=conversation, content="hi")
+        await writer.request("chat.send", conversation_id=conversation, content="hi")
         start = await agent.started(conversation)
         await agent.begin(start)
-        head = await reader.ask("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+        head = await reader.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
         done = await reader.until_type("replay.done")
         replayed = [frame["seq"] for frame in reader.events]
         await agent.finish(start)
@@ -102,7 +102,7 @@ async def test_a_subscriber_reads_what_is_stored_and_then_what_comes(gateway: Se
 async def test_a_client_resumes_after_the_last_event_it_has(gateway: Served, agent: Agent) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()
-        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
         start = await agent.started(conversation)
         await agent.begin(start)
     await agent.finish(start)
@@ -122,31 +122,33 @@ async def test_a_client_resumes_after_the_last_event_it_has(gateway: Served, age
 
 
 @pytest.mark.parametrize("position", [{"after_seq": 99}, {"after_seq": 1, "log_epoch": "another"}])
-async def test_a_position_that_is_of_no_use_asks_for_a_new_start(
+async def test_an_unavailable_position_requires_a_resync(
     gateway: Served, agent: Agent, position: dict[str, Any]
 ) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()
-        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
         await agent.begin(await agent.started(conversation))
-        answer = await socket.ask("subscribe", conversation_id=conversation, **position)
-    assert (answer["type"], answer["oldest_seq"]) == ("resync_required", 1)
+        response = await socket.request("subscribe", conversation_id=conversation, **position)
+    assert (response["type"], response["oldest_seq"]) == ("resync_required", 1)
 
 
-async def test_an_approval_is_shown_again_and_the_first_decision_wins(gateway: Served, agent: Agent) -> None:
+async def test_a_pending_approval_is_sent_to_new_subscribers_and_the_first_decision_wins(
+    gateway: Served, agent: Agent
+) -> None:
     """R12, R110"""
     async with gateway.socket() as first, gateway.socket() as second:
         conversation = await first.create()
-        await first.ask("chat.send", conversation_id=conversation, content="list")
+        await first.request("chat.send", conversation_id=conversation, content="list")
         start = await agent.started(conversation)
         await agent.begin(start)
-        request = await agent.ask(start)
+        request = await agent.request_approval(start)
         asked = await first.until_type("approval.requested")
-        head = await second.ask("subscribe", conversation_id=conversation, after_seq=0)
+        head = await second.request("subscribe", conversation_id=conversation, after_seq=0)
         reply = {"approval_id": request.approval_id, "id": new_id("f")}
-        won = await first.ask("approval.reply", all="approve", **reply)
-        again = await first.ask("approval.reply", all="approve", **reply)
-        lost = await second.ask("approval.reply", approval_id=request.approval_id, all="reject")
+        won = await first.request("approval.reply", all="approve", **reply)
+        again = await first.request("approval.reply", all="approve", **reply)
+        lost = await second.request("approval.reply", approval_id=request.approval_id, all="reject")
     assert asked["data"]["items"][0]["arguments"] == {"command": "ls"}
     assert head["active_run"]["status"] == "awaiting_approval"
     assert [pending["run_id"] for pending in head["pending_approvals"]] == [start.run_id]
@@ -159,13 +161,15 @@ async def test_an_approval_is_shown_again_and_the_first_decision_wins(gateway: S
 async def test_edited_arguments_are_checked_against_the_tools_schema(gateway: Served, agent: Agent) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()
-        await socket.ask("chat.send", conversation_id=conversation, content="list")
-        request = await agent.ask(await agent.started(conversation))
+        await socket.request("chat.send", conversation_id=conversation, content="list")
+        request = await agent.request_approval(await agent.started(conversation))
         call = request.items[0].tool_call_id
 
         async def decide(arguments: dict[str, Any]) -> dict[str, Any]:
             decision = {"tool_call_id": call, "decision": "approve", "arguments": arguments}
-            return await socket.ask("approval.reply", approval_id=request.approval_id, decisions=[decision])
+            return await socket.request(
+                "approval.reply", approval_id=request.approval_id, decisions=[decision]
+            )
 
         refused = await decide({"command": 5})
         accepted = await decide({"command": "ls -l"})
@@ -173,10 +177,10 @@ async def test_edited_arguments_are_checked_against_the_tools_schema(gateway: Se
     assert accepted["outcome"] == "approved"
 
 
-async def test_a_decision_of_an_unknown_approval_waits_and_is_then_refused(gateway: Served) -> None:
+async def test_a_decision_on_an_unknown_approval_waits_and_is_then_refused(gateway: Served) -> None:
     async with gateway.socket() as socket:
         sent = await socket.send("approval.reply", approval_id=new_id("a"), all="approve")
-        assert (await socket.ask("ping", t=1))["t"] == 1
+        assert (await socket.request("ping", t=1))["t"] == 1
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
                 frame = json.loads(await socket.connection.recv())
@@ -188,8 +192,8 @@ async def test_a_decision_of_an_unknown_approval_waits_and_is_then_refused(gatew
 async def test_cancelling_a_run_stores_a_signal(gateway: Served, agent: Agent, tenant: str) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()
-        ack = await socket.ask("chat.send", conversation_id=conversation, content="hi")
-        cancelled = await socket.ask("run.cancel", run_id=ack["run_id"], reason="enough")
+        ack = await socket.request("chat.send", conversation_id=conversation, content="hi")
+        cancelled = await socket.request("run.cancel", run_id=ack["run_id"], reason="enough")
         message = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
     assert cancelled["type"] == "ack"
     assert message is not None
@@ -200,10 +204,10 @@ async def test_cancelling_a_run_stores_a_signal(gateway: Served, agent: Agent, t
 async def test_a_steering_message_goes_to_the_open_run(gateway: Served, agent: Agent, tenant: str) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()
-        await socket.ask("chat.send", conversation_id=conversation, content="hi")
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
         start = await agent.started(conversation)
         await agent.begin(start)
-        ack = await socket.ask("chat.send", conversation_id=conversation, content="rather", mode="steer")
+        ack = await socket.request("chat.send", conversation_id=conversation, content="rather", mode="steer")
         message = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
     assert ack["run_id"] == start.run_id
     assert message is not None
@@ -227,14 +231,14 @@ async def test_a_steering_message_goes_to_the_open_run(gateway: Served, agent: A
         ('{"type": "ping", "id": "1", "t": NaN}', "bad_request", "frame"),
     ],
 )
-async def test_a_bad_frame_gets_an_error_and_the_connection_stays(
+async def test_an_invalid_frame_gets_an_error_and_the_connection_stays_open(
     gateway: Served, text: str, code: str, field: str | None
 ) -> None:
     async with gateway.socket() as socket:
         await socket.connection.send(text)
         error = await socket.until_type("error")
         assert (error["code"], (error.get("details") or {}).get("field")) == (code, field)
-        assert (await socket.ask("ping", t="still here"))["t"] == "still here"
+        assert (await socket.request("ping", t="still here"))["t"] == "still here"
 
 
 async def test_a_binary_frame_closes_the_connection(gateway: Served) -> None:
@@ -261,7 +265,7 @@ async def test_a_second_hello_closes_the_connection(gateway: Served) -> None:
         assert await _closed(socket.connection) == 4409
 
 
-async def test_who_does_not_say_hello_is_closed(start_gateway: GatewayFactory) -> None:
+async def test_a_connection_without_hello_is_closed(start_gateway: GatewayFactory) -> None:
     async with start_gateway(hello_timeout_s=0.1) as gateway, gateway.raw() as connection:
         await connection.send('{"type": "subscribe", "id": "1", "conversation_id": "c"}')
         refused = json.loads(await connection.recv())
@@ -274,10 +278,10 @@ async def test_only_unknown_subprotocols_are_refused(gateway: Served) -> None:
         assert await _closed(connection) == 4426
     async with gateway.raw(subprotocols=None) as connection:
         socket = Socket(connection)
-        assert (await socket.ask("hello"))["protocol"] == "banksman.v1"
+        assert (await socket.request("hello"))["protocol"] == "banksman.v1"
 
 
-async def test_a_flood_is_warned_and_then_cut_off(gateway: Served) -> None:
+async def test_a_client_above_its_rate_is_warned_and_then_closed(gateway: Served) -> None:
     async with gateway.socket() as socket:
         for number in range(300):
             await socket.connection.send(json.dumps({"type": "ping", "t": number}))
@@ -290,13 +294,13 @@ async def test_a_flood_is_warned_and_then_cut_off(gateway: Served) -> None:
     assert closed.value.rcvd and closed.value.rcvd.code == 4429
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_resumes(gateway: Served, agent: Agent) -> None:
+async def test_a_client_that_does_not_read_is_closed_and_resumes(gateway: Served, agent: Agent) -> None:
     async with gateway.socket() as writer, gateway.raw(max_queue=1) as connection:
         slow = Socket(connection)
-        await slow.ask("hello")
+        await slow.request("hello")
         conversation = await writer.create()
-        await writer.ask("unsubscribe", conversation_id=conversation)
-        await slow.ask("subscribe", conversation_id=conversation)
+        await writer.request("unsubscribe", conversation_id=conversation)
+        await slow.request("subscribe", conversation_id=conversation)
         for _ in range(80):
             said = MessageCompleted(message_id=new_id("m"), role="assistant", content="x" * 250_000)
             await agent.commit(conversation, f"{conversation}-0123456789ab", said)
@@ -304,20 +308,18 @@ async def test_a_client_that_does_not_read_is_cut_off_and_resumes(gateway: Serve
             await slow.until_type("nothing of that type")
         assert closed.value.rcvd and closed.value.rcvd.code == 4508
         last = slow.events[-1]["seq"]
-        await writer.ask("subscribe", conversation_id=conversation, after_seq=last)
+        await writer.request("subscribe", conversation_id=conversation, after_seq=last)
         await writer.until_type("replay.done")
     assert 1 < last < 80
     assert [frame["seq"] for frame in writer.events] == list(range(last + 1, 81))
 
 
-async def test_text_that_is_being_written_reaches_who_asked_for_it(
-    gateway: Served, agent: Agent, tenant: str
-) -> None:
+async def test_deltas_reach_subscribers_of_their_detail(gateway: Served, agent: Agent, tenant: str) -> None:
     async with gateway.socket() as final, gateway.socket() as full:
         conversation = await final.create()
-        await full.ask("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+        await full.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
         await full.until_type("replay.done")
-        await final.ask("chat.send", conversation_id=conversation, content="hi")
+        await final.request("chat.send", conversation_id=conversation, content="hi")
         start = await agent.started(conversation)
         await agent.begin(start)
         for piece in (
@@ -335,7 +337,7 @@ async def test_text_that_is_being_written_reaches_who_asked_for_it(
     assert {frame["type"] for frame in final.frames if "delta" in frame["type"]} == {"message.delta"}
 
 
-async def test_a_wrong_token_in_hello_closes_and_one_in_the_header_is_401(guarded: Served) -> None:
+async def test_a_wrong_token_closes_after_hello_and_is_401_at_the_upgrade(guarded: Served) -> None:
     async with guarded.raw() as connection:
         await connection.send(json.dumps({"type": "hello", "id": "1", "token": "wrong"}))
         assert await _closed(connection) == 4401
@@ -348,7 +350,7 @@ async def test_a_wrong_token_in_hello_closes_and_one_in_the_header_is_401(guarde
     assert refused.value.response.status_code == 401
 
 
-async def test_a_token_opens_its_tenant_only(guarded: Served) -> None:
+async def test_a_websocket_token_opens_its_own_tenant_only(guarded: Served) -> None:
     async with guarded.socket("alice") as alice, guarded.socket("bob") as bob:
         assert (alice.welcome["user"], bob.welcome["user"]) == ("alice", "bob")
         conversation = await alice.create()
@@ -357,13 +359,13 @@ async def test_a_token_opens_its_tenant_only(guarded: Served) -> None:
             {"type": "chat.send", "conversation_id": conversation, "content": "x"},
             {"type": "run.cancel", "run_id": f"{conversation}-0123456789ab"},
         ):
-            assert (await bob.ask(**request))["code"] == "not_found"
+            assert (await bob.request(**request))["code"] == "not_found"
 
 
 async def test_a_key_without_the_right_cannot_approve(guarded: Served) -> None:
     async with guarded.socket("reader") as reader:
-        answer = await reader.ask("approval.reply", approval_id=new_id("a"), all="approve")
-    assert answer["code"] == "forbidden"
+        response = await reader.request("approval.reply", approval_id=new_id("a"), all="approve")
+    assert response["code"] == "forbidden"
 
 
 async def test_a_page_of_another_origin_is_refused_before_the_upgrade(start_gateway: GatewayFactory) -> None:
@@ -374,10 +376,10 @@ async def test_a_page_of_another_origin_is_refused_before_the_upgrade(start_gate
         assert refused.value.response.status_code == 403
         for origin in ("https://chat.example.org", gateway.url):
             async with gateway.raw(origin=origin) as connection:
-                assert (await Socket(connection).ask("hello"))["type"] == "welcome"
+                assert (await Socket(connection).request("hello"))["type"] == "welcome"
 
 
-async def test_draining_tells_clients_and_closes(start_gateway: GatewayFactory) -> None:
+async def test_draining_notifies_clients_and_closes(start_gateway: GatewayFactory) -> None:
     async with AsyncExitStack() as clients:
         async with start_gateway() as gateway:
             socket = await clients.enter_async_context(gateway.socket())
@@ -385,7 +387,7 @@ async def test_draining_tells_clients_and_closes(start_gateway: GatewayFactory) 
         assert await _closed(socket.connection) == 1012
 
 
-async def test_welcome_comes_before_the_answers_to_frames_sent_with_hello(gateway: Served) -> None:
+async def test_welcome_precedes_replies_to_frames_sent_with_hello(gateway: Served) -> None:
     async with gateway.raw() as connection:
         for frame in ({"type": "hello", "id": "1"}, {"type": "conversation.create", "id": new_id("f")}):
             await connection.send(json.dumps(frame))
@@ -393,10 +395,10 @@ async def test_welcome_comes_before_the_answers_to_frames_sent_with_hello(gatewa
     assert types == ["welcome", "ack"]
 
 
-async def test_a_client_that_only_listens_hears_nothing_more_once_its_key_has_expired(
+async def test_a_client_that_only_receives_is_closed_when_its_key_expires(
     start_gateway: GatewayFactory, tenant: str
 ) -> None:
-    """It sends no frame by which the key would be looked at again."""
+    """The client sends no frame at which the gateway would check the key."""
     key = key_of("alice", tenant, expires_at=datetime.now(UTC) + timedelta(seconds=10))
     async with start_gateway(keys=(key,)) as gateway, gateway.socket("alice") as socket:
         async with asyncio.timeout(30):

@@ -16,7 +16,7 @@ import {
 
 const RUN = 'c1-r1';
 
-/** Numbers durable frames as a gateway does. */
+/** Numbers durable frames in place of a gateway. */
 function recorder() {
   let seq = 0;
   const frame = (type, data, extra = {}) => ({ type, data, run_id: RUN, conversation_id: 'c1', ...extra });
@@ -35,7 +35,7 @@ const finished = (log, over = {}) =>
   log.stored('run.finished', { status: 'completed', content: 'done', iterations: 1, tool_calls: [], usage: {}, ...over });
 const texts = (conversation) => conversation.runs[0].entries.filter((entry) => entry.kind === 'message').map((entry) => entry.text);
 
-test('a run shows the question, the streamed answer once, and its outcome', () => {
+test('a run shows the message of the user, the streamed reply once, and its outcome', () => {
   const log = recorder();
   const conversation = foldAll([
     started(log),
@@ -53,14 +53,14 @@ test('a run shows the question, the streamed answer once, and its outcome', () =
   assert.equal(isBusy(conversation), false);
 });
 
-test('a durable event that comes twice changes nothing', () => {
+test('a repeated durable event changes nothing', () => {
   const log = recorder();
   const frames = [started(log), log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'x' })];
   const once = foldAll(frames);
   assert.equal(foldAll(frames, once), once);
 });
 
-test('repeated and overlapping deltas are not doubled, counted in code points', () => {
+test('repeated and overlapping deltas are not duplicated; offsets count code points', () => {
   const log = recorder();
   const conversation = foldAll([
     started(log),
@@ -72,7 +72,7 @@ test('repeated and overlapping deltas are not doubled, counted in code points', 
   assert.deepEqual(texts(conversation), ['😀ab😀!']);
 });
 
-test('a client that joins in the middle of a message keeps what follows, until the message replaces it', () => {
+test('a client that joins in the middle of a message shows its rest until the complete message replaces it', () => {
   const log = recorder();
   const joined = foldAll([
     started(log),
@@ -84,7 +84,7 @@ test('a client that joins in the middle of a message keeps what follows, until t
   assert.deepEqual(texts(whole), ['the whole tail!']);
 });
 
-test('a message cut off by a takeover gives way to the one that is written again', () => {
+test('the next message replaces a message that a takeover cut off', () => {
   const log = recorder();
   const conversation = foldAll([
     started(log),
@@ -100,7 +100,7 @@ test('deltas that arrive after the run has finished are dropped', () => {
   assert.deepEqual(texts(conversation), ['done']);
 });
 
-test('a missing event, a restored log and a repeat are told apart', () => {
+test('a missing event, a restored log and a repeated event are distinguished', () => {
   const conversation = { ...emptyConversation('c1'), lastSeq: 4, logEpoch: 'e1' };
   assert.equal(placement(conversation, { type: 'message.delta' }), 'ephemeral');
   assert.equal(placement(conversation, { seq: 5, prev_seq: 4, log_epoch: 'e1' }), 'next');
@@ -110,16 +110,16 @@ test('a missing event, a restored log and a repeat are told apart', () => {
   assert.equal(placement(conversation, { seq: 5, prev_seq: 4, log_epoch: 'e2' }), 'epoch');
 });
 
-test('a history that gave way to a summary is told to those who ask for details', () => {
+test('a compaction of the history is shown with details only', () => {
   const log = recorder();
   const compacted = { how: 'summarised', tokens_before: 90000, tokens_after: 9000, summary: 'They talked.' };
   const [run] = Object.values(foldAll([started(log), log.stored('history.compacted', compacted)]).runs);
   const [notice] = run.entries;
   assert.deepEqual([notice.kind, notice.tone, notice.detail], ['notice', 'info', true]);
-  assert.match(notice.text, /gave way to a summary.*90,000 → 9,000 tokens/);
+  assert.match(notice.text, /is replaced by a summary.*90,000 → 9,000 tokens/);
 });
 
-test('a call gathers its arguments, live output and result', () => {
+test('a call collects its arguments, live output and result', () => {
   const log = recorder();
   const conversation = foldAll([
     started(log),
@@ -136,7 +136,7 @@ test('a call gathers its arguments, live output and result', () => {
   assert.equal(done.runs[0].entries[0].result.duration_ms, 5);
 });
 
-test('an approval waits until it is resolved, and an edited call shows the edited arguments', () => {
+test('an approval is pending until it is resolved, and an edited call shows the edited arguments', () => {
   const log = recorder();
   const waiting = foldAll([
     started(log),
@@ -152,7 +152,7 @@ test('an approval waits until it is resolved, and an edited call shows the edite
   assert.equal(resolved.runs[0].entries[1].resolved.by, 'ada');
 });
 
-test('a pending approval named by `subscribed` alone is shown once the replay is done, and only once', () => {
+test('a pending approval that only `subscribed` names is shown once, after the replay', () => {
   const log = recorder();
   const approval = { approval_id: 'p1', run_id: RUN, items: [], expires_at: null };
   const subscribed = { pending_approvals: [approval], log_epoch: 'e1', active_run: RUN };
@@ -168,20 +168,20 @@ test('the indicator counts iterations against their limit', () => {
   assert.equal(activity(openRun(conversation)), 'Agent is working (3/10)');
 });
 
-test('a terminating call has its result shown as the answer, once', () => {
+test('the result of a terminating call is shown once as the reply', () => {
   const log = recorder();
   const conversation = foldAll([started(log), finished(log, { content: '{"success": true}' })]);
   assert.deepEqual(texts(conversation), ['{"success": true}']);
 });
 
-test('an acknowledged message is shown before its events, and is not doubled by them', () => {
+test('an acknowledged message is shown before its events, which do not duplicate it', () => {
   const log = recorder();
   const early = foldAccepted(emptyConversation('c1'), { run_id: RUN, message_id: 'm1', content: 'hello', ts: null });
   assert.equal(early.runs[0].prompt.text, 'hello');
   assert.equal(fold(early, started(log)).runs.length, 1);
 });
 
-test('a steering message stands inside the run that takes it up', () => {
+test('a steering message is shown inside the run that it steers', () => {
   const log = recorder();
   const conversation = foldAll([started(log), log.stored('message.completed', { message_id: 'u2', role: 'user', content: 'use tabs' })]);
   const steered = foldAccepted(conversation, { run_id: RUN, message_id: 'u2', content: 'use tabs', ts: null, steer: true });
@@ -196,7 +196,7 @@ test('unknown event types count as read and change nothing else', () => {
   assert.equal(conversation.runs[0].entries.length, 0);
 });
 
-test('a log whose beginning is gone is read from what is left', () => {
+test('a log without its first events is read from the oldest stored event', () => {
   const subscribed = foldSubscribed(emptyConversation('c1'), { oldest_seq: 8, head_seq: 9, log_epoch: 'e1' });
   assert.equal(placement(subscribed, { seq: 8, prev_seq: 7, log_epoch: 'e1' }), 'next');
 });

@@ -21,7 +21,7 @@ const SCHEMA = {
 const fields = fieldsOf(SCHEMA);
 const filled = (over) => readForm(fields, { ...initialValues(fields), name: 'demo', ...over });
 
-test('each property becomes the control its schema asks for', () => {
+test('each property becomes the control for its schema', () => {
   const kinds = Object.fromEntries(fields.map((field) => [field.name, field.kind]));
   assert.deepEqual(kinds, {
     name: 'string',
@@ -36,7 +36,7 @@ test('each property becomes the control its schema asks for', () => {
   assert.equal(fields.find((field) => field.name === 'max_files').label, 'Max files');
 });
 
-test('defaults fill the form, and an untouched form yields them', () => {
+test('defaults fill the form, and an unchanged form returns them', () => {
   assert.deepEqual(filled({}), { value: { name: 'demo', language: 'go', max_files: 10, tests: true }, errors: {} });
 });
 
@@ -44,17 +44,17 @@ test('a required field that is empty is named', () => {
   assert.equal(filled({ name: '  ' }).errors.name, 'Name is required.');
 });
 
-test('an empty optional field is left out', () => {
+test('an empty optional field is omitted', () => {
   assert.equal('max_files' in filled({ max_files: '' }).value, false);
 });
 
-test('text is read as what the schema says', () => {
+test('text is converted to the type of the schema', () => {
   const { value, errors } = filled({ ratio: '2,5', features: 'a\n\n b ', extra: '{"k": [1]}', tests: false });
   assert.deepEqual(errors, {});
   assert.deepEqual([value.ratio, value.features, value.extra, value.tests], [2.5, ['a', 'b'], { k: [1] }, false]);
 });
 
-test('what breaks a rule says which', () => {
+test('a violation names the rule', () => {
   assert.equal(filled({ max_files: '51' }).errors.max_files, 'Must be at most 50.');
   assert.equal(filled({ max_files: '2.5' }).errors.max_files, 'Enter a whole number.');
   assert.equal(filled({ ratio: 'many' }).errors.ratio, 'Enter a number.');

@@ -15,7 +15,7 @@ test('a fence counts as closed only by its own closing line', () => {
   assert.equal(fenceClosed('```'), false);
 });
 
-test('a diagram is closed at every prefix of its text only once the fence is', () => {
+test('no prefix of a diagram counts as closed before its fence is', () => {
   const whole = `Before\n\n${FENCE}\`\`\`\n\nAfter`;
   const closedFrom = whole.indexOf('```', 12) + 3;
   for (let length = 1; length <= whole.length; length += 1) {
@@ -24,7 +24,7 @@ test('a diagram is closed at every prefix of its text only once the fence is', (
   }
 });
 
-test('prose and code come in order, with the language of each fence', () => {
+test('prose and code keep their order, with the language of each fence', () => {
   const blocks = blocksOf('Hello\n\n```Python title=x\nprint(1)\n```\n\n| a | b |\n|---|--:|\n| 1 | 2 |');
   assert.deepEqual(blocks.map((block) => block.kind), ['html', 'code', 'html']);
   assert.deepEqual(blocks[1], { kind: 'code', language: 'python', source: 'print(1)', closed: true });
@@ -37,7 +37,7 @@ test('an image becomes a link, so that reading a message fetches nothing', () =>
   assert.match(block.html, /<a href="https:\/\/example\.org\/x\.png/);
 });
 
-test('raw HTML is shown as text but for plain inline tags', () => {
+test('raw HTML is shown as text, except plain inline tags', () => {
   assert.equal(withPlainTags('a<br>b<kbd>'), 'a<br>b<kbd>');
   assert.equal(withPlainTags('<img src=x onerror=alert(1)>'), '&lt;img src=x onerror=alert(1)&gt;');
   assert.equal(withPlainTags('<b onclick="x()">'), '&lt;b onclick=&quot;x()&quot;&gt;');

@@ -1,4 +1,4 @@
-/** Resolves the page's bare imports as its import map does, so that Node runs the modules unchanged. */
+/** Resolve the page's bare imports by its import map, so that Node runs the modules unchanged. */
 
 import { readFileSync } from 'node:fs';
 import { register } from 'node:module';

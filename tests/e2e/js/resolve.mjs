@@ -1,4 +1,4 @@
-/** Module hooks: names of the import map first, everything else as Node does. */
+/** Module hooks: resolve names of the import map, and leave everything else to Node. */
 
 let imports = {};
 

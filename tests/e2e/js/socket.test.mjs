@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { Connection, RequestError, backoff, reactionTo } from '../../../services/gateway/banksman/gateway/page/static/socket.mjs';
 
-/** Time that passes only when told to. */
+/** A clock that only the test advances. */
 class Clock {
   now = 0;
   timers = new Set();
@@ -107,7 +107,7 @@ test('a request made while offline is sent after welcome, and again under the sa
   assert.equal((await answer).run_id, 'r');
 });
 
-test('a request that must not be repeated fails with the connection', async () => {
+test('a request without resend fails with the connection', async () => {
   const { connection, peers, online } = scene();
   connection.connect();
   online();
@@ -140,7 +140,7 @@ test('silence for one heartbeat sends a ping, for two drops the connection', () 
   assert.equal(peers[0].readyState, 3);
 });
 
-test('an answered ping keeps the connection', () => {
+test('a pong keeps the connection', () => {
   const { connection, peers, online, clock, states } = scene();
   connection.connect();
   online();
@@ -150,7 +150,7 @@ test('an answered ping keeps the connection', () => {
   assert.equal(states.at(-1).phase, 'online');
 });
 
-test('a socket that never opens is given up', () => {
+test('a socket that does not open is dropped', () => {
   const { connection, clock, states } = scene();
   connection.connect();
   clock.advance(15);
@@ -165,7 +165,7 @@ test('back-off stays between 0.5 and 30 seconds and is jittered over the whole r
   assert.equal(backoff(50, () => 0), 0.5);
 });
 
-test('a draining server names the delay', () => {
+test('a draining server sets the delay', () => {
   const { connection, peers, online, states } = scene();
   connection.connect();
   online();
@@ -174,7 +174,7 @@ test('a draining server names the delay', () => {
   assert.deepEqual(states.at(-1), { phase: 'offline', retryInS: 2.5 });
 });
 
-test('close codes decide whether to try again, to ask for a token, to reload or to stop', () => {
+test('a close code selects retry, login, reload or stop', () => {
   assert.equal(reactionTo(4401), 'unauthorized');
   assert.equal(reactionTo(4426), 'outdated');
   assert.deepEqual([1000, 1001, 1009, 4400, 4403, 4409].map(reactionTo), Array(6).fill('stopped'));
@@ -189,7 +189,7 @@ test('a rate-limited client waits at least five seconds', () => {
   assert.equal(states.at(-1).retryInS, 5);
 });
 
-test('what onWelcome asks is sent once', () => {
+test('a request from onWelcome is sent once', () => {
   const { connection, peers, online } = scene();
   connection.onWelcome = () => connection.request({ type: 'subscribe' }, { resend: false }).catch(() => {});
   connection.connect();

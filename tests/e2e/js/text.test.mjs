@@ -21,7 +21,7 @@ test('offsets count code points', () => {
   assert.equal(codePoints('a😀é'), [...'a😀é'].length);
 });
 
-test('sizes, durations and costs are short; an unknown price is not free', () => {
+test('sizes, durations and costs are short; an unknown price is not zero', () => {
   assert.deepEqual([0, 1023, 1536, 5 * 1024 ** 2].map(formatBytes), ['0 B', '1023 B', '1.5 KiB', '5.0 MiB']);
   assert.deepEqual([12, 1840, 61_000, 3_660_000].map(formatDuration), ['12 ms', '1.8 s', '1 min 1 s', '1 h 1 min']);
   assert.deepEqual([null, 0, 0.00123, 1.5].map(formatCost), ['', '$0', '$0.0012', '$1.50']);
@@ -35,7 +35,7 @@ test('a diff keeps changed lines with their context and counts them', () => {
   assert.equal(rows[0].text, '7 unchanged lines');
 });
 
-test('a new file is all additions', () => {
+test('a new file has only additions', () => {
   const { rows, added, removed } = lineRows(null, 'a\nb\n');
   assert.deepEqual([rows.length, added, removed], [2, 2, 0]);
 });

@@ -126,10 +126,10 @@ async def _is_noticed(server: NatsServer, tenant: str, hurt: str, whole: str) ->
     assert (damage.tenant, damage.conversation_id) == (tenant, hurt)
     async with _gateway(server, tenant) as (_, served):
         async with served.socket() as socket:
-            refused = await socket.ask("chat.send", conversation_id=hurt, content="on?")
+            refused = await socket.request("chat.send", conversation_id=hurt, content="on?")
             assert (refused["type"], refused["code"], refused["retryable"]) == ("error", "conflict", False)
             assert f"the log of {hurt} is damaged" in refused["message"]
-            accepted = await socket.ask("chat.send", conversation_id=whole, content="on!")
+            accepted = await socket.request("chat.send", conversation_id=whole, content="on!")
             assert accepted["type"] == "ack"
 
 

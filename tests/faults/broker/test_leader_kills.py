@@ -60,7 +60,7 @@ class Traffic:
                 self.news.set()
                 start = await agent.started(ack["conversation_id"])
                 await agent.begin(start)
-                question = await agent.ask(start)
+                question = await agent.request_approval(start)
                 reply = await self._answer(
                     socket, "approval.reply", approval_id=question.approval_id, all="approve"
                 )

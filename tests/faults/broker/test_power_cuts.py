@@ -106,7 +106,7 @@ class House:
 
     async def _run(self, socket: Socket, agent: Agent) -> None:
         conversation = await socket.create()
-        ack = await socket.ask("chat.send", conversation_id=conversation, content="go")
+        ack = await socket.request("chat.send", conversation_id=conversation, content="go")
         if ack["type"] != "ack":
             return
         self.told.runs[conversation] = ack["run_id"]
@@ -114,10 +114,10 @@ class House:
         start = await agent.started(conversation)
         await agent.begin(start)
         self.told.events[conversation] = 2
-        question = await agent.ask(start)
+        question = await agent.request_approval(start)
         self.told.events[conversation] = 5
         verdict = random.choice(("approve", "reject"))
-        reply = await socket.ask("approval.reply", approval_id=question.approval_id, all=verdict)
+        reply = await socket.request("approval.reply", approval_id=question.approval_id, all=verdict)
         if reply["type"] == "ack":
             self.told.decisions[question.approval_id] = reply["outcome"]
             self.news.set()

@@ -39,7 +39,7 @@ async def test_a_full_stream_is_answered_busy_on_every_door_and_accepts_again_on
         conversation = await socket.create()
         await _limit(bus, RUNS, full=True)
         began = time.monotonic()
-        refused = await socket.ask("chat.send", conversation_id=conversation, content="too much")
+        refused = await socket.request("chat.send", conversation_id=conversation, content="too much")
         took_s = time.monotonic() - began
         assert (refused["type"], refused["code"], refused["retryable"]) == ("error", "busy", True)
         assert took_s < ANSWER_STREAM_FULL_S + BUSY_MACHINE_S
@@ -49,7 +49,7 @@ async def test_a_full_stream_is_answered_busy_on_every_door_and_accepts_again_on
         assert int(answer.headers["retry-after"]) >= 1
         assert await last_message(bus, RUNS, subjects.run_work(tenant, conversation)) is None
         await _limit(bus, RUNS, full=False)
-        again = await socket.ask("chat.send", conversation_id=conversation, content="now")
+        again = await socket.request("chat.send", conversation_id=conversation, content="now")
         assert again["type"] == "ack"
         await _is_stored(bus, tenant, kept, conversation)
 
@@ -93,7 +93,7 @@ async def _on_a_volume(
 async def _accepted(socket: Socket) -> str:
     """A conversation with a run that was accepted."""
     conversation = await socket.create()
-    ack = await socket.ask("chat.send", conversation_id=conversation, content="first")
+    ack = await socket.request("chat.send", conversation_id=conversation, content="first")
     assert ack["type"] == "ack"
     return conversation
 

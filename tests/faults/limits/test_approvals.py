@@ -80,10 +80,10 @@ async def test_of_eight_that_decide_at_two_gateways_one_wins_and_all_are_told_wh
 async def _parked(gateway: Served, agent: Agent) -> ApprovalRequest:
     async with gateway.socket() as socket:
         conversation = await socket.create()
-        await socket.ask("chat.send", conversation_id=conversation, content="go")
+        await socket.request("chat.send", conversation_id=conversation, content="go")
     start = await agent.started(conversation)
     await agent.begin(start)
-    return await agent.ask(start)
+    return await agent.request_approval(start)
 
 
 async def _decides(gateway: Served, approval_id: str, verdict: str, door: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ async def _over_http(gateway: Served, approval_id: str, verdict: str) -> dict[st
 
 async def _over_websocket(gateway: Served, approval_id: str, verdict: str) -> dict[str, Any]:
     async with gateway.socket() as socket:
-        ack = await socket.ask("approval.reply", approval_id=approval_id, all=verdict)
+        ack = await socket.request("approval.reply", approval_id=approval_id, all=verdict)
     return {**ack, "status": 0}
 
 

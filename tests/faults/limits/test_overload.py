@@ -73,7 +73,7 @@ async def test_a_full_queue_is_answered_and_taken_up_again_once_there_is_room(
         url = f"/context/conversations/{conversation}/runs"
         refused = await http.post(url, json={"content": "go"}, headers={"idempotency-key": "k1"})
         async with gateway.socket() as socket:
-            frame = await socket.ask("chat.send", conversation_id=conversation, content="go")
+            frame = await socket.request("chat.send", conversation_id=conversation, content="go")
         await _bound_runs(own_bus, 100_000_000)
         taken = await http.post(url, json={"content": "go"}, headers={"idempotency-key": "k1"})
 

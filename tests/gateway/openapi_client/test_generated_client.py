@@ -76,7 +76,7 @@ async def test_a_generated_client_starts_a_run_decides_an_approval_and_reads_the
         )
         start = await agent.started(conversation)
         await agent.begin(start)
-        request = await agent.ask(start)
+        request = await agent.request_approval(start)
         listed = await generated.operation("approvals.list_approvals")(client=client)
         decided = await generated.operation("approvals.decide_approval")(
             listed.items[0].approval_id,

@@ -1,1 +1,1 @@
-"""The gateway: websocket, HTTP, web page, passthrough, and the one door for approval decisions."""
+"""The gateway: websocket, HTTP, NATS API, passthrough and web page over one service."""

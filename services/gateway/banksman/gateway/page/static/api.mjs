@@ -1,6 +1,6 @@
-/** The HTTP door: conversations, workflows and files. Paths are relative to where the page is served. */
+/** A client of the HTTP API: conversations, workflows and files. Paths are relative to the page's URL. */
 
-/** An HTTP answer that is not a success. */
+/** An HTTP response that is not a success, or none (status 0). */
 export class ApiError extends Error {
   constructor(status, message, code = null) {
     super(message);
@@ -15,7 +15,7 @@ const encodePath = (path) => path.split('/').map(encodeURIComponent).join('/');
 export class Api {
   /**
    * @param {object} options
-   * @param {string} options.base the address the page was loaded from
+   * @param {string} options.base the URL that the page was loaded from
    * @param {() => string | null} options.token
    * @param {() => void} options.onUnauthorized
    */
@@ -23,7 +23,7 @@ export class Api {
     Object.assign(this, { base, token, onUnauthorized });
   }
 
-  /** The websocket's address beside this page. */
+  /** The websocket's URL next to this page. */
   socketUrl() {
     const url = new URL('ws', this.base);
     url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
@@ -73,7 +73,7 @@ export class Api {
     return this.#fetch('DELETE', `context/conversations/${conversationId}/files/${encodePath(path)}`);
   }
 
-  /** The whole output of a call whose result was cut. @returns {Promise<Blob>} */
+  /** The complete output of a call whose result was truncated. @returns {Promise<Blob>} */
   async output(runId, toolCallId) {
     const response = await this.#fetch('GET', `context/runs/${runId}/tool-calls/${toolCallId}/output`);
     return response.blob();
@@ -101,7 +101,7 @@ export class Api {
 }
 
 async function errorOf(response) {
-  const fallback = `The gateway answered ${response.status}.`;
+  const fallback = `The gateway responded with ${response.status}.`;
   try {
     const { error } = await response.json();
     return new ApiError(response.status, error?.message ?? fallback, error?.code);

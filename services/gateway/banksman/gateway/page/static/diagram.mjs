@@ -1,4 +1,4 @@
-/** Runs inside the sandboxed frame: source in, SVG out, by messages with the page that embeds it. */
+/** Draws diagrams inside the sandboxed frame: receives the source and returns the SVG by messages. */
 
 import mermaid from './vendor/mermaid/mermaid.esm.min.mjs';
 
@@ -44,7 +44,7 @@ function configure(dark) {
 
 let queue = Promise.resolve();
 
-async function answer({ id, source, dark }) {
+async function draw({ id, source, dark }) {
   try {
     configure(dark);
     await mermaid.parse(source);
@@ -56,6 +56,6 @@ async function answer({ id, source, dark }) {
 }
 
 addEventListener('message', (event) => {
-  if (event.source === parent) queue = queue.then(() => answer(event.data));
+  if (event.source === parent) queue = queue.then(() => draw(event.data));
 });
 parent.postMessage({ id: 'ready', svg: '' }, '*');

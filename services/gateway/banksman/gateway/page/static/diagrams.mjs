@@ -1,4 +1,4 @@
-/** Diagrams are drawn in a sandboxed frame of an opaque origin and come back as pictures. */
+/** Draw diagrams in a sandboxed frame of an opaque origin, and return them as pictures. */
 
 const DRAW_TIMEOUT_MS = 20_000;
 
@@ -42,7 +42,7 @@ function sizeOf(svg) {
  * @param {string} source
  * @param {boolean} dark
  * @returns {Promise<{url: string, width: number, height: number}>} a data URL and its size in pixels
- * @throws {Error} with mermaid's message when the source is not a diagram
+ * @throws {Error} with mermaid's message if the source is not a valid diagram
  */
 export function draw(source, dark) {
   const key = `${dark}:${source}`;

@@ -1,8 +1,8 @@
 /**
- * The fold of one conversation: frames in, an immutable view out.
+ * Fold the frames of one conversation into an immutable view.
  *
- * A conversation is a list of runs in the order they were asked for. A run holds the user's message and its
- * entries (messages, reasoning, calls, approvals, input requests, notices) in the order they happened.
+ * A conversation is a list of runs in the order of their requests. A run holds the user's message and its
+ * entries (messages, reasoning, calls, approvals, input requests, notices) in the order of their events.
  */
 
 import { codePoints, contentText } from './text.mjs';
@@ -16,10 +16,10 @@ export function emptyConversation(id) {
 }
 
 /**
- * Where a frame stands against what was folded already.
+ * Compare a frame with the events that are already folded.
  *
- * @returns {'ephemeral' | 'next' | 'duplicate' | 'gap' | 'epoch'} `gap`: events are missing before it;
- *   `epoch`: the log was restored from a backup, so everything known must be read again.
+ * @returns {'ephemeral' | 'next' | 'duplicate' | 'gap' | 'epoch'} `gap`: events before it are missing;
+ *   `epoch`: the log was restored from a backup, so the conversation must be read again.
  */
 export function placement(conversation, frame) {
   if (typeof frame.seq !== 'number') return 'ephemeral';
@@ -38,7 +38,10 @@ export function fold(conversation, frame) {
   return { ...folded, lastSeq: frame.seq, logEpoch: frame.log_epoch ?? conversation.logEpoch };
 }
 
-/** Fold the `subscribed` frame: what is older than `oldest_seq` cannot be missed any more, and pending approvals that the log read so far does not show are kept aside. */
+/**
+ * Fold the `subscribed` frame. Events older than `oldest_seq` no longer count as a gap. Pending approvals wait as
+ * `orphans` until the replay shows whether their request is among its events.
+ */
 export function foldSubscribed(conversation, frame) {
   const activeRun = frame.active_run?.run_id ?? frame.active_run;
   const pending = (frame.pending_approvals ?? []).map((approval) => ({ ...approval, run_id: approval.run_id ?? activeRun }));
@@ -51,7 +54,7 @@ export function foldSubscribed(conversation, frame) {
   };
 }
 
-/** Fold `replay.done`: what is still aside belongs to a run whose request this subscription did not see. */
+/** Fold `replay.done`: an approval that is still an orphan was requested before the replayed events. */
 export function foldReplayDone(conversation) {
   let next = { ...conversation, replayed: true, orphans: [] };
   for (const approval of conversation.orphans) {
@@ -62,33 +65,33 @@ export function foldReplayDone(conversation) {
   return next;
 }
 
-/** Note a message that the server has acknowledged; its events may come before or after. */
+/** Fold an acknowledged message. Its events may arrive before or after the acknowledgement. */
 export function foldAccepted(conversation, { run_id: runId, message_id: messageId, content, ts, steer }) {
   const run = runOf(conversation, runId);
   if (steer && run) return conversation;
   if (run?.prompt) return conversation;
   const prompt = { id: messageId, text: contentText(content) };
-  return withRun(conversation, runId, (open) => ({ ...open, prompt, askedAt: ts }));
+  return withRun(conversation, runId, (open) => ({ ...open, prompt, requestedAt: ts }));
 }
 
-/** The run that works or waits, if any. */
+/** The run that works or waits for the user; null if there is none. */
 export function openRun(conversation) {
   return conversation.runs.findLast((run) => !run.finished && run.status !== 'queued') ?? null;
 }
 
-/** True while a run of the conversation is open, queued ones included. */
+/** True while a run of the conversation is open or queued. */
 export function isBusy(conversation) {
   return conversation.runs.some((run) => !run.finished);
 }
 
-/** Approvals that wait for a decision, oldest first. */
+/** Approval requests without a decision, oldest first. */
 export function pendingApprovals(conversation) {
   return conversation.runs.flatMap((run) =>
     run.finished ? [] : run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved),
   );
 }
 
-/** Short words for what a run is doing. */
+/** One line about the present activity of a run. */
 export function activity(run) {
   if (run.status === 'queued') return run.position ? `Queued (${run.position})` : 'Queued';
   if (run.cancelling) return 'Stopping';
@@ -105,7 +108,7 @@ function emptyRun(id) {
     status: 'queued',
     position: null,
     prompt: null,
-    askedAt: null,
+    requestedAt: null,
     startedAt: null,
     model: null,
     iteration: 0,
@@ -161,9 +164,9 @@ function withIteration(run, iteration) {
 
 /** One function per event of a run: (run, data, frame) → run. Unknown types change nothing. */
 const RUN_EVENTS = {
-  'run.queued': (run, data, frame) => asked({ ...run, status: 'queued', position: data.position ?? null }, data, frame),
+  'run.queued': (run, data, frame) => withPrompt({ ...run, status: 'queued', position: data.position ?? null }, data, frame),
   'run.started': (run, data, frame) =>
-    asked(
+    withPrompt(
       {
         ...run,
         status: 'running',
@@ -181,7 +184,7 @@ const RUN_EVENTS = {
   'reasoning.delta': (run, data, frame) => addDelta(run, 'reasoning', data, frame),
   'message.completed': addMessage,
   'protocol.retry': (run, data, frame) =>
-    addNotice(run, frame, 'warning', `The reply could not be read (attempt ${data.attempt} of ${data.max}): ${data.error}`, true),
+    addNotice(run, frame, 'warning', `The reply of the model could not be parsed (attempt ${data.attempt} of ${data.max}): ${data.error}`, true),
   'tool_call.requested': addCall,
   'tool_call.started': (run, data, frame) =>
     changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', runner: data.runner, startedAt: frame.ts ?? null })),
@@ -207,11 +210,11 @@ const RUN_EVENTS = {
   'run.finished': finish,
 };
 
-function asked(run, data, frame) {
+function withPrompt(run, data, frame) {
   const content = data.message ?? data.user_message;
   if (content === undefined) return run;
   const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: contentText(content) };
-  return { ...run, prompt, askedAt: run.askedAt ?? frame.ts ?? null };
+  return { ...run, prompt, requestedAt: run.requestedAt ?? frame.ts ?? null };
 }
 
 function addEntry(run, entry) {
@@ -224,7 +227,7 @@ function changeEntry(run, kind, id, change) {
   return { ...run, entries: run.entries.with(at, change(run.entries[at])) };
 }
 
-/** A message that was cut off by a takeover or a malformed reply is superseded by the next one. */
+/** Drop messages that a takeover or a malformed reply cut off: the next message replaces them. */
 function withoutDrafts(run, exceptId) {
   if (!run.entries.some((entry) => isDraft(entry) && entry.id !== exceptId)) return run;
   return { ...run, entries: run.entries.filter((entry) => !isDraft(entry) || entry.id === exceptId) };
@@ -258,7 +261,7 @@ function draft(kind, data, frame) {
   };
 }
 
-/** Append a delta at its offset; what was received before is not doubled. Offsets count code points. */
+/** Append a delta at its offset, without text that was received before. Offsets count code points. */
 function joined(text, offset, addition, skipped) {
   if (offset === undefined || offset === null) return text + addition;
   const have = skipped + codePoints(text);
@@ -293,8 +296,8 @@ function restoredText(data) {
 
 function compactedText(data) {
   const tokens = `${data.tokens_before?.toLocaleString('en') ?? '?'} → ${data.tokens_after?.toLocaleString('en') ?? '?'} tokens`;
-  const what = data.how === 'summarised' ? 'gave way to a summary' : 'is left out';
-  return `The older part of the conversation ${what}, so that the model can read on (${tokens}). The history here is whole.`;
+  const change = data.how === 'summarised' ? 'is replaced by a summary' : 'is left out';
+  return `For the model, the older part of the conversation ${change} (${tokens}). The history shown here is complete.`;
 }
 
 function addCall(run, data, frame) {
@@ -336,7 +339,7 @@ function addApproval(run, data, iteration, ts) {
     id: data.approval_id,
     items: data.items ?? [],
     expiresAt: data.expires_at ?? null,
-    askedAt: ts ?? null,
+    requestedAt: ts ?? null,
     iteration: iteration ?? null,
     resolved: null,
   };
@@ -355,14 +358,14 @@ function resolveApproval(run, data) {
 function finish(run, data, frame) {
   const open = withoutDrafts({ ...run, status: data.status, finished: data, finishedAt: frame.ts ?? null, cancelling: false, progress: null });
   const named = data.iterations ? { ...open, iteration: data.iterations, model: data.model ?? open.model } : open;
-  return hasAnswer(named, data) ? named : addEntry(named, answerOf(data, frame));
+  return showsContent(named, data) ? named : addEntry(named, contentEntry(data, frame));
 }
 
-function hasAnswer(run, data) {
+function showsContent(run, data) {
   if (!data.content) return true;
   return run.entries.some((entry) => entry.kind === 'message' && entry.role === 'assistant' && entry.text.trim() === data.content.trim());
 }
 
-function answerOf(data, frame) {
-  return { kind: 'message', id: `answer-${frame.seq}`, role: 'assistant', text: data.content, complete: true, outcome: data.status };
+function contentEntry(data, frame) {
+  return { kind: 'message', id: `content-${frame.seq}`, role: 'assistant', text: data.content, complete: true, outcome: data.status };
 }

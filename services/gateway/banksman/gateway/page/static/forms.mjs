@@ -1,6 +1,6 @@
-/** Forms from JSON Schema: which fields there are, their first values, and what a filled form means. */
+/** Forms from JSON Schema: their fields, initial values, and the value of a filled form. */
 
-/** Resolve local references, a nullable `anyOf` and a single `allOf` to the schema that a field needs. */
+/** Resolve local references, a nullable `anyOf` and a single `allOf`. */
 export function resolve(schema, root) {
   let node = schema ?? {};
   for (let hops = 0; hops < 20; hops += 1) {
@@ -81,7 +81,7 @@ function kindOf(node, root) {
   }
 }
 
-/** The raw values a form starts with: text for most fields, a boolean for a checkbox. */
+/** The initial raw values of a form: text for most fields, a boolean for a checkbox. */
 export function initialValues(fields) {
   return Object.fromEntries(fields.map((field) => [field.name, initialValue(field)]));
 }
@@ -107,7 +107,7 @@ function initialValue(field) {
  *
  * @param {FormField[]} fields
  * @param {Record<string, string | boolean>} raw
- * @returns {{value: object, errors: Record<string, string>}} an empty optional field is left out
+ * @returns {{value: object, errors: Record<string, string>}} empty optional fields are omitted
  */
 export function readForm(fields, raw) {
   const value = {};
@@ -169,7 +169,7 @@ function sentence({ path, problem }) {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
-/** The first violation of a schema as a sentence, or null. What the schema does not say is allowed. */
+/** The first violation of a schema as a sentence, or null. Unsupported keywords are ignored. */
 export function firstViolation(value, schema) {
   const [first] = violations(value, schema, schema, '');
   return first ? sentence(first) : null;
@@ -248,6 +248,6 @@ function matches(pattern, value) {
   try {
     return new RegExp(pattern, 'u').test(value);
   } catch {
-    return true; // A pattern of another dialect: the server decides.
+    return true; // A pattern that JavaScript cannot compile: the server checks it.
   }
 }

@@ -1,4 +1,4 @@
-/** Old against new text as rows to show. */
+/** The difference of two texts as rows. */
 
 import { diffLines } from 'diff/line';
 
@@ -11,7 +11,7 @@ const CONTEXT_LINES = 3;
  * @param {string | null} before `null` when the file is new
  * @param {string} after
  * @returns {{rows: {kind: 'same' | 'added' | 'removed' | 'skipped', text: string}[], added: number, removed: number}}
- *   unchanged stretches are folded into one `skipped` row; `added` and `removed` count lines
+ *   a stretch of unchanged lines becomes one `skipped` row; `added` and `removed` count lines
  */
 export function lineRows(before, after) {
   const rows = comparable(before, after) ? compared(before ?? '', after) : replaced(before ?? '', after);

@@ -1,4 +1,4 @@
-/** Composition: the door, the store, the page. */
+/** Compose the page: API client, store, components. */
 
 import { render } from 'preact';
 

@@ -1,4 +1,4 @@
-/** Markdown as blocks: prose to sanitise, code with its language, and whether a fence is closed yet. */
+/** Split Markdown into blocks: prose to sanitise, and code with its language and whether its fence is closed. */
 
 import { Marked } from 'marked';
 
@@ -10,7 +10,7 @@ marked.use({
     html({ text }) {
       return withPlainTags(text);
     },
-    // An image would fetch from wherever the model says; a link asks the reader first.
+    // The browser would fetch an image from any host that the model names; a link needs a click.
     image({ href, text }) {
       return `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`;
     },
@@ -32,7 +32,7 @@ export function escapeHtml(text) {
   return String(text).replaceAll(/[&<>"']/g, (character) => entities[character]);
 }
 
-/** Tags that may stand in Markdown as they are; every other one, and any with attributes, is shown as text. */
+/** Tags that Markdown may contain; every other tag, and any tag with attributes, is shown as text. */
 const PLAIN_TAG = /^<\/?(?:b|br|del|details|em|i|ins|kbd|mark|s|small|strong|sub|summary|sup|u)\s*\/?>$/i;
 
 /** @param {string} text raw HTML as the model wrote it */
@@ -40,13 +40,13 @@ export function withPlainTags(text) {
   return text.replaceAll(/<[^>]*>?|[^<]+/g, (piece) => (PLAIN_TAG.test(piece) ? piece : escapeHtml(unescaped(piece))));
 }
 
-/** Entities that the text holds already stay single. */
+/** Undo the entities that the text already holds, so that they are not escaped twice. */
 function unescaped(text) {
   return text.replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&quot;', '"').replaceAll('&#39;', "'").replaceAll('&amp;', '&');
 }
 
 /**
- * Whether a fenced block ends with its own closing fence.
+ * Return whether a fenced block ends with its own closing fence.
  *
  * @param {string} raw the block as written, opening fence included
  */

@@ -1,4 +1,4 @@
-/** The one way from model text to markup: an allow-list, as TrustedHTML where the browser has it. */
+/** Sanitise markup by an allow-list. Text of the model reaches the document only through this function. */
 
 import DOMPurify from 'dompurify';
 

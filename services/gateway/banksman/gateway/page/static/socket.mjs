@@ -1,8 +1,8 @@
 /**
  * The websocket connection: hello, heartbeat, reconnection with full jitter, and requests that survive it.
  *
- * Nothing here knows what frames mean beyond the envelope; `onFrame` receives every frame that is not an
- * answer, and `onWelcome` is where subscriptions are resumed.
+ * This module reads only the envelope of frames. `onFrame` receives every frame except `welcome` and the errors
+ * of requests; `onWelcome` resumes the subscriptions.
  */
 
 export const PROTOCOL = 'banksman.v1';
@@ -13,7 +13,7 @@ const DEFAULT_HEARTBEAT_S = 20;
 const REQUEST_TIMEOUT_S = 60;
 const OPEN_TIMEOUT_S = 15;
 
-/** An `error` frame, or the absence of any answer. */
+/** A request failed: by an `error` frame, a timeout or a lost connection. */
 export class RequestError extends Error {
   constructor({ code, message, retryable = false, details = null }) {
     super(message);
@@ -24,7 +24,7 @@ export class RequestError extends Error {
   }
 }
 
-/** What to do after a close code. */
+/** The reaction to a close code. */
 export function reactionTo(code) {
   switch (code) {
     case 4401:
@@ -43,13 +43,13 @@ export function reactionTo(code) {
   }
 }
 
-/** Seconds before attempt `n` (0 for the first): full jitter between 0.5 and a bound that doubles to 30. */
+/** Seconds before attempt `n` (from 0): full jitter between 0.5 and a limit that doubles up to 30. */
 export function backoff(n, random = Math.random) {
   const bound = Math.min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** Math.min(n + 1, 10));
   return BACKOFF_MIN_S + random() * (bound - BACKOFF_MIN_S);
 }
 
-/** A new id for a frame: the idempotency key of what it asks. */
+/** A new id for a frame, which is the idempotency key of the request. */
 export function newId(prefix = 'q') {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return prefix + Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
@@ -63,8 +63,8 @@ const systemClock = {
 export class Connection {
   /**
    * @param {object} options
-   * @param {(protocol: string) => WebSocket} options.open makes the socket
-   * @param {() => object} options.hello the fields of `hello` beside type and id
+   * @param {(protocol: string) => WebSocket} options.open opens the socket
+   * @param {() => object} options.hello the fields of `hello` except type and id
    * @param {(frame: object) => void} options.onWelcome
    * @param {(frame: object) => void} options.onFrame
    * @param {(state: {phase: string, retryInS?: number, reason?: string}) => void} options.onState
@@ -82,7 +82,7 @@ export class Connection {
     this.waiting = new Map();
   }
 
-  /** Connect, dropping whatever connection there was. */
+  /** Connect, and drop any earlier connection. */
   connect() {
     this.#drop();
     this.clock.cancel(this.retryTimer);
@@ -95,17 +95,17 @@ export class Connection {
     this.#watch(OPEN_TIMEOUT_S, () => this.#lost());
   }
 
-  /** Close for good. */
+  /** Close without reconnecting. */
   close() {
     this.clock.cancel(this.retryTimer);
     this.#drop();
   }
 
   /**
-   * Send a frame and wait for its answer. With `resend` it is repeated under the same id after a
-   * reconnection; without, it fails when the connection does.
+   * Send a frame and wait for its reply. With `resend` it is sent again under the same id after a
+   * reconnection; without, it fails with the connection.
    *
-   * @returns {Promise<object>} the answering frame
+   * @returns {Promise<object>} the reply
    * @throws {RequestError}
    */
   request(frame, { resend = true, id = newId(), timeoutS = REQUEST_TIMEOUT_S } = {}) {
@@ -113,7 +113,7 @@ export class Connection {
     return new Promise((resolve, reject) => {
       const timer = this.clock.after(timeoutS, () => {
         this.waiting.delete(id);
-        reject(new RequestError({ code: 'timeout', message: `No answer within ${timeoutS} s.`, retryable: true }));
+        reject(new RequestError({ code: 'timeout', message: `No reply within ${timeoutS} s.`, retryable: true }));
       });
       this.waiting.set(id, { frame: full, resolve, reject, timer, resend });
       if (this.ready) this.#send(full);
@@ -128,7 +128,7 @@ export class Connection {
     } catch {
       return;
     }
-    this.#heard();
+    this.#restartHeartbeat();
     if (frame.type === 'welcome') return this.#welcomed(frame);
     if (frame.type === 'server.draining') this.drainDelayS = frame.reconnect_after_s ?? 1;
     if (frame.reply_to && this.waiting.has(frame.reply_to)) {
@@ -142,11 +142,11 @@ export class Connection {
     this.ready = true;
     this.attempt = 0;
     this.heartbeatS = frame.heartbeat_s ?? DEFAULT_HEARTBEAT_S;
-    this.#heard();
+    this.#restartHeartbeat();
     this.onState({ phase: 'online' });
-    const unanswered = [...this.waiting.values()];
+    const unreplied = [...this.waiting.values()];
     this.onWelcome(frame);
-    for (const entry of unanswered) this.#send(entry.frame);
+    for (const entry of unreplied) this.#send(entry.frame);
   }
 
   #settle(id, how, value) {
@@ -160,7 +160,7 @@ export class Connection {
     if (this.socket?.readyState === 1) this.socket.send(JSON.stringify(frame));
   }
 
-  #heard() {
+  #restartHeartbeat() {
     if (!this.ready) return;
     this.#watch(this.heartbeatS, () => {
       this.#send({ type: 'ping', id: newId('p'), t: Date.now() });
@@ -186,7 +186,7 @@ export class Connection {
     if (!socket) return;
     socket.onopen = socket.onmessage = socket.onclose = null;
     socket.close();
-    this.#failUnrepeatable();
+    this.#failUnresendable();
   }
 
   #closed(socket, code, reason) {
@@ -194,13 +194,13 @@ export class Connection {
     this.socket = null;
     this.ready = false;
     this.clock.cancel(this.watchTimer);
-    this.#failUnrepeatable();
+    this.#failUnresendable();
     const reaction = reactionTo(code);
     if (reaction === 'retry') this.#retry(code);
     else this.onState({ phase: reaction, reason: reason || `closed with code ${code}` });
   }
 
-  #failUnrepeatable() {
+  #failUnresendable() {
     for (const [id, entry] of this.waiting) if (!entry.resend) this.#settle(id, 'reject', offline());
   }
 

@@ -1,4 +1,4 @@
-/** The state of the page in signals, and what a user can do with it. */
+/** The state of the page in signals, and the actions of the user. */
 
 import { batch, computed, signal } from '@preact/signals';
 
@@ -7,16 +7,16 @@ import { Connection, RequestError, newId } from './socket.mjs';
 import { contentText } from './text.mjs';
 
 const VERSION = '1';
-const KEPT_SUBSCRIPTIONS = 12;
+const MAX_SUBSCRIPTIONS = 12;
 const LIST_REFRESH_DELAY_MS = 400;
 const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 const TITLE_CHARACTERS = 60;
 
-/** Details are asked for live; every durable event is read in both modes, so switching reads nothing again. */
+/** `full` adds live output; both levels fold the same runs, so a switch keeps what was read. */
 const detailOf = (details) => (details ? 'full' : 'steps');
 
-/** Run at the next frame, or soon when the page is hidden and frames do not come. */
+/** Run at the next frame; a hidden page gets no frames, so there after 50 ms. */
 const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(action));
 
 export class Store {
@@ -51,9 +51,9 @@ export class Store {
     });
   }
 
-  /** Connect and open what the address names. */
+  /** Connect and open the conversation that the URL names. */
   start() {
-    addEventListener('hashchange', () => this.#followAddress());
+    addEventListener('hashchange', () => this.#openFromUrl());
     addEventListener('online', () => this.reconnect());
     document.addEventListener('visibilitychange', () => {
       if (!document.hidden && this.connection.value.phase === 'offline') this.reconnect();
@@ -61,7 +61,7 @@ export class Store {
     });
     setInterval(() => !document.hidden && this.connection.value.phase === 'online' && this.refreshList(), LIST_POLL_MS);
     this.socket.connect();
-    this.#followAddress();
+    this.#openFromUrl();
   }
 
   reconnect() {
@@ -130,8 +130,8 @@ export class Store {
   // ---- runs
 
   /**
-   * Send a message, in a new conversation when none is open. It shows at once, and stays with its error
-   * when it could not be sent.
+   * Send a message, in a new conversation if none is open. It is shown at once, and stays with its error
+   * if it could not be sent.
    */
   async send(content, { mode } = {}) {
     const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, error: null };
@@ -139,7 +139,7 @@ export class Store {
     await this.#deliver(entry);
   }
 
-  /** Send again what failed; the id stays, so a message that did arrive is not doubled. */
+  /** Send a failed message again under the same id, so that a message that did arrive is not duplicated. */
   async resend(key) {
     const entry = this.outbox.value.find((item) => item.key === key);
     if (!entry) return;
@@ -155,24 +155,24 @@ export class Store {
     await this.#attempt(() => this.socket.request({ type: 'run.cancel', run_id: runId }));
   }
 
-  /** @throws {RequestError} for the card to show */
+  /** @throws {RequestError} which the card shows */
   decide(approvalId, reply) {
     return this.socket.request({ type: 'approval.reply', approval_id: approvalId, ...reply });
   }
 
-  /** @throws {RequestError} for the form to show */
-  answerInput(requestId, value) {
+  /** @throws {RequestError} which the form shows */
+  replyToInput(requestId, value) {
     return this.socket.request({ type: 'input.reply', request_id: requestId, value });
   }
 
-  /** @throws {RequestError} for the form to show */
+  /** @throws {RequestError} which the form shows */
   async startWorkflow(workflow, parameters) {
     const conversationId = this.currentId.value;
     const frame = { type: 'workflow.start', workflow, parameters };
-    const answer = await this.socket.request(conversationId ? { ...frame, conversation_id: conversationId } : frame);
+    const ack = await this.socket.request(conversationId ? { ...frame, conversation_id: conversationId } : frame);
     this.refreshList();
-    if (!conversationId) this.open(answer.conversation_id ?? conversationOf(answer.run_id));
-    return answer;
+    if (!conversationId) this.open(ack.conversation_id ?? conversationOf(ack.run_id));
+    return ack;
   }
 
   // ---- messages to the user
@@ -187,7 +187,7 @@ export class Store {
     this.toasts.value = this.toasts.value.filter((toast) => toast.key !== key);
   }
 
-  /** The folded conversation, read and followed from now on. */
+  /** Subscribe to a conversation and return its folded state as a signal. */
   follow(id) {
     let view = this.views.get(id);
     if (view) {
@@ -203,7 +203,7 @@ export class Store {
     return view.state;
   }
 
-  // ---- inside
+  // ---- internal
 
   #hello() {
     const token = this.token;
@@ -266,7 +266,7 @@ export class Store {
         return;
       case 'resync_required':
         view.reading = false;
-        return this.#readAgain(id, view);
+        return this.#reload(id, view);
       default:
         if (frame.data && !view.resetting) this.#applyEvent(id, view, frame);
     }
@@ -275,7 +275,7 @@ export class Store {
   #applyEvent(id, view, frame) {
     switch (placement(view.state.value, frame)) {
       case 'epoch':
-        return this.#readAgain(id, view);
+        return this.#reload(id, view);
       case 'gap':
         if (!view.reading) this.#subscribe(id, view.state.value.lastSeq);
         return;
@@ -290,7 +290,7 @@ export class Store {
     view.reading = false;
     view.resetting = false;
     const restored = logEpoch && frame.log_epoch && frame.log_epoch !== logEpoch;
-    if (restored || frame.head_seq < lastSeq) return this.#readAgain(id, view);
+    if (restored || frame.head_seq < lastSeq) return this.#reload(id, view);
     view.state.value = foldSubscribed(view.state.value, frame);
     if (view.state.value.title === null) this.#readTitle(id, view);
   }
@@ -301,11 +301,11 @@ export class Store {
       const { title } = listed ?? (await this.api.conversation(id));
       if (view.state.value.title === null) view.state.value = { ...view.state.value, title: title ?? '' };
     } catch {
-      // A title that cannot be read leaves `Untitled`; the subscription says what is wrong, if anything is.
+      // Without a title the conversation stays `Untitled`; the subscription reports any error.
     }
   }
 
-  #readAgain(id, view) {
+  #reload(id, view) {
     if (view.reading) return;
     view.state.value = { ...emptyConversation(id), title: view.state.value.title };
     view.frames = [];
@@ -313,7 +313,7 @@ export class Store {
     this.#subscribe(id, 0);
   }
 
-  /** What an event changes outside its conversation. */
+  /** Apply the effects of an event outside its conversation. */
   #react(id, frame) {
     switch (frame.type) {
       case 'conversation.updated':
@@ -333,7 +333,7 @@ export class Store {
 
   #trim() {
     for (const [id, view] of this.views) {
-      if (this.views.size <= KEPT_SUBSCRIPTIONS) return;
+      if (this.views.size <= MAX_SUBSCRIPTIONS) return;
       if (id === this.currentId.value || isBusy(view.state.value)) continue;
       this.views.delete(id);
       if (this.socket.ready) this.socket.request({ type: 'unsubscribe', conversation_id: id }, { resend: false }).catch(() => {});
@@ -354,7 +354,7 @@ export class Store {
     if (view && change.title) view.state.value = { ...view.state.value, title: change.title };
   }
 
-  #followAddress() {
+  #openFromUrl() {
     const id = /^#\/c\/([\w-]{1,64})$/.exec(location.hash)?.[1] ?? null;
     batch(() => {
       this.currentId.value = id;
@@ -381,11 +381,11 @@ export class Store {
       const { content, mode, requestId } = entry;
       const steer = mode === 'steer' && openRun(this.views.get(id)?.state.value ?? emptyConversation(id)) !== null;
       const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}) };
-      const answer = await this.socket.request(frame, { id: requestId });
+      const ack = await this.socket.request(frame, { id: requestId });
       const view = this.views.get(id);
       batch(() => {
         const ts = new Date().toISOString();
-        if (view) view.state.value = foldAccepted(view.state.value, { ...answer, content, ts, steer });
+        if (view) view.state.value = foldAccepted(view.state.value, { ...ack, content, ts, steer });
         this.discard(entry.key);
       });
       this.refreshList();
@@ -396,8 +396,8 @@ export class Store {
 
   async #createFor(entry) {
     const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
-    const answer = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}) }, { id: `${entry.requestId}c` });
-    const id = answer.conversation_id;
+    const ack = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}) }, { id: `${entry.requestId}c` });
+    const id = ack.conversation_id;
     this.#changeOutbox(entry.key, { conversationId: id });
     entry.conversationId = id;
     const state = this.follow(id);
@@ -420,7 +420,7 @@ export class Store {
   }
 }
 
-/** A run's id begins with its conversation's. */
+/** The id of a run begins with the id of its conversation. */
 function conversationOf(runId) {
   return runId.slice(0, runId.lastIndexOf('-'));
 }

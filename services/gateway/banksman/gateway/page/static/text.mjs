@@ -1,6 +1,6 @@
-/** Text for people: sizes, durations, and strings whose invisible characters are made visible. */
+/** Format sizes, durations and costs, and make invisible characters visible. */
 
-/** Format, control and look-alike-of-nothing characters that can change what a reader believes to see. */
+/** Format, control and blank characters, which can make text look different from what it is. */
 const HIDDEN = /[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\u115F\u1160\u3164\uFFA0\u2800]|[^\S \n\t]/gu;
 
 const NAMES = new Map([
@@ -73,7 +73,7 @@ export function formatDuration(milliseconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** @param {number | null | undefined} dollars `null` when the price is unknown, which is not free. */
+/** @param {number | null | undefined} dollars `null` for an unknown price, which is not zero. */
 export function formatCost(dollars) {
   if (dollars === null || dollars === undefined) return '';
   if (dollars === 0) return '$0';
@@ -86,7 +86,7 @@ export function plural(count, noun) {
 }
 
 /**
- * The words of a past moment for a list: the time today, else the date.
+ * Format a past time for a list: the time of day for today, else the date.
  *
  * @param {string | undefined} timestamp RFC 3339
  * @param {Date} now

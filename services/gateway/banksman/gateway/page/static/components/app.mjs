@@ -1,4 +1,4 @@
-/** The page's frame: what is shown round the open conversation. */
+/** The layout of the page around the open conversation. */
 
 import { useEffect } from 'preact/hooks';
 

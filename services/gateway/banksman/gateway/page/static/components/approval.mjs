@@ -1,4 +1,4 @@
-/** The approval card: what waits, exactly as it would run, and one decision over all of it. */
+/** The approval card: the exact calls of an approval request, and one decision for all of them. */
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
@@ -17,7 +17,7 @@ const OUTCOME_WORDS = {
   superseded: 'Superseded by a newer message',
 };
 
-/** Keys must not decide while the user was just typing elsewhere. */
+/** A card that appears while the user types elsewhere must not take the next key as a decision. */
 const QUIET_BEFORE_FOCUS_MS = 1200;
 let lastKeyAt = 0;
 addEventListener('keydown', () => (lastKeyAt = Date.now()), true);
@@ -116,7 +116,7 @@ function Pending({ approval }) {
     </ol>
     ${reason !== null &&
     html`<label class="approval-reason">
-      <span>Reason, told to the agent</span>
+      <span>Reason, sent to the agent</span>
       <input type="text" maxlength="2000" value=${reason} onInput=${(event) => setReason(event.target.value)} />
     </label>`}
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
@@ -138,11 +138,11 @@ function Pending({ approval }) {
             </button>`}
       ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>Add a reason</button>`}
       <label class="approval-remember">
-        <span>Ask again</span>
+        <span>Require approval</span>
         <select value=${remember} onChange=${(event) => setRemember(event.target.value)}>
-          <option value="">every time</option>
-          <option value="run">not in this run</option>
-          <option value="conversation">not in this conversation</option>
+          <option value="">for every call</option>
+          <option value="run">not again in this run</option>
+          <option value="conversation">not again in this conversation</option>
         </select>
       </label>
     </footer>
@@ -150,10 +150,10 @@ function Pending({ approval }) {
 }
 
 function titleOf(items) {
-  return items.length === 1 ? `Allow ${items[0].name}?` : `${items.length} calls wait: approve all?`;
+  return items.length === 1 ? `Allow ${items[0].name}?` : `Allow ${items.length} calls?`;
 }
 
-/** The shortest reply that says it all: `all` when nothing is edited or explained. */
+/** The shortest reply: `all` if no call is edited and no reason is given. */
 function replyFor(items, decisionOf, { edits, reason, remember }) {
   const decisions = items.map((item) => decisionFor(item, decisionOf(item), edits[item.tool_call_id], reason));
   const plain = decisions.every((d) => d.decision === decisions[0].decision && !d.arguments && !d.reason);
@@ -173,7 +173,7 @@ function toggled(edits, item) {
   return open ? rest : { ...rest, [item.tool_call_id]: readEdit(item, JSON.stringify(item.arguments, null, 2)) };
 }
 
-/** Edited arguments: their value, or what is wrong with them. */
+/** Parse edited arguments: their value, or the problem with them. */
 function readEdit(item, text) {
   let value;
   try {
@@ -186,7 +186,7 @@ function readEdit(item, text) {
   return { text, value, problem, changed: JSON.stringify(value) !== JSON.stringify(item.arguments) };
 }
 
-/** Without the tool's schema, an argument keeps the type it had; the gateway checks the rest. */
+/** Without the tool's schema, an argument must keep its type; the gateway checks the rest. */
 function schemaLike(original) {
   const typed = Object.entries(original).map(([key, value]) => [key, typeOf(value)]);
   return { type: 'object', properties: Object.fromEntries(typed) };
@@ -285,7 +285,7 @@ function Expiry({ at }) {
   return html`<span class="expiry" title=${new Date(at).toLocaleString()}>${words}</span>`;
 }
 
-/** Take the focus when nobody is typing, so that the keys work at once. */
+/** Take the focus unless the user is typing, so that the keys work at once. */
 function useCardFocus(card) {
   useEffect(() => {
     const active = document.activeElement;
@@ -296,7 +296,7 @@ function useCardFocus(card) {
   }, []);
 }
 
-/** A, R and E work in the card, and anywhere when nothing has the focus. */
+/** Handle A, R and E in the card, and anywhere while no element has the focus. */
 function useCardKeys(card, actions) {
   const latest = useRef(actions);
   latest.current = actions;
@@ -315,7 +315,7 @@ function useCardKeys(card, actions) {
   }, []);
 }
 
-/** Tab stays in the card; Escape leaves it for the composer. */
+/** Keep Tab in the card; Escape moves the focus to the composer. */
 function trapFocus(event, card) {
   if (event.key === 'Escape') {
     document.querySelector('.composer textarea')?.focus();

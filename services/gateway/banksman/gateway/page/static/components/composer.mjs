@@ -1,4 +1,4 @@
-/** Where a message is written: Enter sends, Shift+Enter breaks the line. */
+/** The message box: Enter sends, Shift+Enter inserts a line break. */
 
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
@@ -55,15 +55,15 @@ export function Composer() {
 }
 
 function placeholderFor(mode) {
-  return mode === 'steer' ? 'Steer the agent: it reads this before its next step' : 'Write the next message: it waits its turn';
+  return mode === 'steer' ? 'Steer the agent: it reads this before its next step' : 'Write the next message: it is queued';
 }
 
-/** While a run is open a message either waits for its end or is handed to it. */
+/** While a run is open, a message is either queued behind it or steers it. */
 function ModeChoice({ mode, onMode }) {
   const option = (value, label, title) => html`<button type="button" aria-pressed=${mode === value} title=${title} onClick=${() => onMode(value)}>${label}</button>`;
   return html`<span class="choice" role="group" aria-label="While the agent works">
     ${option('queue', 'Queue', 'Send after this run has ended')}
-    ${option('steer', 'Steer', 'Hand it to the running agent')}
+    ${option('steer', 'Steer', 'Send to the running agent')}
   </span>`;
 }
 
@@ -78,12 +78,12 @@ function ApprovalHint({ conversation }) {
   };
   return html`<button type="button" class="approval-hint" onClick=${show}>
     <${Icon} name="shield" size=${16} />
-    <span>${waiting.length === 1 ? 'An approval waits for you' : `${waiting.length} approvals wait for you`}</span>
+    <span>${waiting.length === 1 ? 'An approval request waits for you' : `${waiting.length} approval requests wait for you`}</span>
     <strong>Review</strong>
   </button>`;
 }
 
-/** Whether the oldest waiting card can be seen, so that nothing points at what is in view. */
+/** Whether the oldest pending card is in view, which makes the hint unnecessary. */
 function useCardInView(id) {
   const [inView, setInView] = useState(false);
   useEffect(() => {

@@ -9,7 +9,7 @@ import { blocksOf } from '../markdown.mjs';
 import { sanitise } from '../sanitise.mjs';
 import { CopyButton, html, memo } from './ui.mjs';
 
-/** A wide diagram scrolls rather than shrink below this. */
+/** Width below which a diagram scrolls instead of shrinking. */
 const LEGIBLE_WIDTH_PX = 520;
 const MAX_HIGHLIGHT_CHARACTERS = 50_000;
 
@@ -17,7 +17,7 @@ const darkQuery = matchMedia('(prefers-color-scheme: dark)');
 const dark = signal(darkQuery.matches);
 darkQuery.addEventListener('change', () => (dark.value = darkQuery.matches));
 
-/** A message's Markdown; `streaming` leaves an open fence undrawn. */
+/** The Markdown of a message. A diagram is drawn once its fence is closed. */
 export const Markdown = memo(function Markdown({ text, streaming = false }) {
   const blocks = useMemo(() => blocksOf(text), [text]);
   return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`}>
@@ -36,7 +36,7 @@ const Prose = memo(function Prose({ markup }) {
   return html`<div class="prose" dangerouslySetInnerHTML=${{ __html: clean }} />`;
 });
 
-/** A code block with its language, highlighted where the language is known, and a copy button. */
+/** A code block with its language and a copy button, highlighted if the language is known. */
 export const Code = memo(function Code({ language, source, label }) {
   const markup = useMemo(() => highlighted(language, source), [language, source]);
   return html`<figure class="code">

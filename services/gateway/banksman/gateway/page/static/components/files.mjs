@@ -21,7 +21,7 @@ export function FilePanel() {
   const version = store.filesVersion.value;
   const read = () =>
     store.api.files(id).then(
-      (answer) => (setItems(answer.items), setError(null)),
+      (page) => (setItems(page.items), setError(null)),
       (failure) => setError(failure.message),
     );
   useEffect(() => void read(), [version]);
@@ -61,7 +61,7 @@ export function FilePanel() {
     <header class="panel-head">
       ${opened && html`<${IconButton} name="back" label="All files" onClick=${() => setOpened(null)} />`}
       <h2>${opened ? opened.path.split('/').at(-1) : 'Files'}</h2>
-      ${!opened && html`<${IconButton} name="refresh" label="Read again" onClick=${read} /><${IconButton} name="upload" label="Upload" disabled=${busy} onClick=${() => picker.current.click()} />`}
+      ${!opened && html`<${IconButton} name="refresh" label="Refresh" onClick=${read} /><${IconButton} name="upload" label="Upload" disabled=${busy} onClick=${() => picker.current.click()} />`}
       ${opened && html`<${IconButton} name="download" label="Download" onClick=${() => download(store, id, opened.path)} />`}
       <${IconButton} name="close" label="Close files" onClick=${close} />
       <input ref=${picker} type="file" multiple hidden onChange=${(event) => upload([...event.target.files]).then(() => (event.target.value = ''))} />

@@ -1,4 +1,4 @@
-/** The open conversation's title and the switches that concern it. */
+/** The title and the actions of the open conversation. */
 
 import { useState } from 'preact/hooks';
 
@@ -43,7 +43,7 @@ function togglePanel(store) {
   store.panel.value = store.panel.value === 'files' ? null : 'files';
 }
 
-/** The words that name a conversation: as its log says, else as the list does. */
+/** The title of a conversation: from its log, else from the list. */
 export function titleOf(store, conversation) {
   if (!conversation) return 'New conversation';
   const listed = store.list.value.items.find((item) => item.conversation_id === conversation.id);

@@ -1,4 +1,4 @@
-/** Asks for a token when the gateway wants one. It is kept for this tab only. */
+/** The login form of a gateway that requires a token. The token is stored for this tab only. */
 
 import { useState } from 'preact/hooks';
 
@@ -16,8 +16,8 @@ export function Login() {
     <form onSubmit=${submit}>
       <${Mark} size=${48} />
       <h1>Banksman</h1>
-      <p>This gateway asks for a token.</p>
-      ${refused && html`<p class="form-error" role="alert">The last token was refused or has expired.</p>`}
+      <p>This gateway requires a token.</p>
+      ${refused && html`<p class="form-error" role="alert">The token is wrong or has expired.</p>`}
       <label for="token">Token</label>
       <input id="token" type="password" autocomplete="current-password" autofocus value=${token} onInput=${(event) => setToken(event.target.value)} />
       <button class="button primary" disabled=${!token.trim()}>Sign in</button>

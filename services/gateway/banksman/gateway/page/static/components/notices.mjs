@@ -1,4 +1,4 @@
-/** Lines that say how things are: the connection, what the server wants known, and passing errors. */
+/** Status lines: the connection, notices of the server, and transient errors. */
 
 import { useEffect, useState } from 'preact/hooks';
 
@@ -18,15 +18,15 @@ export function ConnectionBanner() {
     case 'offline':
       return html`<div class="banner warning" role="status">
         <${Icon} name="warning" size=${16} />
-        <span>Disconnected. Your work goes on; reconnecting ${left > 0 ? `in ${left} s` : 'now'}…</span>${again('Reconnect now')}
+        <span>Disconnected. Your runs continue; reconnecting ${left > 0 ? `in ${left} s` : 'now'}…</span>${again('Reconnect now')}
       </div>`;
     case 'outdated':
       return html`<div class="banner warning" role="alert">
-        <span>The server speaks a newer protocol than this page.</span>
+        <span>The server uses a newer protocol than this page.</span>
         <button type="button" class="link" onClick=${() => location.reload()}>Reload</button>
       </div>`;
     case 'stopped':
-      return html`<div class="banner warning" role="alert"><span>The connection ended: ${reason}.</span>${again('Connect again')}</div>`;
+      return html`<div class="banner warning" role="alert"><span>The connection was closed: ${reason}.</span>${again('Connect again')}</div>`;
     default:
       return null;
   }
@@ -53,7 +53,7 @@ function useCountdown(until) {
   return until ? Math.max(0, Math.ceil((until - now) / 1000)) : 0;
 }
 
-/** What `welcome.notices` says: that tools are off, that the demo model answers. */
+/** The notices of `welcome`, such as that tools are off or that the demo model replies. */
 export function Notices() {
   const store = useStore();
   const [hidden, setHidden] = useState('');

@@ -23,7 +23,7 @@ export function Sidebar() {
       ${items.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
     </ul>
     ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.refreshList()}>Try again</button></p>`}
-    ${!error && !loading && !items.length && html`<p class="sidebar-note">${query ? 'Nothing found.' : 'No conversations yet.'}</p>`}
+    ${!error && !loading && !items.length && html`<p class="sidebar-note">${query ? 'No results.' : 'No conversations yet.'}</p>`}
     ${next && html`<button type="button" class="link more" onClick=${() => store.moreConversations()}>Show more</button>`}
     <${Account} />
   </nav>`;
@@ -72,9 +72,9 @@ function Item({ item }) {
   </li>`;
 }
 
-const STATE_WORDS = { working: 'Working', waiting: 'Needs you' };
+const STATE_WORDS = { working: 'Working', waiting: 'Waiting for you' };
 
-/** What a followed conversation shows wins over the list, which may be older. */
+/** The state of a subscribed conversation is newer than that of the list. */
 function stateOf(store, item) {
   const view = store.views.get(item.conversation_id)?.state.value;
   if (view?.replayed && !view.error) {

@@ -1,4 +1,4 @@
-/** The conversation's log: what was said, done, asked and decided. */
+/** The conversation: messages, tool calls, approvals, input requests and outcomes. */
 
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
@@ -13,7 +13,7 @@ import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.m
 const NEAR_END_PX = 80;
 
 const SUGGESTIONS = [
-  { title: 'Look round', text: 'Run `ls -la` and tell me what is there.' },
+  { title: 'List the files', text: 'Run `ls -la` and explain the result.' },
   { title: 'Write a file', text: 'Write notes.md with three ideas for a weekend project.' },
   { title: 'Draw a diagram', text: 'Draw a mermaid diagram of how a request travels from a browser to a database.' },
 ];
@@ -30,8 +30,8 @@ export function Timeline() {
     <div class="log" role="log" aria-live="polite" aria-label="Conversation" aria-busy=${Boolean(streaming)}>
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
-      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> Reading the conversation…</p>`}
-      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">Nothing here yet.</p>`}
+      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> Loading the conversation…</p>`}
+      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">No messages yet.</p>`}
       ${conversation?.runs.map((run) => html`<${Run} key=${run.id} run=${run} details=${store.details.value} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
@@ -39,7 +39,7 @@ export function Timeline() {
   </div>`;
 }
 
-/** Keep the end in view while the reader is there; leave the reader alone elsewhere. */
+/** Keep the end in view while the user is there; do not scroll while the user reads elsewhere. */
 function useFollow(scroller, id) {
   const atEnd = useRef(true);
   const lastTop = useRef(0);
@@ -51,7 +51,7 @@ function useFollow(scroller, id) {
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = scroller.current;
     const near = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
-    // Content that grows moves the end away without a reader's doing; only scrolling up lets go of it.
+    // Growing content moves the end away from the user; only scrolling up counts as leaving it.
     atEnd.current = near || (atEnd.current && scrollTop >= lastTop.current);
     lastTop.current = scrollTop;
     setAway(!atEnd.current);
@@ -78,8 +78,8 @@ function Welcome() {
   };
   return html`<section class="welcome">
     <${Mark} size=${56} />
-    <h2>What shall we lift?</h2>
-    <p>The agent works in a sandbox of its own. Whatever needs a signal waits for yours.</p>
+    <h2>What should the agent do?</h2>
+    <p>The agent works in a sandbox. Calls that require approval wait for your decision.</p>
     <div class="suggestions">
       ${SUGGESTIONS.map(
         ({ title, text }) => html`<button type="button" onClick=${() => fill(text)}><strong>${title}</strong><span>${text.replaceAll('`', '')}</span></button>`,
@@ -106,7 +106,7 @@ const Run = memo(function Run({ run, details }) {
   const [expanded, setExpanded] = useState(false);
   const shown = details || expanded;
   return html`<section class="run" data-run=${run.id} data-status=${run.status}>
-    ${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.askedAt} queued=${run.status === 'queued'} />`}
+    ${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'} />`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} runId=${run.id} onExpand=${() => setExpanded(true)} />`)}
       ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>Hide the steps</button>`}
@@ -115,7 +115,7 @@ const Run = memo(function Run({ run, details }) {
   </section>`;
 });
 
-/** With details every entry is shown; without, neighbouring calls become one line. */
+/** With details, show every entry; without, merge neighbouring calls into one line. */
 function grouped(entries, shown) {
   const visible = entries.filter((entry) => shown || !(entry.kind === 'reasoning' || (entry.kind === 'notice' && entry.detail)));
   const list = [];

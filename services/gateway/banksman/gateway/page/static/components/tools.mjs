@@ -19,7 +19,7 @@ const STATUS_WORDS = {
   unknown_outcome: 'Outcome unknown',
 };
 
-/** The most telling argument of a call, on one line. */
+/** The most important argument of a call, on one line. */
 export function summaryOf(call) {
   const { command, path, url } = call.arguments ?? {};
   const text = command ?? path ?? url ?? JSON.stringify(call.arguments ?? {});
@@ -79,7 +79,7 @@ function Output({ call, runId }) {
   `;
 }
 
-/** The parts of a result worth a heading each; anything else as JSON. */
+/** The sections of a result: each text under its name, other values as JSON. */
 export function sections(content) {
   if (typeof content === 'string') return [['Output', content]];
   const { success, exit_code: exitCode, error_kind: errorKind, ...rest } = content ?? {};
@@ -105,7 +105,7 @@ function WholeOutput({ runId, callId }) {
       store.toast(error.message);
     }
   };
-  return html`<button type="button" class="link" onClick=${download}>Output was cut: download all of it</button>`;
+  return html`<button type="button" class="link" onClick=${download}>The output was truncated: download the complete output</button>`;
 }
 
 /** Hand a blob to the browser as a download. */
@@ -116,7 +116,7 @@ export function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** Calls in a few words: `bash ×2, read_file`. */
+/** The tools of some calls with their counts: `bash ×2, read_file`. */
 export function toolCounts(calls) {
   const counts = new Map();
   for (const call of calls) counts.set(call.name, (counts.get(call.name) ?? 0) + 1);

@@ -1,4 +1,4 @@
-/** What every component needs: the template tag, the store, memoisation and small controls. */
+/** Shared by all components: the template tag, the store, memoisation and small controls. */
 
 import { Component, createContext, h } from 'preact';
 import { useContext, useEffect, useRef, useState } from 'preact/hooks';
@@ -13,7 +13,7 @@ export const StoreContext = createContext(null);
 /** @returns {import('../store.mjs').Store} */
 export const useStore = () => useContext(StoreContext);
 
-/** Render again only when a property changed. */
+/** Render again only if a property changed. */
 export function memo(render) {
   return class Memo extends Component {
     shouldComponentUpdate(next) {
@@ -70,14 +70,14 @@ async function copyText(text) {
   area.remove();
 }
 
-/** Text whose hidden characters are shown as marks, left to right whatever it holds. */
+/** Show text from left to right, with its hidden characters as marks. */
 export function Exact({ text }) {
   return html`<bdo dir="ltr">${reveal(text).map((piece) =>
     piece.hidden ? html`<span class="hidden-character" title="Invisible character">${piece.text}</span>` : piece.text,
   )}</bdo>`;
 }
 
-/** A modal dialog on the platform's own element: it traps focus and returns it. */
+/** A modal dialog. The `dialog` element traps the focus and returns it. */
 export function Dialog({ title, onClose, children, wide }) {
   const ref = useRef(null);
   useEffect(() => {
@@ -106,7 +106,7 @@ export function Dialog({ title, onClose, children, wide }) {
   </dialog>`;
 }
 
-/** A button with a menu: arrows move, Escape closes, focus returns. */
+/** A button with a menu: arrow keys move, Escape closes and returns the focus. */
 export function Menu({ label, items }) {
   const [open, setOpen] = useState(false);
   const root = useRef(null);
@@ -159,7 +159,7 @@ export function Mark({ size = 28 }) {
   return html`<img class="mark" src="static/favicon.svg" width=${size} height=${size} alt="" />`;
 }
 
-/** Milliseconds since `from`, counted while shown. */
+/** Milliseconds since `from`, updated every second while `running`. */
 export function useElapsed(from, running) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

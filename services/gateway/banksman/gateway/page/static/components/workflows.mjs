@@ -1,4 +1,4 @@
-/** Workflows: picked by category, started from a form, followed like any run. */
+/** Workflows: choose one by category, fill in its form, follow its run. */
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 
@@ -14,7 +14,7 @@ export function WorkflowDialog() {
   const close = () => (store.workflowsOpen.value = false);
   useEffect(() => {
     store.api.workflowCategories().then(
-      (answer) => setCategories(answer.items),
+      (page) => setCategories(page.items),
       (failure) => setError(failure.message),
     );
   }, []);
@@ -25,7 +25,7 @@ export function WorkflowDialog() {
         <div class="search"><${Icon} name="search" size=${15} /><input type="search" placeholder="Find a workflow" aria-label="Find a workflow" value=${query} onInput=${(event) => setQuery(event.target.value)} /></div>
         ${error && html`<p class="form-error" role="alert">${error}</p>`}
         ${!categories && !error && html`<p class="empty"><span class="spinner" /> Loading…</p>`}
-        ${categories && !found.length && html`<p class="empty">${query ? 'Nothing found.' : 'No workflows are registered.'}</p>`}
+        ${categories && !found.length && html`<p class="empty">${query ? 'No results.' : 'No workflows are registered.'}</p>`}
         ${found.map(
           (category) => html`<section>
             <h3>${category.title || category.name}</h3>
@@ -68,7 +68,7 @@ function WorkflowForm({ workflow, onBack, onStarted }) {
     <${SchemaForm} schema=${workflow.parameters_schema} submitLabel="Start" onSubmit=${start} />`;
 }
 
-/** A form made from an object schema; `onSubmit` receives values that the schema accepts. */
+/** A form for an object schema; `onSubmit` receives valid values. */
 export function SchemaForm({ schema, submitLabel, onSubmit }) {
   const fields = useMemo(() => fieldsOf(schema), [schema]);
   const [raw, setRaw] = useState(() => initialValues(fields));
@@ -132,7 +132,7 @@ function Control({ field, common, value, onChange }) {
         ${field.choices.map((choice, at) => html`<option value=${String(at)}>${String(choice)}</option>`)}
       </select>`;
     case 'strings':
-      return html`<textarea ...${common} rows="3" placeholder="One a line" value=${value} onInput=${onInput} />`;
+      return html`<textarea ...${common} rows="3" placeholder="One per line" value=${value} onInput=${onInput} />`;
     case 'text':
       return html`<textarea ...${common} rows="4" value=${value} onInput=${onInput} />`;
     case 'json':
@@ -145,22 +145,22 @@ function Control({ field, common, value, onChange }) {
   }
 }
 
-/** A value that a workflow asks for while it runs. */
+/** An input request of a workflow. */
 export function InputCard({ request }) {
   const store = useStore();
   if (request.resolved) {
-    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">Answered${request.resolved.by ? ` by ${request.resolved.by}` : ''}: <code>${JSON.stringify(request.resolved.value)}</code></p></section>`;
+    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">Submitted${request.resolved.by ? ` by ${request.resolved.by}` : ''}: <code>${JSON.stringify(request.resolved.value)}</code></p></section>`;
   }
   const isObject = request.schema?.type === 'object';
-  const schema = isObject ? request.schema : { type: 'object', properties: { value: { title: 'Answer', ...request.schema } }, required: ['value'] };
-  const answer = (read) => store.answerInput(request.id, isObject ? read : read.value);
+  const schema = isObject ? request.schema : { type: 'object', properties: { value: { title: 'Value', ...request.schema } }, required: ['value'] };
+  const submit = (read) => store.replyToInput(request.id, isObject ? read : read.value);
   return html`<section class="input-card" aria-label="Input requested">
     <h3>${request.message}</h3>
-    <${SchemaForm} schema=${schema} submitLabel="Answer" onSubmit=${answer} />
+    <${SchemaForm} schema=${schema} submitLabel="Submit" onSubmit=${submit} />
   </section>`;
 }
 
-/** A workflow started from this conversation: its own log, read and shown in place. */
+/** A workflow that was started in this conversation, with the events of its own log. */
 export function LinkedWorkflow({ link, Run }) {
   const store = useStore();
   const linked = useMemo(() => store.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);

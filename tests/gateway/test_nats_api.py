@@ -24,7 +24,7 @@ async def client(gateway: Served, bus: Bus, tenant: str) -> AsyncGenerator[Clien
     yield Client(bus, tenant)
 
 
-async def test_a_service_starts_a_run_and_reads_its_events(client: Client, agent: Agent) -> None:
+async def test_a_nats_client_starts_a_run_and_reads_its_events(client: Client, agent: Agent) -> None:
     """R114"""
     conversation = await client.create_conversation(title="From a service")
     run = await client.send(conversation, "hi", request_id="once")
@@ -37,8 +37,10 @@ async def test_a_service_starts_a_run_and_reads_its_events(client: Client, agent
     assert (start.run_id, start.user, outcome.content) == (run.run_id, "nats", "Done.")
 
 
-async def test_who_follows_while_a_log_begins_sees_one_log(client: Client, agent: Agent, bus: Bus) -> None:
-    """What is stored while a replay is read has the epoch that it will always have."""
+async def test_a_replay_during_the_first_commit_has_one_log_epoch(
+    client: Client, agent: Agent, bus: Bus
+) -> None:
+    """Events that are stored during a replay have the same epoch in every later read."""
 
     async def followed(run: StartedRun) -> list[EventFrame]:
         async with aclosing(client.follow(run.conversation_id)) as events:
@@ -64,36 +66,36 @@ async def test_who_follows_while_a_log_begins_sees_one_log(client: Client, agent
 async def test_an_approval_is_decided_over_nats(client: Client, agent: Agent) -> None:
     conversation = await client.create_conversation()
     await client.send(conversation, "list")
-    request = await agent.ask(await agent.started(conversation))
-    answer = await client.reply(request.approval_id, all="approve")
-    assert (answer.already_resolved, answer.outcome) == (False, "approved")
+    request = await agent.request_approval(await agent.started(conversation))
+    response = await client.reply(request.approval_id, all="approve")
+    assert (response.already_resolved, response.outcome) == (False, "approved")
 
 
-async def test_a_refusal_is_an_error_frame(client: Client) -> None:
+async def test_a_refused_nats_request_gets_an_error_frame(client: Client) -> None:
     with pytest.raises(RemoteError) as refused:
         await client.send("nobody", "hi")
     assert refused.value.code == "not_found"
 
 
-async def test_subject_and_body_must_agree(gateway: Served, bus: Bus, tenant: str) -> None:
+async def test_a_body_that_contradicts_its_subject_is_refused(gateway: Served, bus: Bus, tenant: str) -> None:
     subject = subjects.api(tenant, "chat", "send", "c1")
     body = json.dumps({"conversation_id": "c2", "content": "hi"}).encode()
-    answer = json.loads(await bus.request(subject, body, 5))
-    assert (answer["type"], answer["details"]["field"]) == ("error", "conversation_id")
+    response = json.loads(await bus.request(subject, body, 5))
+    assert (response["type"], response["details"]["field"]) == ("error", "conversation_id")
 
 
-async def test_what_is_wrong_with_a_publish_is_told_and_kept(gateway: Served, bus: Bus, tenant: str) -> None:
-    told: asyncio.Queue[Message] = asyncio.Queue()
+async def test_a_failed_publish_is_reported_and_dead_lettered(gateway: Served, bus: Bus, tenant: str) -> None:
+    errors: asyncio.Queue[Message] = asyncio.Queue()
 
     async def received(message: Message) -> None:
-        told.put_nowait(message)
+        errors.put_nowait(message)
 
     await bus.subscribe(subjects.api(tenant, "error"), received)
     marker = new_id("x")
     subject = subjects.api(tenant, "chat", "send", marker)
     await bus.publish(subject, b'{"content": "hi"}')
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        error = json.loads((await told.get()).data)
+        error = json.loads((await errors.get()).data)
         while not [letter async for letter in dead_letters(bus) if letter.letter.subject == subject]:
             await bus.ready()
     assert error["code"] == "not_found"
