@@ -121,7 +121,7 @@ def bodies(server: BackboardServer, path_end: str) -> list[dict[str, Any]]:
     return [request.body for request in server.requests if request.path.endswith(path_end)]
 
 
-async def test_an_assistant_gets_prompt_and_tools_and_its_thread_the_message(
+async def test_assistant_gets_prompt_and_tools_and_thread_gets_the_message(
     server: BackboardServer, provider: Provider, shown: Shown
 ) -> None:
     """R56: all tools are passed when the assistant is created."""
@@ -145,7 +145,7 @@ async def test_an_assistant_gets_prompt_and_tools_and_its_thread_the_message(
     assert reply.usage == Usage(input_tokens=12, output_tokens=3)
 
 
-async def test_without_tools_the_assistant_is_created_without_the_field(
+async def test_assistant_without_tools_is_created_without_the_tools_field(
     server: BackboardServer, provider: Provider
 ) -> None:
     """R57: text-only mode."""
@@ -156,7 +156,7 @@ async def test_without_tools_the_assistant_is_created_without_the_field(
     assert "tools" not in server.requests[0].body
 
 
-async def test_a_run_that_waits_asks_for_calls_and_gets_all_outputs_together(
+async def test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request(
     server: BackboardServer, settings: ProviderSettings, provider: Provider, shown: Shown
 ) -> None:
     """R45, R48, R49: by an agent that knows the log only, in one request, each by its call's id."""
@@ -184,7 +184,7 @@ async def test_a_run_that_waits_asks_for_calls_and_gets_all_outputs_together(
     assert server.violations == []
 
 
-async def test_the_next_message_goes_to_the_same_thread(server: BackboardServer, provider: Provider) -> None:
+async def test_next_message_goes_to_the_same_thread(server: BackboardServer, provider: Provider) -> None:
     server.play(Reply(text="Hi."), Reply(text="Fine."))
     first = await complete(provider, ask())
 
@@ -196,7 +196,7 @@ async def test_the_next_message_goes_to_the_same_thread(server: BackboardServer,
     assert len(server.threads) == len(server.assistants) == 1
 
 
-async def test_tools_that_change_are_given_to_the_assistant_before_the_message(
+async def test_assistant_is_updated_before_the_message_if_tools_changed(
     server: BackboardServer, provider: Provider
 ) -> None:
     """R57, R58: created without tools, it gets them later, and an empty list takes them away again."""
@@ -214,7 +214,7 @@ async def test_tools_that_change_are_given_to_the_assistant_before_the_message(
     assert len(server.assistants) == 1
 
 
-async def test_another_models_words_in_between_begin_a_new_thread_that_is_told_of_them(
+async def test_reply_of_another_provider_starts_a_new_thread_with_the_history(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(text="Hi."), Reply(text="As said."))
@@ -240,7 +240,7 @@ async def test_another_models_words_in_between_begin_a_new_thread_that_is_told_o
     assert len(server.assistants) == 1
 
 
-async def test_a_compacted_history_begins_a_new_thread_that_is_told_the_summary(
+async def test_compaction_starts_a_new_thread_with_the_summary(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(text="Hi."), Reply(text="ok"))
@@ -253,7 +253,7 @@ async def test_a_compacted_history_begins_a_new_thread_that_is_told_the_summary(
     assert "They greeted each other." in bodies(server, "/messages")[1]["content"]
 
 
-async def test_a_message_beside_outputs_begins_a_new_thread(
+async def test_message_in_addition_to_outputs_starts_a_new_thread(
     server: BackboardServer, provider: Provider
 ) -> None:
     """A run that waits takes outputs only; a rejected or steered one has a message behind its results."""
@@ -268,7 +268,7 @@ async def test_a_message_beside_outputs_begins_a_new_thread(
     assert server.violations == []
 
 
-async def test_another_model_does_not_go_on_with_a_run_of_the_first(
+async def test_change_of_model_starts_a_new_thread_instead_of_submitting_outputs(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(tool_calls=(LS,)), Reply(text="ok"))
@@ -280,7 +280,7 @@ async def test_another_model_does_not_go_on_with_a_run_of_the_first(
     assert bodies(server, "/messages")[1]["llm_provider"] == "anthropic"
 
 
-async def test_a_thread_that_was_given_the_message_before_is_left(
+async def test_thread_that_already_has_the_message_is_replaced(
     server: BackboardServer, provider: Provider
 ) -> None:
     """An agent died, or the run was cancelled, before the reply was in the log."""
@@ -297,7 +297,7 @@ async def test_a_thread_that_was_given_the_message_before_is_left(
 
 
 @pytest.mark.parametrize("status", [400, 404, 409])
-async def test_a_run_that_does_not_wait_any_more_is_left_for_a_new_thread(
+async def test_run_that_no_longer_waits_is_replaced_by_a_new_thread(
     server: BackboardServer, provider: Provider, status: int
 ) -> None:
     server.status_of_no_wait = status
@@ -313,7 +313,7 @@ async def test_a_run_that_does_not_wait_any_more_is_left_for_a_new_thread(
     assert "notes.txt" in bodies(server, "/messages")[1]["content"]
 
 
-async def test_what_was_deleted_at_the_vendors_is_made_anew(
+async def test_deleted_assistant_and_thread_are_created_again(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(text="Hi."), Reply(text="ok"))
@@ -339,7 +339,7 @@ PASSING: list[Fault] = [
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.kind)
-async def test_a_fault_that_passes_is_retried_and_no_message_is_said_twice_in_a_thread(
+async def test_transient_fault_is_retried_without_sending_a_message_twice_to_a_thread(
     server: BackboardServer, provider: Provider, shown: Shown, fault: Fault
 ) -> None:
     server.play(Reply(text="Hi."), Reply(text="one two three", fault=fault), Reply(text="one two three four"))
@@ -357,7 +357,7 @@ async def test_a_fault_that_passes_is_retried_and_no_message_is_said_twice_in_a_
 
 
 @pytest.mark.parametrize("fault", [ConnectionCut(after_events=2), HttpError(status=503)])
-async def test_outputs_that_may_have_arrived_are_not_lost_to_a_fault(
+async def test_outputs_with_unknown_delivery_start_a_new_thread(
     server: BackboardServer, provider: Provider, fault: Fault
 ) -> None:
     server.play(Reply(tool_calls=(LS,)), Reply(text="lost", fault=fault), Reply(text="One file."))
@@ -369,7 +369,7 @@ async def test_outputs_that_may_have_arrived_are_not_lost_to_a_fault(
     assert server.violations == []
 
 
-async def test_a_silent_stream_is_given_up(server: BackboardServer, settings: ProviderSettings) -> None:
+async def test_silent_stream_is_retried(server: BackboardServer, settings: ProviderSettings) -> None:
     server.play(Reply(text="one two", fault=Silence(after_events=2)), Reply(text="ok"))
     impatient = Providers(settings.model_copy(update={"request_timeout_s": 0.3}))
 
@@ -380,7 +380,7 @@ async def test_a_silent_stream_is_given_up(server: BackboardServer, settings: Pr
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403])
-async def test_a_refused_request_fails_at_once_with_the_vendors_words(
+async def test_refused_request_fails_without_retry_with_the_vendors_message(
     server: BackboardServer, provider: Provider, status: int
 ) -> None:
     server.play(Reply(text="x", fault=HttpError(status=status, message="Not like this.")))
@@ -392,7 +392,7 @@ async def test_a_refused_request_fails_at_once_with_the_vendors_words(
     assert len(bodies(server, "/messages")) == 1
 
 
-async def test_a_reply_that_outlasts_the_deadline_fails_by_name(
+async def test_reply_after_the_deadline_raises_provider_failed(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(text="x", gate=Gate(name="never")))
@@ -401,7 +401,7 @@ async def test_a_reply_that_outlasts_the_deadline_fails_by_name(
         await provider.complete(ask(), deltas=Shown(), deadline_s=0.3)
 
 
-async def test_cancelling_closes_the_connection(server: BackboardServer, provider: Provider) -> None:
+async def test_cancel_closes_the_connection(server: BackboardServer, provider: Provider) -> None:
     server.play(Reply(text="one two three", gate=Gate(name="never", after_events=2)))
     asking = asyncio.create_task(complete(provider, ask()))
     await server.wait_for("/messages", "open")
@@ -413,7 +413,7 @@ async def test_cancelling_closes_the_connection(server: BackboardServer, provide
     await server.wait_for("/messages", "disconnected")
 
 
-async def test_a_flood_is_cut_and_its_thread_not_used_again(
+async def test_oversized_reply_is_cut_and_its_thread_is_not_used_again(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(text="x" * 3_000_000, chunk_chars=50_000), Reply(text="ok"))
@@ -424,7 +424,7 @@ async def test_a_flood_is_cut_and_its_thread_not_used_again(
     assert len(reply.text or "") < 500_000
 
 
-async def test_images_are_mentioned(server: BackboardServer, provider: Provider) -> None:
+async def test_images_become_placeholders(server: BackboardServer, provider: Provider) -> None:
     server.play(Reply(text="x"))
     parts = (TextPart(text="What is this?"), ImagePart(url="data:image/png;base64,iVBORw0KGgo="))
 
@@ -434,7 +434,7 @@ async def test_images_are_mentioned(server: BackboardServer, provider: Provider)
     assert content.startswith("What is this?") and "image/png" in content and "iVBOR" not in content
 
 
-async def test_the_key_travels_in_its_header_only(
+async def test_api_key_is_sent_in_its_header_only(
     server: BackboardServer, provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.play(Reply(text="x", fault=HttpError(status=401, message="no")))

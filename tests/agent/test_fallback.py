@@ -32,7 +32,9 @@ async def ask(
     providers: Providers, *models: str, shown: Shown | None = None, within_s: float = 30
 ) -> Completion:
     try:
-        return await complete_with_fallback(providers, models, REQUEST, deltas=shown or Shown(), deadline_s=within_s)
+        return await complete_with_fallback(
+            providers, models, REQUEST, deltas=shown or Shown(), deadline_s=within_s
+        )
     finally:
         await providers.close()
 
@@ -55,7 +57,7 @@ def two(server: ModelServer, first: Reply) -> tuple[str, str]:
     ],
     ids=lambda fault: f"{fault.kind}-{fault.model_dump().get('retry_after_s')}",
 )
-async def test_the_next_model_answers_when_the_first_ones_provider_cannot(
+async def test_next_model_replies_if_the_first_provider_is_unavailable(
     server: ModelServer, twice: Providers, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     shown = Shown()
@@ -71,9 +73,7 @@ async def test_the_next_model_answers_when_the_first_ones_provider_cannot(
     assert vars(warning)["model"] == first
 
 
-async def test_the_first_model_that_answers_is_the_only_one_asked(
-    server: ModelServer, twice: Providers
-) -> None:
+async def test_models_after_the_first_reply_receive_no_request(server: ModelServer, twice: Providers) -> None:
     first, second = two(server, Reply(text="From the first."))
 
     answered = await ask(twice, first, second)
@@ -83,7 +83,7 @@ async def test_the_first_model_that_answers_is_the_only_one_asked(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
-async def test_a_refused_request_is_not_tried_elsewhere(
+async def test_refused_request_does_not_go_to_the_next_model(
     server: ModelServer, twice: Providers, status: int
 ) -> None:
     first, second = two(server, Reply(text="x", fault=HttpError(status=status)))
@@ -94,7 +94,9 @@ async def test_a_refused_request_is_not_tried_elsewhere(
     assert server.requests("second") == []
 
 
-async def test_an_exhausted_quota_is_a_reason_to_ask_another(server: ModelServer, twice: Providers) -> None:
+async def test_exhausted_quota_sends_the_request_to_the_next_model(
+    server: ModelServer, twice: Providers
+) -> None:
     broke = Reply(text="x", fault=HttpError(status=429, code="insufficient_quota"))
     first = f"openai:{server.play('first', [broke])}"
 
@@ -104,7 +106,7 @@ async def test_an_exhausted_quota_is_a_reason_to_ask_another(server: ModelServer
     assert len(server.requests("first")) == 1
 
 
-async def test_a_model_that_never_answers_leaves_half_of_the_time_to_the_next(
+async def test_silent_model_leaves_half_of_the_time_to_the_next(
     server: ModelServer, settings: ProviderSettings, twice: Providers
 ) -> None:
     await twice.close()
@@ -115,7 +117,7 @@ async def test_a_model_that_never_answers_leaves_half_of_the_time_to_the_next(
     assert answered.model == second
 
 
-async def test_when_none_answers_the_last_ones_failure_is_told(server: ModelServer, twice: Providers) -> None:
+async def test_failure_of_the_last_model_is_raised_if_all_fail(server: ModelServer, twice: Providers) -> None:
     first, _ = two(server, Reply(text="x", fault=HttpError(status=500)))
     last = server.play("last", [Reply(text="x", fault=HttpError(status=503, message="Down."))])
 
@@ -125,7 +127,9 @@ async def test_when_none_answers_the_last_ones_failure_is_told(server: ModelServ
     assert (failure.value.provider, failure.value.status) == ("openai", 503)
 
 
-async def test_a_fallback_that_is_not_configured_is_named(server: ModelServer, twice: Providers) -> None:
+async def test_unconfigured_fallback_model_is_named_in_the_error(
+    server: ModelServer, twice: Providers
+) -> None:
     first, _ = two(server, Reply(text="x", fault=HttpError(status=500)))
 
     with pytest.raises(BadInput, match="nowhere:any"):

@@ -53,11 +53,11 @@ def malformed(text: str, *, attempt: int = 1, finish_reason: FinishReason = "sto
         (f"[{LS}]", "[\n\n]"),
     ],
 )
-def test_one_valid_object_is_the_call_whatever_prose_is_round_it(reply: str, prose: str | None) -> None:
+def test_one_valid_object_is_the_call_with_any_surrounding_prose(reply: str, prose: str | None) -> None:
     assert read(reply) == Calls(prose, (LS_CALL,))
 
 
-def test_the_order_of_the_fields_does_not_matter_and_the_flag_is_read() -> None:
+def test_fields_may_have_any_order_and_terminate_is_read() -> None:
     """R3."""
     reply = '{"terminate": true, "parameters": {}, "tool": "now"}'
 
@@ -81,7 +81,7 @@ def test_the_order_of_the_fields_does_not_matter_and_the_flag_is_read() -> None:
         json.dumps({"quoted": LS}).replace("{", "(", 1),
     ],
 )
-def test_everything_else_is_an_answer(reply: str) -> None:
+def test_text_without_a_call_is_final(reply: str) -> None:
     """R11."""
     assert read(reply) == Final(reply, "stop")
 
@@ -118,7 +118,7 @@ def test_everything_else_is_an_answer(reply: str) -> None:
         (json.dumps({"arguments": LS, "name": "tool"}), 'no JSON object with "tool"', 0),
     ],
 )
-def test_an_attempt_that_breaks_a_rule_is_malformed_and_says_where(
+def test_attempt_that_breaks_a_rule_is_malformed_at_its_position(
     reply: str, rule: str, position: int
 ) -> None:
     """R9, R10, A25."""
@@ -129,14 +129,14 @@ def test_an_attempt_that_breaks_a_rule_is_malformed_and_says_where(
     assert reading.error in reading.correction
 
 
-def test_nesting_beyond_the_limit_is_malformed() -> None:
+def test_nesting_above_the_limit_is_malformed() -> None:
     for depth in (250, 35_000):
         nested = '{"a":' * depth + "1" + "}" * depth
         call = f'{{"tool": "b", "parameters": {nested}, "terminate": true}}'
         assert "deep" in malformed(call).error
 
 
-def test_each_attempt_gets_another_correction() -> None:
+def test_each_attempt_gets_a_different_correction() -> None:
     """R10."""
     corrections = [malformed('{"tool": "x"}', attempt=attempt).correction for attempt in (1, 2, 3)]
 
@@ -145,17 +145,17 @@ def test_each_attempt_gets_another_correction() -> None:
     assert "last attempt" in corrections[2]
 
 
-def test_a_call_cut_off_by_the_token_limit_is_told_so() -> None:
+def test_correction_of_a_call_cut_by_the_token_limit_names_the_limit() -> None:
     reading = malformed('{"tool": "write_file", "parameters": {"content": "abc', finish_reason="length")
 
     assert "cut off at the limit of output tokens" in reading.correction
 
 
-def test_a_call_in_a_longer_reply_than_can_be_stored_is_not_executed() -> None:
+def test_call_in_a_reply_above_the_size_limit_is_not_executed() -> None:
     assert "longer than 262,144 characters" in malformed(LS + "x" * MAX_REPLY_CHARS).error
 
 
-def test_an_answer_longer_than_can_be_stored_is_cut_and_says_so() -> None:
+def test_final_text_above_the_size_limit_is_cut_with_a_note() -> None:
     reading = read("x" * (MAX_REPLY_CHARS + 1))
 
     assert isinstance(reading, Final)
@@ -163,14 +163,14 @@ def test_an_answer_longer_than_can_be_stored_is_cut_and_says_so() -> None:
     assert reading.text.endswith("[The reply was cut at its size limit.]")
 
 
-def test_a_reply_that_the_vendor_withheld_runs_nothing_and_shows_no_part_of_a_call() -> None:
+def test_filtered_reply_executes_nothing_and_shows_no_part_of_a_call() -> None:
     for text in (LS, LS[:30]):
         reading = read(text, finish_reason="content_filter")
         assert isinstance(reading, Final)
         assert "tool" not in reading.text
 
 
-def test_the_history_shows_calls_as_the_model_writes_them_and_results_as_messages() -> None:
+def test_history_has_calls_as_json_text_and_results_as_user_messages() -> None:
     """R2."""
     call = ToolCall(id="c1", name="bash", arguments={"command": "ls"}, provider_call_id="call_1")
     result = ToolResult(tool_call_id="c1", content={"success": True, "stdout": "ä"})
@@ -191,14 +191,14 @@ def test_the_history_shows_calls_as_the_model_writes_them_and_results_as_message
     assert told.content == 'Tool result for bash:\n{"success": true, "stdout": "ä"}'
 
 
-def test_prose_is_shown_as_it_is_written_and_the_call_is_not() -> None:
+def test_deltas_contain_prose_immediately_and_never_the_call() -> None:
     shown = PROTOCOL.delta_filter()
     pieces = ["I will ", "look at {a, b}", ".\n\n```js", "on\n{", '"tool": "ba', LS[15:], "\n```\nDone"]
 
     assert [shown.feed(piece) for piece in pieces] == ["I will ", "look at {a, b}", ".\n\n", "", "", "", ""]
 
 
-def test_code_and_data_in_an_answer_are_shown_once_they_are_known_to_be_no_call() -> None:
+def test_code_and_data_are_published_once_they_cannot_be_a_call() -> None:
     answer = 'Take this:\n```json\n{"a": {"b": 1}}\n```\nand `{"x": ` is broken: {"y": oops} but this is not.'
     shown = PROTOCOL.delta_filter()
 

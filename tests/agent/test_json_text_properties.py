@@ -67,7 +67,7 @@ def shown_of(text: str, cuts: list[int]) -> tuple[str, str]:
 
 
 @given(hostile, st.integers(1, 4))
-def test_no_text_makes_the_parser_raise(text: str, attempt: int) -> None:
+def test_parser_never_raises(text: str, attempt: int) -> None:
     reading = PROTOCOL.read(ModelReply(text=text), attempt=attempt)
 
     match reading:
@@ -88,7 +88,7 @@ def test_no_text_makes_the_parser_raise(text: str, attempt: int) -> None:
     prose,
     st.sampled_from(["{}", "\n```json\n{}\n```\n", "\n~~~\n{}\n~~~\n"]),
 )
-def test_a_written_call_is_read_back_from_any_prose(
+def test_written_call_is_parsed_from_any_prose(
     name: str, given_arguments: JsonObject, terminate: bool, before: str, after: str, wrapping: str
 ) -> None:
     written = written_call(ToolCall(id="c", name=name, arguments=given_arguments, terminate=terminate))
@@ -103,7 +103,7 @@ def test_a_written_call_is_read_back_from_any_prose(
 
 
 @given(st.lists(st.sampled_from(["plain", "nested", "quoted", "call"]), min_size=1, max_size=5), prose)
-def test_the_number_of_objects_that_name_a_tool_decides(kinds: list[str], between: str) -> None:
+def test_number_of_objects_with_the_key_decides_the_reading(kinds: list[str], between: str) -> None:
     objects = {
         "plain": '{"a": [1, {}]}',
         "nested": '{"a": {"tool": 1}}',
@@ -122,7 +122,7 @@ def test_the_number_of_objects_that_name_a_tool_decides(kinds: list[str], betwee
 
 
 @given(hostile, st.lists(st.integers(0, 2000), max_size=30))
-def test_what_is_shown_early_agrees_with_the_whole_reading(text: str, cuts: list[int]) -> None:
+def test_published_deltas_are_consistent_with_the_final_reading(text: str, cuts: list[int]) -> None:
     seen, held = shown_of(text, cuts)
 
     assert seen + held == text
@@ -131,7 +131,7 @@ def test_what_is_shown_early_agrees_with_the_whole_reading(text: str, cuts: list
 
 
 @given(prose, names, arguments, prose, st.lists(st.integers(0, 2000), max_size=30), st.booleans())
-def test_no_character_of_a_call_is_shown(
+def test_deltas_contain_no_character_of_a_call(
     before: str, name: str, given_arguments: JsonObject, after: str, cuts: list[int], fenced: bool
 ) -> None:
     written = written_call(ToolCall(id="c", name=name, arguments=given_arguments))
@@ -143,7 +143,7 @@ def test_no_character_of_a_call_is_shown(
 
 
 @given(prose, st.lists(st.integers(0, 2000), max_size=30))
-def test_plain_prose_is_never_held(text: str, cuts: list[int]) -> None:
+def test_plain_prose_is_never_withheld(text: str, cuts: list[int]) -> None:
     seen, _ = shown_of(text, cuts)
 
     assert seen.strip() == text.strip()

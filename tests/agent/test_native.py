@@ -28,7 +28,7 @@ def calls_of(*raw: RawCall, text: str | None = None, finish_reason: FinishReason
     return reading
 
 
-def test_parallel_calls_keep_their_order_ids_and_text() -> None:
+def test_parallel_calls_keep_order_ids_and_text() -> None:
     """R91, R93, R94."""
     reading = calls_of(
         RawCall("a", "bash", '{"command": "ls"}'), RawCall(None, "read_file", {"path": "x"}), text="Looking."
@@ -43,7 +43,7 @@ def test_parallel_calls_keep_their_order_ids_and_text() -> None:
     )
 
 
-def test_a_tool_without_parameters_may_be_called_with_nothing() -> None:
+def test_empty_arguments_are_an_empty_object() -> None:
     """R52."""
     assert calls_of(RawCall("a", "now", "")).calls[0].arguments == {}
 
@@ -61,7 +61,7 @@ def test_a_tool_without_parameters_may_be_called_with_nothing() -> None:
         ("[" * 100_000, "deep"),
     ],
 )
-def test_unreadable_arguments_are_told_of_that_call_and_the_others_stay(written: str, rule: str) -> None:
+def test_malformed_arguments_fail_one_call_and_keep_the_others(written: str, rule: str) -> None:
     """R105."""
     broken, good = calls_of(RawCall("a", "bash", written), RawCall("b", "bash", "{}")).calls
 
@@ -71,7 +71,7 @@ def test_unreadable_arguments_are_told_of_that_call_and_the_others_stay(written:
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool_calls", "length"])
-def test_calls_count_whichever_of_these_reasons_a_server_gives(reason: FinishReason) -> None:
+def test_calls_are_read_for_each_of_these_finish_reasons(reason: FinishReason) -> None:
     assert len(calls_of(RawCall("a", "bash", "{}"), finish_reason=reason).calls) == 1
 
 
@@ -86,7 +86,7 @@ def test_calls_count_whichever_of_these_reasons_a_server_gives(reason: FinishRea
         (ModelReply(text=None, calls=(RawCall("a", "bash", "{}"),), finish_reason="unknown"), FALLBACK_TEXT),
     ],
 )
-def test_a_reply_that_asks_for_nothing_is_the_answer(reply: ModelReply, text: str) -> None:
+def test_reply_without_calls_is_final(reply: ModelReply, text: str) -> None:
     """R90, R99."""
     reading = PROTOCOL.read(reply)
 
@@ -103,7 +103,7 @@ def history(protocol: str) -> tuple[UserMessage, AssistantMessage, ToolMessage]:
     )
 
 
-def test_calls_that_were_written_as_text_are_shown_as_text() -> None:
+def test_calls_written_as_text_stay_text_in_the_history() -> None:
     prepared = PROTOCOL.prepare(ModelRequest("m", "", history("json_text"), (BASH,)))
 
     _, said, told = prepared.messages
@@ -113,13 +113,13 @@ def test_calls_that_were_written_as_text_are_shown_as_text() -> None:
     assert isinstance(told, UserMessage)
 
 
-def test_native_calls_stay_native_where_tools_are_offered() -> None:
+def test_native_calls_stay_native_if_tools_are_offered() -> None:
     request = ModelRequest("m", "", history("native"), (BASH,))
 
     assert PROTOCOL.prepare(request) == request
 
 
-def test_a_run_without_tools_tells_earlier_calls_in_prose() -> None:
+def test_run_without_tools_has_earlier_calls_as_prose() -> None:
     _, said, told = PROTOCOL.prepare(ModelRequest("m", "", history("native"))).messages
 
     assert isinstance(said, AssistantMessage)
@@ -127,7 +127,7 @@ def test_a_run_without_tools_tells_earlier_calls_in_prose() -> None:
     assert isinstance(told, UserMessage)
 
 
-def test_text_is_shown_as_it_is_written() -> None:
+def test_deltas_contain_all_text_immediately() -> None:
     shown = PROTOCOL.delta_filter()
 
     assert [shown.feed('{"tool": '), shown.flush()] == ['{"tool": ', ""]

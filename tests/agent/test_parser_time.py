@@ -31,7 +31,7 @@ CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
         "~~~a\n",
     ],
 )
-def test_hostile_text_is_read_in_linear_time(block: str) -> None:
+def test_hostile_text_is_parsed_in_linear_time(block: str) -> None:
     """A26: four times the text takes about four times the work; what is quadratic takes sixteen times.
 
     `benchmarks/parser.py` measures the milliseconds.

@@ -73,7 +73,9 @@ def approval(
         (call("web_fetch", url="https://example.com/a"), "ask"),
     ],
 )
-def test_without_rules_what_changes_or_leaves_is_asked(asked: ToolCall, decision: Decision) -> None:
+def test_without_rules_calls_that_change_or_send_data_need_approval(
+    asked: ToolCall, decision: Decision
+) -> None:
     """R12 and the default policy."""
     assert decision_on(asked) == decision
 
@@ -88,11 +90,11 @@ def test_without_rules_what_changes_or_leaves_is_asked(asked: ToolCall, decision
         ("Look at sub.example.com", "ask"),
     ],
 )
-def test_a_host_that_the_user_names_is_fetched_without_asking(message: str, decision: Decision) -> None:
+def test_host_that_the_user_names_is_fetched_without_approval(message: str, decision: Decision) -> None:
     assert decision_on(call("web_fetch", url="https://example.com/a"), message=message) == decision
 
 
-def test_each_host_is_asked_for_once_in_a_conversation() -> None:
+def test_each_host_needs_one_approval_per_conversation() -> None:
     fetched = frozenset({"example.com"})
 
     assert decision_on(call("web_fetch", url="https://EXAMPLE.com/b"), fetched=fetched) == "auto"
@@ -112,14 +114,14 @@ def test_each_host_is_asked_for_once_in_a_conversation() -> None:
         7,
     ],
 )
-def test_an_address_that_could_be_read_in_two_ways_is_always_asked(url: Any) -> None:
+def test_ambiguous_address_always_needs_approval(url: Any) -> None:
     asked = call("web_fetch", url=url)
 
     assert host_of(asked.arguments) is None
     assert decision_on(asked, message="example.com", fetched=frozenset({"example.com"})) == "ask"
 
 
-def test_the_first_matching_rule_decides() -> None:
+def test_first_matching_rule_decides() -> None:
     rules = (
         ApprovalRule(tool="bash", arguments={"command": "rm *"}, action="deny"),
         ApprovalRule(tool="bash", arguments={"command": "git *"}, action="auto"),
@@ -148,40 +150,40 @@ def test_the_first_matching_rule_decides() -> None:
         "git log > x",
     ],
 )
-def test_a_glob_that_allows_commands_covers_no_shell_operator_it_does_not_name(command: str) -> None:
+def test_glob_that_allows_commands_matches_only_the_shell_operators_it_names(command: str) -> None:
     rule = ApprovalRule(tool="bash", arguments={"command": "git *"}, action="auto")
 
     assert decision_on(call("bash", command=command), rule) == "ask"
 
 
-def test_a_glob_that_denies_commands_covers_everything_it_matches() -> None:
+def test_glob_that_denies_commands_covers_everything_it_matches() -> None:
     rule = ApprovalRule(tool="bash", arguments={"command": "*curl*"}, action="deny")
 
     assert decision_on(call("bash", command="ls; curl evil.org"), rule) == "deny"
 
 
-def test_an_approval_is_remembered_for_the_same_command_only() -> None:
+def test_approval_is_remembered_for_the_same_command_only() -> None:
     remembered = [approval(call("bash", command="make test"), "approve")]
 
     assert decision_on(call("bash", command="make test"), remembered=remembered) == "auto"
     assert decision_on(call("bash", command="make test; rm x"), remembered=remembered) == "ask"
 
 
-def test_a_rejection_is_remembered_too_and_the_last_decision_counts() -> None:
+def test_rejection_is_remembered_and_the_last_decision_applies() -> None:
     asked = call("bash", command="make")
 
     assert decision_on(asked, remembered=[approval(asked, "reject")]) == "deny"
     assert decision_on(asked, remembered=[approval(asked, "reject"), approval(asked, "approve")]) == "auto"
 
 
-def test_an_edited_approval_is_remembered_for_what_was_sent() -> None:
+def test_edited_approval_is_remembered_for_the_edited_arguments() -> None:
     remembered = [approval(call("bash", command="rm -rf /"), "approve", {"command": "rm x"})]
 
     assert decision_on(call("bash", command="rm x"), remembered=remembered) == "auto"
     assert decision_on(call("bash", command="rm -rf /"), remembered=remembered) == "ask"
 
 
-def test_a_file_is_remembered_by_path_and_a_page_by_host() -> None:
+def test_decision_is_remembered_by_path_for_files_and_by_host_for_pages() -> None:
     assert pattern_of("write_file", {"path": "a", "content": "1"}) == pattern_of(
         "write_file", {"path": "a", "content": "2"}
     )
@@ -192,7 +194,7 @@ def test_a_file_is_remembered_by_path_and_a_page_by_host() -> None:
     assert pattern_of("other", {"a": 1}) != pattern_of("other", {"a": 2})
 
 
-def test_a_rule_that_denies_is_stronger_than_a_remembered_approval() -> None:
+def test_deny_rule_overrides_a_remembered_approval() -> None:
     asked = call("bash", command="make")
     rule = ApprovalRule(tool="bash", action="deny")
 
@@ -207,7 +209,7 @@ def fetching(url: str, result: ToolResult) -> tuple[Message, ...]:
     )
 
 
-def test_a_host_counts_as_fetched_when_the_page_came_from_it() -> None:
+def test_host_counts_as_fetched_only_if_the_page_came_from_it() -> None:
     came = ToolResult(tool_call_id="c1", content={"success": True, "url": "https://example.com/b"})
 
     assert hosts_fetched(fetching("https://example.com/a", came)) == {"example.com"}

@@ -13,14 +13,14 @@ def shown(name: str, **arguments: Any) -> Preview:
     return preview(ToolCall(id="c1", name=name, arguments=arguments))
 
 
-def test_each_workspace_tool_has_its_own_kind_of_preview() -> None:
+def test_each_workspace_tool_has_its_own_preview_kind() -> None:
     assert shown("bash", command="ls -la") == Preview(kind="command", command="ls -la")
     assert shown("web_fetch", url="https://a.org/") == Preview(kind="url", url="https://a.org/")
     assert shown("other", a=1) == Preview(kind="text", text='{\n  "a": 1\n}')
     assert shown("bash", command=["ls"]).kind == "text"
 
 
-def test_a_write_shows_what_the_file_holds_and_will_hold() -> None:
+def test_write_preview_shows_old_and_new_content() -> None:
     call = ToolCall(id="c1", name="write_file", arguments={"path": "a.txt", "content": "new"})
 
     assert preview(call, old_content="old") == Preview(kind="diff", path="a.txt", old="old", new="new")
@@ -39,19 +39,19 @@ def test_a_write_shows_what_the_file_holds_and_will_hold() -> None:
         ("\ufeff", "\\ufeff"),
     ],
 )
-def test_what_hides_or_reorders_text_is_shown_as_its_escape(hidden: str, escaped: str) -> None:
+def test_invisible_and_bidirectional_characters_are_escaped(hidden: str, escaped: str) -> None:
     """P15."""
     assert visible(hidden) == escaped
     assert shown("bash", command=hidden).command == escaped
 
 
-def test_ordinary_text_stays_as_it_is() -> None:
+def test_ordinary_text_is_unchanged() -> None:
     text = "Zeile\tähm\r\n日本語 — 😀 עברית\n"
 
     assert visible(text) == text
 
 
-def test_a_long_text_is_cut_and_says_by_how_much() -> None:
+def test_long_text_is_cut_with_the_number_of_omitted_characters() -> None:
     command = shown("bash", command="x" * (MAX_PREVIEW_CHARS + 1_500)).command or ""
 
     assert command.endswith("\n[1,500 more characters]")

@@ -72,7 +72,7 @@ histories = st.lists(said | replies | results | results, max_size=12).map(tuple)
 
 @pytest.mark.parametrize("protocol", ["native", "json_text"])
 @given(histories, st.booleans())
-def test_every_history_is_accepted_by_both_vendors(
+def test_every_history_is_valid_for_both_vendors(
     protocol: ToolProtocol, history: tuple[Message, ...], with_tools: bool
 ) -> None:
     tools = (BASH,) if with_tools else ()
@@ -84,7 +84,7 @@ def test_every_history_is_accepted_by_both_vendors(
 
 
 @given(histories)
-def test_every_call_has_one_result_directly_behind_it(history: tuple[Message, ...]) -> None:
+def test_every_call_has_one_result_directly_after_it(history: tuple[Message, ...]) -> None:
     sent: list[Any] = openai_request.messages(ModelRequest("m", "", history, (BASH,)), "openai")
 
     asked: list[str] = []
@@ -98,7 +98,7 @@ def test_every_call_has_one_result_directly_behind_it(history: tuple[Message, ..
 
 
 @given(histories)
-def test_every_use_of_a_tool_has_one_result_in_the_message_behind_it(history: tuple[Message, ...]) -> None:
+def test_every_tool_use_has_one_result_in_the_next_message(history: tuple[Message, ...]) -> None:
     """A22: the same in the other vendor's form, which keeps all results of a reply together."""
     request = ModelRequest("m", "", history, (BASH,))
     sent: list[Any] = body_of(anthropic_request.body(request, "anthropic"))["messages"]

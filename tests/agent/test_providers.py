@@ -61,7 +61,7 @@ async def complete(provider: Provider, request: ModelRequest, shown: Shown | Non
     return await provider.complete(request, deltas=shown or Shown(), deadline_s=30)
 
 
-async def test_a_text_reply_arrives_in_deltas_and_whole(
+async def test_text_reply_arrives_as_deltas_and_as_a_whole(
     server: ModelServer, provider: Provider, shown: Shown
 ) -> None:
     """R80, R81."""
@@ -76,7 +76,7 @@ async def test_a_text_reply_arrives_in_deltas_and_whole(
     assert server.violations == []
 
 
-async def test_parallel_calls_arrive_in_order_with_the_vendors_ids(
+async def test_parallel_calls_have_their_order_and_the_vendors_ids(
     server: ModelServer, provider: Provider
 ) -> None:
     """R48, R49, R91."""
@@ -97,7 +97,7 @@ async def test_parallel_calls_arrive_in_order_with_the_vendors_ids(
     assert [json.loads(str(call.arguments)) for call in reply.calls] == [{"command": "ls"}, {}]
 
 
-async def test_broken_arguments_reach_the_protocol_as_they_were_written(
+async def test_malformed_arguments_reach_the_protocol_unchanged(
     server: ModelServer, provider: Provider
 ) -> None:
     model = server.play("broken", [Reply(tool_calls=(ScriptedCall(name="bash", arguments='{"command": '),))])
@@ -108,7 +108,7 @@ async def test_broken_arguments_reach_the_protocol_as_they_were_written(
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "content_filter"])
-async def test_each_vendors_finish_reasons_become_ours(
+async def test_finish_reasons_of_each_vendor_are_mapped(
     server: ModelServer, provider: Provider, reason: str
 ) -> None:
     model = server.play("finish", [Reply(text="x", finish_reason=reason)])
@@ -116,7 +116,7 @@ async def test_each_vendors_finish_reasons_become_ours(
     assert (await complete(provider, ask(model))).finish_reason == reason
 
 
-async def test_an_unknown_finish_reason_is_kept_for_the_log(server: ModelServer, provider: Provider) -> None:
+async def test_unknown_finish_reason_is_recorded_for_the_log(server: ModelServer, provider: Provider) -> None:
     """R99."""
     model = server.play("finish", [Reply(text="x", finish_reason="pause_turn")])
 
@@ -125,7 +125,7 @@ async def test_an_unknown_finish_reason_is_kept_for_the_log(server: ModelServer,
     assert (reply.finish_reason, reply.raw_finish_reason) == ("unknown", "pause_turn")
 
 
-async def test_cached_tokens_are_part_of_the_input_tokens(
+async def test_input_tokens_include_cached_tokens(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
     scripted = ScriptedUsage(input_tokens=100, output_tokens=1, cached_tokens=40)
@@ -139,7 +139,7 @@ async def test_cached_tokens_are_part_of_the_input_tokens(
     )
 
 
-async def test_reasoning_is_shown_apart_and_goes_back_to_the_same_provider_only(
+async def test_reasoning_has_its_own_deltas_and_returns_to_the_same_provider_only(
     server: ModelServer, providers: Providers, vendor: str, shown: Shown
 ) -> None:
     provider = providers.choose(f"{vendor}:any")[0]
@@ -161,7 +161,7 @@ async def test_reasoning_is_shown_apart_and_goes_back_to_the_same_provider_only(
     assert server.violations == []
 
 
-async def test_the_thinking_before_a_call_goes_back_with_its_results(
+async def test_thinking_before_a_call_is_returned_with_the_results(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
     """Anthropic refuses results without it; the model server does as well."""
@@ -188,7 +188,7 @@ async def test_the_thinking_before_a_call_goes_back_with_its_results(
     assert server.violations == []
 
 
-async def test_thinking_that_anthropic_refuses_is_left_out(server: ModelServer, providers: Providers) -> None:
+async def test_thinking_that_anthropic_refuses_is_omitted(server: ModelServer, providers: Providers) -> None:
     """It is bound to what came before, which a new prompt, other tools or a compaction change."""
     provider = providers.choose("anthropic:any")[0]
     model = server.play("think", [Reply(text="unused"), Reply(text="I go on.")])
@@ -221,7 +221,9 @@ async def test_options_and_tools_reach_the_model(
     assert (tool["name"], tool["description"], schema) == ("bash", "Runs a command.", BASH.input_schema)
 
 
-async def test_anthropic_is_told_where_cached_prefixes_end(server: ModelServer, providers: Providers) -> None:
+async def test_anthropic_request_marks_the_ends_of_cached_prefixes(
+    server: ModelServer, providers: Providers
+) -> None:
     model = server.play("cache", [Reply(text="x")])
 
     await complete(providers.choose("anthropic:any")[0], ask(model, tools=(BASH, READ_FILE)))
@@ -236,7 +238,7 @@ async def test_anthropic_is_told_where_cached_prefixes_end(server: ModelServer, 
     assert "cache_control" not in body["tools"][0]
 
 
-async def test_images_travel_inline_and_workspace_files_by_name(
+async def test_images_are_sent_inline_and_workspace_files_by_path(
     server: ModelServer, provider: Provider
 ) -> None:
     parts = (
@@ -255,7 +257,7 @@ async def test_images_travel_inline_and_workspace_files_by_name(
     assert server.violations == []
 
 
-async def test_results_go_back_in_the_form_of_each_vendor(
+async def test_results_are_sent_in_each_vendors_format(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
     """R77, R95 and the ruling on the shape of results."""
@@ -308,7 +310,7 @@ PASSING: list[Fault] = [
 @pytest.mark.parametrize(
     "fault", PASSING, ids=lambda fault: f"{fault.kind}-{fault.model_dump().get('status')}"
 )
-async def test_a_fault_that_passes_is_retried_and_the_deltas_begin_anew(
+async def test_transient_fault_is_retried_and_deltas_restart(
     server: ModelServer, provider: Provider, shown: Shown, fault: Fault
 ) -> None:
     """A27."""
@@ -321,7 +323,7 @@ async def test_a_fault_that_passes_is_retried_and_the_deltas_begin_anew(
     assert len(server.requests("fault")) == 2
 
 
-async def test_a_silent_stream_is_given_up_and_asked_again(
+async def test_silent_stream_times_out_and_is_requested_again(
     server: ModelServer, settings: ProviderSettings, vendor: str, shown: Shown
 ) -> None:
     """A27."""
@@ -335,7 +337,7 @@ async def test_a_silent_stream_is_given_up_and_asked_again(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
-async def test_a_refused_request_fails_at_once_and_names_provider_and_status(
+async def test_refused_request_fails_without_retry_and_names_provider_and_status(
     server: ModelServer, provider: Provider, vendor: str, status: int
 ) -> None:
     model = server.play(
@@ -349,7 +351,7 @@ async def test_a_refused_request_fails_at_once_and_names_provider_and_status(
     assert len(server.requests("refused")) == 1
 
 
-async def test_a_model_that_takes_no_temperature_is_asked_without_one_from_then_on(
+async def test_refused_temperature_is_omitted_from_later_requests_to_the_model(
     server: ModelServer, provider: Provider, shown: Shown, caplog: pytest.LogCaptureFixture
 ) -> None:
     """R80: the newest models refuse what their predecessors took; an assistant's option must not end runs."""
@@ -367,7 +369,7 @@ async def test_a_model_that_takes_no_temperature_is_asked_without_one_from_then_
     assert "refused the temperature" in caplog.text
 
 
-async def test_a_fault_that_does_not_pass_fails_after_the_last_attempt(
+async def test_persistent_fault_fails_after_the_last_attempt(
     server: ModelServer, settings: ProviderSettings, vendor: str
 ) -> None:
     model = server.play("down", [Reply(text="x", fault=HttpError(status=503, message="Down."))])
@@ -381,7 +383,7 @@ async def test_a_fault_that_does_not_pass_fails_after_the_last_attempt(
     assert len(server.requests("down")) == 2
 
 
-async def test_a_wait_that_the_deadline_does_not_allow_is_not_begun(
+async def test_retry_pause_beyond_the_deadline_is_not_started(
     server: ModelServer, provider: Provider
 ) -> None:
     model = server.play("busy", [Reply(text="x", fault=HttpError(status=429, retry_after_s=60))])
@@ -393,7 +395,7 @@ async def test_a_wait_that_the_deadline_does_not_allow_is_not_begun(
     assert time.monotonic() - began < 15
 
 
-async def test_the_vendors_retry_after_is_waited_for(server: ModelServer, provider: Provider) -> None:
+async def test_retry_waits_for_the_vendors_retry_after(server: ModelServer, provider: Provider) -> None:
     model = server.play("busy", [Reply(text="x", fault=HttpError(status=429, retry_after_s=0.3, times=1))])
     began = time.monotonic()
 
@@ -402,7 +404,7 @@ async def test_the_vendors_retry_after_is_waited_for(server: ModelServer, provid
     assert time.monotonic() - began >= 0.3
 
 
-async def test_a_reply_that_outlasts_the_deadline_fails_by_name(
+async def test_reply_after_the_deadline_raises_provider_failed(
     server: ModelServer, provider: Provider
 ) -> None:
     model = server.play("slow", [Reply(text="x", gate=Gate(name="never"))])
@@ -411,7 +413,7 @@ async def test_a_reply_that_outlasts_the_deadline_fails_by_name(
         await provider.complete(ask(model), deltas=Shown(), deadline_s=0.2)
 
 
-async def test_cancelling_closes_the_connection(server: ModelServer, provider: Provider) -> None:
+async def test_cancel_closes_the_connection(server: ModelServer, provider: Provider) -> None:
     """P7: a cancelled run leaves no generation going on at the vendor's."""
     model = server.play("slow", [Reply(text="one two three", gate=Gate(name="never", after_events=3))])
     asking = asyncio.create_task(complete(provider, ask(model)))
@@ -424,7 +426,7 @@ async def test_cancelling_closes_the_connection(server: ModelServer, provider: P
     await server.wait_for_requests("slow", outcome="disconnected")
 
 
-async def test_a_flood_is_cut_and_told_as_the_length_limit(
+async def test_oversized_reply_is_cut_with_the_finish_reason_length(
     server: ModelServer, provider: Provider, shown: Shown
 ) -> None:
     """A24."""
@@ -436,7 +438,7 @@ async def test_a_flood_is_cut_and_told_as_the_length_limit(
     assert len(reply.text or "") < 500_000
 
 
-async def test_reasoning_too_long_for_the_log_is_shown_but_not_kept(
+async def test_reasoning_too_long_for_the_log_is_published_but_not_stored(
     server: ModelServer, provider: Provider, shown: Shown
 ) -> None:
     model = server.play("think", [Reply(reasoning="x" * 200_000, text="4", chunk_chars=10_000)])
@@ -470,7 +472,9 @@ SLOPPY = (
 )
 
 
-async def test_a_sloppy_compatible_server_is_understood(server: ModelServer, providers: Providers) -> None:
+async def test_incomplete_chunks_of_compatible_servers_are_read(
+    server: ModelServer, providers: Providers
+) -> None:
     """No role, no index, arguments as an object, a null delta, a usage chunk without choices."""
     model = server.play("sloppy", [RawReply(raw_chunks=SLOPPY)])
 
@@ -480,7 +484,7 @@ async def test_a_sloppy_compatible_server_is_understood(server: ModelServer, pro
     assert reply.usage == Usage(input_tokens=3, output_tokens=2)
 
 
-async def test_the_demo_model_answers_through_the_same_adapter(providers: Providers) -> None:
+async def test_demo_model_uses_the_openai_adapter(providers: Providers) -> None:
     provider, model = providers.choose("demo")
 
     reply = await complete(provider, ask(model))
@@ -490,12 +494,12 @@ async def test_the_demo_model_answers_through_the_same_adapter(providers: Provid
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "openai:", ":gpt-5", "mistral:large", ""])
-async def test_a_model_without_a_known_provider_is_refused_by_name(providers: Providers, model: str) -> None:
+async def test_model_of_an_unknown_provider_is_refused_by_name(providers: Providers, model: str) -> None:
     with pytest.raises(BadInput, match="anthropic, openai, backboard, demo"):
         providers.choose(model)
 
 
-async def test_keys_are_in_no_error_and_no_representation(server: ModelServer) -> None:
+async def test_api_keys_occur_in_no_error_and_no_repr(server: ModelServer) -> None:
     """P9."""
     canary = "sk-canary-0123456789abcdef"
     settings = ProviderSettings.model_validate(
@@ -516,7 +520,7 @@ async def test_keys_are_in_no_error_and_no_representation(server: ModelServer) -
     await catalog.close()
 
 
-async def test_a_warmed_provider_has_its_client_before_the_first_request(
+async def test_warmed_provider_has_its_client_before_the_first_request(
     server: ModelServer, providers: Providers, vendor: str
 ) -> None:
     model = server.play("warm", [Reply(text="x")])
@@ -527,7 +531,7 @@ async def test_a_warmed_provider_has_its_client_before_the_first_request(
     assert (await complete(provider, ask(name))).text == "x"
 
 
-def test_the_sdks_are_imported_on_first_use_only() -> None:
+def test_vendor_sdks_are_imported_on_first_use() -> None:
     """They take seconds to import, and an agent that waits for work needs neither."""
     program = (
         "import sys, banksman.agent.providers.catalog, banksman.agent.protocols\n"

@@ -64,7 +64,7 @@ async def kept(bus: Bus, tenant: str) -> int:
     return 0 if entry is None else entry.value.month.input_tokens
 
 
-async def test_every_agent_knows_at_once_what_was_consumed_at_any(bus: Bus, tenant: str) -> None:
+async def test_usage_at_one_agent_is_known_to_all_agents(bus: Bus, tenant: str) -> None:
     writer = Writer(bus, tenant)
     async with open_ledger(bus) as one, open_ledger(bus) as other:
         await writer.reply("c1", 100, 0.5)
@@ -76,7 +76,7 @@ async def test_every_agent_knows_at_once_what_was_consumed_at_any(bus: Bus, tena
             assert month.cost_usd == 0.5
 
 
-async def test_who_starts_later_goes_on_from_what_was_kept(bus: Bus, tenant: str) -> None:
+async def test_later_agent_continues_from_the_stored_totals(bus: Bus, tenant: str) -> None:
     writer = Writer(bus, tenant)
     async with open_ledger(bus) as first:
         await writer.reply("c1", 100)
@@ -89,7 +89,7 @@ async def test_who_starts_later_goes_on_from_what_was_kept(bus: Bus, tenant: str
         assert second.totals(tenant).month.input_tokens == 107
 
 
-async def test_a_purged_log_stays_counted(bus: Bus, tenant: str) -> None:
+async def test_usage_of_a_purged_log_stays_counted(bus: Bus, tenant: str) -> None:
     writer = Writer(bus, tenant)
     async with open_ledger(bus) as first:
         for tokens in (1, 10, 100):
@@ -102,7 +102,7 @@ async def test_a_purged_log_stays_counted(bus: Bus, tenant: str) -> None:
         assert second.totals(tenant).month.input_tokens == 111
 
 
-async def test_agents_that_count_and_keep_side_by_side_count_nothing_twice(bus: Bus, tenant: str) -> None:
+async def test_concurrent_ledgers_count_each_commit_once(bus: Bus, tenant: str) -> None:
     writer, sent, replies = Writer(bus, tenant), 0, 40
     async with open_ledger(bus) as one, open_ledger(bus) as other:
         async with asyncio.TaskGroup() as group:
@@ -117,7 +117,7 @@ async def test_agents_that_count_and_keep_side_by_side_count_nothing_twice(bus: 
     assert await kept(bus, tenant) == sent
 
 
-async def test_a_server_that_was_killed_loses_no_count(own_nats: NatsServer) -> None:
+async def test_killed_server_loses_no_usage(own_nats: NatsServer) -> None:
     tenant = new_id("t")
     async with await connect(own_nats) as bus:
         writer = Writer(bus, tenant)
@@ -134,7 +134,7 @@ async def test_a_server_that_was_killed_loses_no_count(own_nats: NatsServer) -> 
             assert ledger.totals(tenant).month.input_tokens == 111
 
 
-async def test_what_was_counted_is_kept_before_long_without_being_asked(bus: Bus, tenant: str) -> None:
+async def test_totals_are_stored_periodically(bus: Bus, tenant: str) -> None:
     told = asyncio.Event()
 
     def changed(key: str, entry: Entry[UsageTotals] | None) -> None:
@@ -150,7 +150,7 @@ async def test_what_was_counted_is_kept_before_long_without_being_asked(bus: Bus
         await told.wait()
 
 
-def test_a_summary_and_an_unreadable_call_count_as_requests_too() -> None:
+def test_summaries_and_malformed_calls_count_as_requests() -> None:
     took = Usage(input_tokens=3, output_tokens=4, cost_usd=0.25)
     summary = HistoryCompacted(
         message_id="m", how="summarised", summary="s", kept_from=1, tokens_before=9, tokens_after=1,
@@ -171,7 +171,7 @@ MOMENTS = st.builds(datetime.combine, DAYS, st.times(), st.just(UTC))
 
 
 @given(st.lists(st.tuples(MOMENTS, st.integers(0, 1_000)), max_size=30), st.data())
-def test_a_fold_resumed_anywhere_and_told_things_twice_is_the_same_fold(
+def test_resumed_fold_with_repeated_commits_equals_the_whole_fold(
     told: list[tuple[datetime, int]], data: st.DataObject
 ) -> None:
     told.sort()

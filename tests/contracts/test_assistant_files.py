@@ -34,7 +34,7 @@ def given(*files: dict[str, Any]) -> NewAssistant:
         "x" * 100 + "/" + "y" * 450,
     ],
 )
-def test_a_path_that_is_none_of_a_workspace_is_refused_by_name(path: str) -> None:
+def test_invalid_workspace_path_is_refused_by_name(path: str) -> None:
     with pytest.raises(BadInput, match=r"files\.1\.path"):
         given({"path": "fine", "content": ""}, {"path": path, "content": ""})
 
@@ -57,12 +57,14 @@ def test_a_path_that_is_none_of_a_workspace_is_refused_by_name(path: str) -> Non
         (({"path": "a", "content": "\1" * (MAX_FILES_BYTES // 6)},), rf"files.*{MAX_FILES_BYTES} bytes"),
     ],
 )
-def test_what_is_wrong_with_a_set_of_files_is_told(files: tuple[dict[str, Any], ...], field: str) -> None:
+def test_invalid_set_of_files_is_refused_with_the_reason(
+    files: tuple[dict[str, Any], ...], field: str
+) -> None:
     with pytest.raises(BadInput, match=field):
         given(*files)
 
 
-def test_as_much_as_is_allowed_is_taken_and_is_what_was_written() -> None:
+def test_files_up_to_the_limits_are_accepted_unchanged() -> None:
     files = [{"path": f"d{n}/f", "content": "\u20ac" * 800} for n in range(MAX_FILES - 1)]
     body = given(*files, {"path": ".claude/skills/x/run", "content": "/w==", "encoding": "base64"})
     assert [file.data for file in body.files] == [("\u20ac" * 800).encode()] * (MAX_FILES - 1) + [b"\xff"]

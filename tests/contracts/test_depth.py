@@ -63,7 +63,7 @@ BODIES: tuple[EventBody, ...] = (
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.type)
-def test_a_commit_with_the_deepest_json_that_is_accepted_can_be_read(body: EventBody) -> None:
+def test_commit_with_the_deepest_accepted_json_is_readable(body: EventBody) -> None:
     """P1, P5: one that could not would hide its conversation from everybody, and its run's end with it."""
     commit = Commit(
         ts=NOW, id="e", log_epoch="l", first_seq=1, owner=None, events=(Event(seq=1, ts=NOW, data=body),)
@@ -71,7 +71,7 @@ def test_a_commit_with_the_deepest_json_that_is_accepted_can_be_read(body: Event
     assert Commit.model_validate_json(commit.model_dump_json(by_alias=True)) == commit
 
 
-def test_deeper_json_is_refused_and_the_refusal_names_the_bound() -> None:
+def test_deeper_json_is_refused_with_the_limit() -> None:
     value: JsonValue = nested(MAX_DEPTH + 1)
     assert strict_json(json.dumps(DEEP)) == DEEP
     with pytest.raises(BadInput, match=f"at most {MAX_DEPTH} deep"):

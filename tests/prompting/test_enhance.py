@@ -34,7 +34,7 @@ NOW = tool("now")
 
 
 @pytest.mark.parametrize("protocol", ["native", "json_text"])
-def test_each_tool_is_told_with_its_parameters_by_category(protocol: ToolProtocol) -> None:
+def test_prompt_describes_tools_and_parameters_by_category(protocol: ToolProtocol) -> None:
     """R4, R25, R27."""
     text = enhance("You help.", [BASH, NOW], protocol).text
 
@@ -51,7 +51,7 @@ def test_each_tool_is_told_with_its_parameters_by_category(protocol: ToolProtoco
     assert "```mermaid" in text
 
 
-def test_the_text_protocol_tells_the_format_and_what_terminate_means() -> None:
+def test_json_text_prompt_explains_the_format_and_terminate() -> None:
     """R4, R20."""
     text = enhance("", [NOW], "json_text").text
 
@@ -61,7 +61,7 @@ def test_the_text_protocol_tells_the_format_and_what_terminate_means() -> None:
     assert "true: this is your last action" in text
 
 
-def test_the_native_protocol_says_nothing_of_the_text_format() -> None:
+def test_native_prompt_omits_the_text_format() -> None:
     assert "terminate" not in enhance("", [NOW], "native").text
 
 
@@ -73,7 +73,7 @@ def test_without_tools_only_diagrams_are_added() -> None:
     assert enhance("You help.", [], "json_text", mermaid=False).text == "You help."
 
 
-def test_a_tight_budget_shortens_descriptions_before_it_drops_tools() -> None:
+def test_small_budget_shortens_descriptions_before_it_drops_tools() -> None:
     """R33."""
     tools = [tool(f"t{number}", description="word " * 200) for number in range(4)]
 
@@ -84,7 +84,7 @@ def test_a_tight_budget_shortens_descriptions_before_it_drops_tools() -> None:
     assert "word word…" in enhanced.text
 
 
-def test_the_least_important_tools_are_dropped_first_and_named() -> None:
+def test_tools_with_the_lowest_priority_are_dropped_first_and_named() -> None:
     """R33."""
     tools = [
         tool("first", priority=5),
@@ -104,14 +104,14 @@ def test_the_least_important_tools_are_dropped_first_and_named() -> None:
     assert enhanced.estimated_tokens - estimated_tokens("You help.\n\n") <= budget
 
 
-def test_a_budget_that_nothing_fits_leaves_the_base() -> None:
+def test_budget_without_room_keeps_the_base() -> None:
     enhanced = enhance("You help.", [BASH, NOW], "json_text", budget_tokens=0, mermaid=False)
 
     assert enhanced.text == "You help."
     assert set(enhanced.dropped) == {"bash", "now"}
 
 
-def test_a_thousand_tools_are_cut_to_the_budget() -> None:
+def test_thousand_tools_are_cut_to_the_budget() -> None:
     tools = [tool(f"tool_{number}", priority=number % 100) for number in range(1000)]
 
     enhanced = enhance("You help.", tools, "json_text", budget_tokens=1_000)

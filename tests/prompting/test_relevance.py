@@ -56,7 +56,7 @@ def offered(*history: Message, most: int = 2, always: tuple[str, ...] = ()) -> l
     return [kept.name for kept in enhance("", TOOLS, "native", max_tools=most, needs=needs).tools]
 
 
-def test_all_are_offered_while_they_fit() -> None:
+def test_all_tools_are_offered_if_they_fit() -> None:
     """R56: nothing is chosen where nothing has to be left out; their order stays."""
     assert offered(says("book a flight"), most=len(TOOLS)) == [one.name for one in TOOLS]
 
@@ -79,11 +79,13 @@ def test_all_are_offered_while_they_fit() -> None:
     ],
     ids=["named", "category", "words", "priority", "category of an earlier run", "files"],
 )
-def test_what_the_conversation_is_about_decides(history: tuple[Message, ...], expected: set[str]) -> None:
+def test_relevance_to_the_conversation_selects_the_tools(
+    history: tuple[Message, ...], expected: set[str]
+) -> None:
     assert set(offered(*history)) == expected
 
 
-def test_a_tool_that_the_history_tells_of_is_never_left_out() -> None:
+def test_tool_in_the_history_is_never_dropped() -> None:
     """R33: not by the number of tools, and not by the budget: the vendor must know what it is told of."""
     history = (says("Create an invoice, refund a payment"), *called("find_hotel"), *called("book_flight"))
     assert set(offered(*history, most=1)) == {"find_hotel", "book_flight"}
@@ -94,12 +96,12 @@ def test_a_tool_that_the_history_tells_of_is_never_left_out() -> None:
     assert "**find_hotel**" in tight.text and "find_hotel" not in tight.dropped
 
 
-def test_what_the_assistant_always_offers_goes_before_what_the_user_names() -> None:
+def test_always_offered_tool_ranks_above_a_tool_that_the_user_names() -> None:
     chosen = offered(says("refund the payment and book a flight"), always=("search_tickets",))
     assert chosen == ["refund_payment", "search_tickets"]
 
 
-def test_the_offer_stays_the_same_while_a_run_calls_what_it_was_offered() -> None:
+def test_offered_tools_do_not_change_during_a_run() -> None:
     """What a vendor caches begins with the tools."""
     history: tuple[Message, ...] = (says("Invoice the trip to Rome"),)
     first = offered(*history, most=4)
@@ -108,20 +110,20 @@ def test_the_offer_stays_the_same_while_a_run_calls_what_it_was_offered() -> Non
         assert offered(*history, most=4) == first
 
 
-def test_our_correction_of_a_reply_is_not_the_users_word() -> None:
+def test_words_of_a_correction_do_not_count_as_the_users() -> None:
     reply = AssistantMessage(message_id="m-bad", content="{", protocol="json_text")
     correction = says("Use find_hotel or book_flight properly.", "m-bad")
     assert offered(says("refund payment"), reply, correction, most=1) == ["refund_payment"]
 
 
-def test_what_was_dropped_is_named_the_least_relevant_first() -> None:
+def test_dropped_tools_are_named_least_relevant_first() -> None:
     needs = needs_of((says("find a hotel"),), ASKED)
     dropped = enhance("", TOOLS, "native", max_tools=3, needs=needs).dropped
     assert dropped[0] == "book_flight" or dropped[0] in {"create_invoice", "refund_payment"}
     assert "find_hotel" not in dropped and len(dropped) == len(TOOLS) - 3
 
 
-def test_words_are_compared_without_plural_and_filler() -> None:
+def test_words_are_compared_in_the_singular_without_common_words() -> None:
     assert words_of("Please use the Invoices and categories") == {"please", "invoice", "category"} - {
         "please"
     }
@@ -136,7 +138,7 @@ NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=8)
     st.integers(1, 10),
     st.integers(0, 2_000),
 )
-def test_whatever_must_go_the_choice_is_the_same_each_time_and_keeps_what_was_used(
+def test_selection_is_deterministic_and_keeps_used_tools(
     names: list[str], words: set[str], most: int, budget: int
 ) -> None:
     tools = [tool(name, f"About {name}.") for name in names]

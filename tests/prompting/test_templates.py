@@ -37,7 +37,7 @@ def test_variables_are_replaced_once(template: str, text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["missing", "nested.missing", "nested.field.deeper", "nested.list.9", "nothing"]
 )
-def test_a_missing_variable_is_an_error_that_names_it(name: str) -> None:
+def test_missing_variable_is_named_in_the_error(name: str) -> None:
     with pytest.raises(BadInput) as error:
         render(f"Hello {{{{{name}}}}}", VARIABLES)
 
@@ -50,7 +50,7 @@ def test_braces_without_a_name_never_reach_a_model(braces: str) -> None:
         render(braces, VARIABLES)
 
 
-def test_every_run_has_the_four_named_variables() -> None:
+def test_every_run_has_the_four_standard_variables() -> None:
     """R78."""
     variables = run_variables(service="shop", user_message="hi {{intent}}", variables={"intent": "refund"})
 
@@ -59,5 +59,5 @@ def test_every_run_has_the_four_named_variables() -> None:
     assert text == "shop|refund||hi {{intent}}"
 
 
-def test_a_template_tells_what_it_asks_for() -> None:
+def test_variables_of_a_template_are_listed_in_order() -> None:
     assert variables_of("{{a}} {{b.c|x}} {{a}}") == ("a", "b.c")

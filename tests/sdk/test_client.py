@@ -77,7 +77,7 @@ async def texts(count: int, events: AsyncGenerator[EventFrame]) -> list[tuple[in
     return [(event.seq, event.data["content"]) for event in found if isinstance(event, EventFrame)]
 
 
-async def test_each_request_is_a_frame_of_the_websocket_on_its_subject(client: Client, door: Door) -> None:
+async def test_each_request_is_a_websocket_frame_on_its_subject(client: Client, door: Door) -> None:
     decision = ItemDecision(tool_call_id="k1", decision="approve")
     assert await client.create_conversation(title="Report", request_id="q1") == "c1"
     assert await client.send("c1", "hello", request_id="q2") == StartedRun("c1-r1", "m1")
@@ -98,7 +98,7 @@ async def test_each_request_is_a_frame_of_the_websocket_on_its_subject(client: C
     assert isinstance(decided, ApprovalDecision) and decided.decisions == (decision,)
 
 
-async def test_a_refusal_carries_the_doors_code_and_words(client: Client, door: Door) -> None:
+async def test_refused_request_raises_the_gateways_code_and_message(client: Client, door: Door) -> None:
     def refuse(_frame: ClientFrame) -> Ack:
         raise NotFound("conversation", "c9")
 
@@ -110,7 +110,7 @@ async def test_a_refusal_carries_the_doors_code_and_words(client: Client, door: 
     assert not refused.value.retryable
 
 
-async def test_a_request_waits_for_a_gateway_and_keeps_its_id(client: Client, gateway: Bus) -> None:
+async def test_request_waits_for_a_gateway_and_keeps_its_id(client: Client, gateway: Bus) -> None:
     sending = asyncio.create_task(client.send("c1", "hello"))
     await client.ready()
     async with Door(gateway, TENANT, acknowledge).open() as door, asyncio.timeout(WAIT_TIMEOUT_S):
@@ -119,7 +119,7 @@ async def test_a_request_waits_for_a_gateway_and_keeps_its_id(client: Client, ga
     assert len({request_id for _, request_id, _ in door.asked}) == 1
 
 
-async def test_stored_events_come_first_and_live_ones_follow_without_a_gap(
+async def test_follow_yields_stored_events_then_live_events_without_a_gap(
     client: Client, door: Door, log: Writer
 ) -> None:
     await log.write(said("one"), said("two"))
@@ -135,16 +135,14 @@ async def test_stored_events_come_first_and_live_ones_follow_without_a_gap(
     assert door.replays == 1
 
 
-async def test_following_goes_on_from_where_a_client_left(client: Client, door: Door, log: Writer) -> None:
+async def test_follow_continues_after_the_given_seq(client: Client, door: Door, log: Writer) -> None:
     await log.write(*(said(str(number)) for number in range(1, 6)))
 
     async with aclosing(client.follow(log.conversation_id, after_seq=3)) as events:
         assert await texts(2, events) == [(4, "4"), (5, "5")]
 
 
-async def test_a_gap_before_a_live_event_is_read_from_the_log(
-    client: Client, door: Door, log: Writer
-) -> None:
+async def test_gap_before_a_live_event_is_read_from_the_log(client: Client, door: Door, log: Writer) -> None:
     """The replay came from a replica that was behind; the live commit shows it."""
     await log.write(said("one"), said("two"))
     door.lags = True
@@ -159,7 +157,9 @@ async def test_a_gap_before_a_live_event_is_read_from_the_log(
     assert door.replays == 2
 
 
-async def test_a_restored_log_is_told_instead_of_mixed(client: Client, door: Door, log: Writer) -> None:
+async def test_follow_raises_log_restored_instead_of_mixing_logs(
+    client: Client, door: Door, log: Writer
+) -> None:
     await log.write(said("one"))
     async with aclosing(client.follow(log.conversation_id)) as events:
         await texts(1, events)
@@ -170,9 +170,7 @@ async def test_a_restored_log_is_told_instead_of_mixed(client: Client, door: Doo
             await texts(1, events)
 
 
-async def test_an_outcome_is_the_end_of_that_run_and_no_other(
-    client: Client, door: Door, log: Writer
-) -> None:
+async def test_outcome_is_the_end_of_the_given_run_only(client: Client, door: Door, log: Writer) -> None:
     other, mine = (StartedRun(run_id_for(log.conversation_id)) for _ in range(2))
     waiting = asyncio.create_task(client.outcome(mine))
     await log.write(started("first"), ended("not mine"), run_id=other.run_id)
@@ -182,7 +180,7 @@ async def test_an_outcome_is_the_end_of_that_run_and_no_other(
         assert (await waiting).content == "mine"
 
 
-async def test_approvals_of_the_tenant_arrive_and_anothers_do_not(client: Client, agent: Bus) -> None:
+async def test_client_receives_approval_requests_of_its_tenant_only(client: Client, agent: Bus) -> None:
     def asked(tenant: str) -> ApprovalRequest:
         return ApprovalRequest(
             tenant=tenant,
@@ -203,7 +201,7 @@ async def test_approvals_of_the_tenant_arrive_and_anothers_do_not(client: Client
             assert (await anext(aiter(approvals))).approval_id == ours.approval_id
 
 
-async def test_text_arrives_while_it_is_written(client: Client, agent: Bus, conversation: str) -> None:
+async def test_deltas_arrive_while_the_model_writes(client: Client, agent: Bus, conversation: str) -> None:
     piece = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="Hel")
     async with client.deltas(conversation) as pieces:
         await _flushed(client, agent)
@@ -212,7 +210,7 @@ async def test_text_arrives_while_it_is_written(client: Client, agent: Bus, conv
             assert await anext(aiter(pieces)) == piece
 
 
-async def test_a_client_hears_nothing_of_another_tenant(
+async def test_client_receives_nothing_of_another_tenant(
     secured_nats: SecuredNats, agent: Bus, conversation: str
 ) -> None:
     """R114, P8: whatever tenant a client names, its account decides."""
@@ -227,7 +225,7 @@ async def test_a_client_hears_nothing_of_another_tenant(
                     await anext(aiter(pieces))
 
 
-async def test_following_outlives_a_restart_of_the_server(
+async def test_follow_continues_after_a_restart_of_the_server(
     own_nats: NatsServer, tenant: str, conversation: str
 ) -> None:
     async with (
@@ -245,13 +243,13 @@ async def test_following_outlives_a_restart_of_the_server(
         assert await texts(1, events) == [(2, "after")]
 
 
-async def test_a_tenant_that_is_no_token_is_refused_before_anything_is_sent() -> None:
+async def test_invalid_tenant_is_refused_before_connecting() -> None:
     with pytest.raises(BadInput, match="tenant"):
         async with connect("nats://127.0.0.1:1", "acme.>"):
             pass
 
 
-async def test_no_server_is_said_in_one_sentence() -> None:
+async def test_missing_server_is_reported_in_one_sentence() -> None:
     with pytest.raises(Unavailable, match="no connection"):
         async with connect("nats://127.0.0.1:1", "acme", connect_timeout_s=0.3):
             pass

@@ -44,7 +44,7 @@ async def run(example: str, *arguments: str, answers: str = "", **environment: s
     return process.returncode, output.decode()
 
 
-async def test_openai_passthrough_prints_the_streamed_answer() -> None:
+async def test_openai_passthrough_prints_the_streamed_reply() -> None:
     async with ModelServer.running() as server:
         code, output = await run("openai_passthrough.py", "hello", OPENAI_BASE_URL=server.openai_url)
 
@@ -52,7 +52,7 @@ async def test_openai_passthrough_prints_the_streamed_answer() -> None:
     assert "demo model" in output
 
 
-async def test_chat_over_websocket_asks_before_a_call_and_prints_the_outcome() -> None:
+async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() -> None:
     received: list[ClientFrame] = []
 
     async def gateway(socket: ServerConnection) -> None:

@@ -76,7 +76,7 @@ def serving(nats: SecuredNats, user: str, server: str, tool: str) -> ToolServer:
     return ToolServer(server, box, nats=settings, drain_s=0)
 
 
-async def test_a_tenants_tool_is_offered_to_that_tenant_and_runs_there(
+async def test_tenants_tool_is_offered_to_and_called_by_that_tenant_only(
     nats: SecuredNats, agent: Agent
 ) -> None:
     """R114: two tenants have a server and a tool of the same names, and neither meets the other's."""
@@ -100,7 +100,7 @@ async def test_a_tenants_tool_is_offered_to_that_tenant_and_runs_there(
         ("weather", "bash", "'bash' is already registered: it is one of the workspace's tools"),
     ],
 )
-async def test_a_tenant_cannot_take_a_name_of_the_platform(
+async def test_tenant_cannot_register_the_name_of_a_platform_tool(
     nats: SecuredNats, agent: Agent, server: str, tool: str, told: str
 ) -> None:
     """R44: a clear error, and the first stays."""
@@ -123,13 +123,13 @@ async def test_a_tenant_cannot_take_a_name_of_the_platform(
         (PLATFORM, "r1"),
     ],
 )
-async def test_nobody_writes_the_lease_of_another(nats: SecuredNats, user: str, key: str) -> None:
+async def test_account_cannot_write_the_lease_of_another(nats: SecuredNats, user: str, key: str) -> None:
     async with await nats.connect(user) as bus:
         with pytest.raises((NoResponders, Forbidden)):
             await bus.request(kv_subject(RUNNERS, key), b"{}", 2)
 
 
-async def test_a_tool_server_of_the_platform_hears_no_calls_but_its_own(nats: SecuredNats) -> None:
+async def test_platform_tool_server_receives_only_its_own_calls(nats: SecuredNats) -> None:
     async with await nats.connect(PLATFORM) as bus:
         for subject in (subjects.tool_call("r1", "*", "*"), subjects.files("*", "*", "*"), "stored.>"):
             await bus.subscribe(subject, _unheard)
@@ -161,7 +161,7 @@ NAMED = {"name": "x", "description": "x", "server": "search"}
         ({**NAMED, "input_schema": {"title": "x" * 70_000}}, "definition.input_schema"),
     ],
 )
-async def test_a_definition_that_cannot_be_offered_is_refused_by_its_field(
+async def test_invalid_tool_definition_is_refused_by_field(
     nats: SecuredNats, agent: Agent, definition: dict[str, Any], field: str
 ) -> None:
     """R51: whoever sends it, in whatever language."""

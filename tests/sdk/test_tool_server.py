@@ -141,7 +141,7 @@ VALUES: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("value", "content"), VALUES, ids=["none", "text", "list", "object", "model"])
-async def test_what_a_function_returns_is_a_json_object(
+async def test_return_value_becomes_a_json_object(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, value: Any, content: dict[str, Any]
 ) -> None:
     """R45: objects as they are, anything else under `result`."""
@@ -156,7 +156,7 @@ async def test_what_a_function_returns_is_a_json_object(
     assert (result.content, result.is_error, result.runner) == (content, False, name)
 
 
-async def test_a_result_that_reports_failure_is_an_error_with_its_own_words(
+async def test_result_with_success_false_is_an_error_with_its_content(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
     """R104: what the tool says reaches the model unchanged."""
@@ -172,7 +172,7 @@ async def test_a_result_that_reports_failure_is_an_error_with_its_own_words(
     assert (result.is_error, result.error_kind) == (True, "tool_error")
 
 
-async def test_a_long_result_is_cut_and_says_so(
+async def test_long_result_is_cut_with_a_note(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
     @box.tool(name=name, description="x")
@@ -190,7 +190,7 @@ async def test_a_long_result_is_cut_and_says_so(
     ("how", "told"),
     [("fail", "No such city."), ("exit", "tried to end the process"), ("stop", "StopIteration")],
 )
-async def test_however_a_function_ends_its_server_goes_on(
+async def test_server_continues_after_every_end_of_a_function(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, how: str, told: str
 ) -> None:
     """R46: its own words, an exit, an exception that no future holds."""
@@ -212,7 +212,7 @@ async def test_however_a_function_ends_its_server_goes_on(
     assert fine.content["result"] == "fine"
 
 
-async def test_a_function_is_told_what_its_call_belongs_to(
+async def test_function_receives_the_context_of_its_call(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
     @box.tool(name=name, description="x")
@@ -225,7 +225,7 @@ async def test_a_function_is_told_what_its_call_belongs_to(
     assert result.content["result"] == f"hello {agent.tenant} c1"
 
 
-async def test_a_call_is_admitted_once_and_only_as_it_was_approved(
+async def test_call_is_admitted_once_and_only_with_the_approved_digest(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
     """P5: asked again it is not run again; another's arguments, tool or epoch are not taken."""
@@ -262,7 +262,7 @@ async def test_a_call_is_admitted_once_and_only_as_it_was_approved(
     assert (again and again.answer, runs) == ("done", 1)
 
 
-async def test_a_server_that_ends_finishes_its_calls_and_is_no_longer_offered(
+async def test_stopping_server_finishes_its_calls_and_is_no_longer_offered(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
     began, gate = asyncio.Event(), asyncio.Event()
@@ -285,7 +285,7 @@ async def test_a_server_that_ends_finishes_its_calls_and_is_no_longer_offered(
     assert await agent.placements.place(agent.tenant, "c1", name) is None
 
 
-async def test_a_server_that_lost_its_lease_begins_anew(
+async def test_server_that_lost_its_lease_serves_again(
     agent: Agent, bus: Bus, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
     """Its calls have ended: others may have declared them lost."""
@@ -330,7 +330,7 @@ async def until_lease(agent: Agent, name: str, holds: Any) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_withdrawn_tool_is_free_for_others(
+async def test_name_of_a_withdrawn_tool_is_free_for_others(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
     other, keeps = Toolbox(), new_id("t")

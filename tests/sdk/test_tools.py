@@ -32,7 +32,7 @@ def properties(tool: Tool[..., Any]) -> dict[str, Any]:
     return cast(dict[str, Any], tool.definition.input_schema["properties"])
 
 
-def test_a_schema_comes_from_annotations_and_texts_from_the_docstring(box: Toolbox) -> None:
+def test_schema_comes_from_annotations_and_descriptions_from_the_docstring(box: Toolbox) -> None:
     """R42, R51: name, description, parameters with types, defaults and descriptions."""
 
     @box.tool
@@ -131,7 +131,7 @@ def test_docstring_in_numpy_or_sphinx_style_describes_the_parameters(box: Toolbo
     assert properties(made)["value"]["description"] == "The length."
 
 
-def test_a_tool_is_still_the_function(box: Toolbox) -> None:
+def test_decorated_function_is_still_callable(box: Toolbox) -> None:
     @box.tool(name="add_up", description="Add.", requires_approval=True, category="sums", timeout_s=3)
     def add(first: int, second: int = 1) -> int:
         return first + second
@@ -143,14 +143,14 @@ def test_a_tool_is_still_the_function(box: Toolbox) -> None:
 
 
 @pytest.mark.parametrize("schema", [None, {}])
-def test_an_empty_schema_is_that_of_a_tool_without_parameters(schema: object) -> None:
+def test_empty_schema_becomes_an_object_without_properties(schema: object) -> None:
     """R52: whatever a server sends, models are told of an object."""
     definition = ToolDefinition.model_validate({"name": "now", "description": "x", "input_schema": schema})
 
     assert definition.input_schema == {"type": "object", "properties": {}}
 
 
-def test_a_second_tool_of_a_name_is_refused_and_the_first_stays(box: Toolbox) -> None:
+def test_second_tool_with_a_name_is_refused_and_the_first_stays(box: Toolbox) -> None:
     """R44: before anything is sent."""
 
     @box.tool(name="now", description="first")
@@ -167,7 +167,7 @@ def test_a_second_tool_of_a_name_is_refused_and_the_first_stays(box: Toolbox) ->
         box.get("then")
 
 
-async def test_arguments_become_what_the_function_expects(box: Toolbox) -> None:
+async def test_arguments_are_converted_to_the_annotated_types(box: Toolbox) -> None:
     """R45: models, defaults and names that a Pydantic model has a method of."""
 
     @box.tool(description="x")
@@ -191,7 +191,7 @@ async def test_arguments_become_what_the_function_expects(box: Toolbox) -> None:
         ),
     ],
 )
-async def test_the_argument_that_does_not_fit_is_named(
+async def test_invalid_argument_is_named_in_the_error(
     box: Toolbox, arguments: dict[str, Any], told: str
 ) -> None:
     """R53: with the reason; nothing is called."""
@@ -204,7 +204,7 @@ async def test_the_argument_that_does_not_fit_is_named(
         await where.invoke(arguments, CONTEXT)
 
 
-def test_a_context_is_not_told_to_models(box: Toolbox) -> None:
+def test_context_parameter_is_not_in_the_schema(box: Toolbox) -> None:
     @box.tool(description="x")
     def whose(context: ToolContext, name: str) -> None: ...
 
@@ -230,7 +230,7 @@ def undescribed(what: str) -> None: ...
         (undescribed, "undescribed: a docstring or a description"),
     ],
 )
-def test_a_function_that_cannot_be_told_to_a_model_is_refused(box: Toolbox, function: Any, told: str) -> None:
+def test_function_without_types_or_description_is_refused(box: Toolbox, function: Any, told: str) -> None:
     with pytest.raises(TypeError, match=told):
         box.tool(function)
     assert len(box) == 0

@@ -46,7 +46,9 @@ SCRIPTS: dict[ToolProtocol, list[Reply]] = {
 
 
 @pytest.mark.parametrize("protocol", ["native", "json_text"])
-async def test_an_exchange_with_calls_is_what_it_was(vendor: Vendor, protocol: ToolProtocol) -> None:
+async def test_exchange_with_calls_matches_the_golden_requests_and_replies(
+    vendor: Vendor, protocol: ToolProtocol
+) -> None:
     """R48, R49, R56, R62, R77, R79, R80, R85, R87, R92, R95, R113."""
     replies = await converse(vendor, protocol)
 

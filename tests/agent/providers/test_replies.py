@@ -19,7 +19,7 @@ NAMES = ("text", "parallel-calls", "reasoning", "cut-by-length", "unknown-events
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_stream_is_read_as_agreed(vendor: Vendor, name: str) -> None:
+async def test_stream_is_read_as_the_golden_reply(vendor: Vendor, name: str) -> None:
     """R48, R81, R90, R91, R94, R99."""
     stream = (STREAMS / vendor.name / f"{name}.sse").read_text(encoding="utf-8")
     model = vendor.play(RawReply(raw_chunks=(stream,)))

@@ -15,7 +15,7 @@ SIGNATURE = signature_of("Two at once.")
 
 
 @pytest.mark.parametrize("name", histories("", ""))
-async def test_a_history_is_sent_as_agreed(vendor: Vendor, name: str) -> None:
+async def test_history_is_sent_as_the_golden_request(vendor: Vendor, name: str) -> None:
     """R57, R62, R77, R79, R80, R85, R87, R92, R95, R113."""
     model = vendor.play(Reply(text="Fine."))
 

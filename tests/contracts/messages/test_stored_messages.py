@@ -23,27 +23,25 @@ def members(union: object) -> set[type]:
 
 
 @each
-def test_a_message_is_written_as_it_always_was(name: str, sample: BaseModel) -> None:
+def test_message_is_written_as_its_golden_file(name: str, sample: BaseModel) -> None:
     assert written(sample) == (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
 
 
 @each
-def test_a_stored_message_is_read_as_what_was_written(name: str, sample: BaseModel) -> None:
+def test_golden_file_is_read_as_its_message(name: str, sample: BaseModel) -> None:
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     assert type(sample).model_validate_json(text, strict=True) == sample
 
 
 @each
-def test_a_field_of_a_newer_writer_is_ignored(name: str, sample: BaseModel) -> None:
+def test_unknown_field_of_a_newer_writer_is_ignored(name: str, sample: BaseModel) -> None:
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     newer = text.replace("{", '{"from_the_future": [],', 1)
     assert type(sample).model_validate_json(newer) == sample
 
 
 @each
-def test_a_message_of_an_older_writer_is_read_without_the_fields_that_came_later(
-    name: str, sample: BaseModel
-) -> None:
+def test_message_of_an_older_writer_is_read_without_newer_fields(name: str, sample: BaseModel) -> None:
     """Replicas of two versions run side by side while a system is upgraded."""
     fields = type(sample).model_fields
     known = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
@@ -56,7 +54,7 @@ def test_a_message_of_an_older_writer_is_read_without_the_fields_that_came_later
 
 
 @pytest.mark.parametrize(("name", "sample"), versioned.items(), ids=versioned)
-def test_a_higher_version_is_refused_by_name(name: str, sample: BaseModel) -> None:
+def test_higher_version_is_refused_by_name(name: str, sample: BaseModel) -> None:
     text = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     with pytest.raises(ValidationError) as refused:
         type(sample).model_validate_json(text.replace('"v": 1', '"v": 2', 1))
@@ -64,11 +62,11 @@ def test_a_higher_version_is_refused_by_name(name: str, sample: BaseModel) -> No
 
 
 @pytest.mark.parametrize("union", [RunWork, RunSignal], ids=["work", "signals"])
-def test_every_kind_of_work_has_a_sample(union: object) -> None:
+def test_every_type_of_work_message_has_a_sample(union: object) -> None:
     assert members(union) <= {type(sample) for sample in SAMPLES.values()}
 
 
-def test_every_kind_of_event_has_a_sample() -> None:
+def test_every_event_type_has_a_sample() -> None:
     assert members(KnownBody) == {type(body) for body in BODIES}
 
 

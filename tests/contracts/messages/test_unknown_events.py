@@ -24,7 +24,7 @@ def commit(body: dict[str, object]) -> str:
     return json.dumps({"v": 1, **fields, "events": [event]})
 
 
-def test_an_event_of_an_unknown_type_is_kept_and_passed_on_as_it_is() -> None:
+def test_event_of_an_unknown_type_is_stored_and_forwarded_unchanged() -> None:
     """R39: clients may know what this process does not."""
     [event] = Commit.model_validate_json(commit(NEWER)).events
     assert isinstance(event.data, UnknownEvent)
@@ -34,7 +34,7 @@ def test_an_event_of_an_unknown_type_is_kept_and_passed_on_as_it_is() -> None:
     assert detail_of(event) == "final"
 
 
-def test_an_event_of_an_unknown_type_is_numbered_and_changes_nothing_else() -> None:
+def test_event_of_an_unknown_type_only_advances_seq() -> None:
     """P5: events stay 1..n for whoever passes over one."""
     before = Conversation("t", "c")
     after = apply_commit(before, 7, Commit.model_validate_json(commit(NEWER)))
@@ -42,12 +42,12 @@ def test_an_event_of_an_unknown_type_is_numbered_and_changes_nothing_else() -> N
     assert (after.run, after.history, after.queue) == (before.run, before.history, before.queue)
 
 
-def test_a_known_type_with_a_wrong_body_is_not_taken_for_unknown() -> None:
+def test_known_type_with_an_invalid_body_is_an_error() -> None:
     with pytest.raises(ValidationError):
         Commit.model_validate_json(commit({"type": "iteration.started", "n": "first", "max": 10}))
 
 
-def test_a_higher_version_of_an_event_is_still_refused() -> None:
+def test_higher_version_of_an_event_is_refused() -> None:
     """What must not be passed over says so by its version."""
     with pytest.raises(ValidationError):
         Event.model_validate({"v": 2, "seq": 1, "ts": MOMENT, "data": NEWER})
