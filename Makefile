@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,9 +30,16 @@ doctor:  ## Check this machine and the running system
 reset:  ## Delete every conversation, file and key of `make up`, after a confirmation (FORCE=1 skips it)
 	@$(BIN)/banksman reset $(if $(FORCE),--force) $(ARGS)
 
+# Several workers: most tests wait for processes. `-n auto` is two a CPU, see tests/support/scheduling.py.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --durations=30 --durations-min=1
+
 test:  ## Run the whole test suite, set-up included (ARGS="tests/bus -k fence")
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-fast:  ## Run the tests that need no other process, in under a minute (ARGS="tests/runs")
+	@tools/setup.sh dev
+	@$(PYTEST) -n logical -m "unit and not soak" $(ARGS)
 
 lint:  ## Run every check: style, types, imports, owners, unused code, spelling, the tree
 	@tools/setup.sh dev

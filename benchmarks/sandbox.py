@@ -2,9 +2,8 @@
 
 Five ways to run `echo` are measured in turn, in blocks, so that other load affects all of them equally:
 
-bare     the same bwrap options, filter and limits, started from a small process of the sandbox's user,
-without
-         reading the output: the lower bound for every runner
+bare     the same bwrap options, filter and limits, started from a small process of the sandbox user,
+         without reading the output: the lower bound for every runner
 sandbox  `BwrapSandbox.run`
 docker   `DockerSandbox.run`, in started containers; only if an engine is running or can be started
 tool     the tool `bash`, with the quota of its workspace

@@ -1,4 +1,4 @@
-"""One running system for all scenarios: `banksman up`, with a scripted model server for its vendors."""
+"""One running system for all scenarios: `banksman up`, with a scripted model server as its vendors."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ TENANTS = {
     },
     "modest": {"calls_per_reply": 2, "max_tokens_per_run": 1_000},
 }
-"""Tenants that the operator bounds. Nobody but services on NATS speaks for them."""
+"""Tenants with limits. Only services on NATS use them."""
 
 PRICED = "priced"
-"""The script whose model has a price: one dollar a token."""
+"""The script whose model has a price: one dollar per token."""
 
 
 @pytest.fixture(scope="session")
 def model() -> Generator[ScriptedModel]:
-    """The vendors' stand-in. No request of the whole session may break their rules."""
+    """The model server. No request of the whole session may violate the vendors' rules."""
     with scripted_model() as scripted:
         yield scripted
         assert scripted.violations() == []
@@ -49,14 +49,14 @@ def model() -> Generator[ScriptedModel]:
 
 @pytest.fixture(scope="session")
 def json_api() -> Generator[str]:
-    """Address and port of a JSON API on this machine, which the system's runner may fetch from."""
+    """The address and port of a local JSON API that the system's runner may fetch from."""
     with gerrit() as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def backboard_port() -> int:
-    """Where the system looks for Backboard, while a test plays it."""
+    """The port of Backboard in the system's settings, on which a test may serve it."""
     return free_port()
 
 
@@ -64,7 +64,7 @@ def backboard_port() -> int:
 def system(
     model: ScriptedModel, json_api: str, backboard_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[System]:
-    """The system, started once. A test that kills parts of it starts one of its own."""
+    """The system, started once. A test that kills processes starts its own."""
     data: Path = tmp_path_factory.mktemp("banksman")
     dear = {"input": 1_000_000, "output": 1_000_000}
     prices = {f"openai:scripted/{PRICED}": dear, f"anthropic:scripted/{PRICED}": dear}
@@ -85,7 +85,7 @@ def system(
 
 @pytest.fixture
 async def client(system: System) -> AsyncGenerator[Client]:
-    """A websocket client that has said hello."""
+    """A websocket client after the handshake."""
     async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as connected:
         yield connected
 
@@ -99,14 +99,14 @@ async def http(system: System) -> AsyncGenerator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def nats(system: System) -> AsyncGenerator[sdk.Client]:
-    """Another service on NATS; the only one in town may use the operator's key."""
+    """Another service on NATS, as a client of tenant `local`."""
     async with sdk.connect(nats_url(system), "local", nkey_seed_file=operator_seed(system)) as connected:
         yield connected
 
 
 @pytest.fixture
 async def operator(system: System) -> AsyncGenerator[Bus]:
-    """The operator's connection, which hears everything."""
+    """The operator's connection, which may subscribe to everything."""
     settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=5)
     async with await Bus.connect(settings, name="scenario-operator", inbox_prefix="_INBOX_operator") as bus:
         yield bus
@@ -114,7 +114,7 @@ async def operator(system: System) -> AsyncGenerator[Bus]:
 
 @pytest.fixture
 def play(model: ScriptedModel, request: pytest.FixtureRequest) -> Play:
-    """Load replies for this test alone; gives the model's name."""
+    """A function that loads replies for this test and returns the model's name."""
 
     def load(*replies: Reply | RawReply, vendor: str = "openai", **options: object) -> str:
         name = "".join(c if c.isalnum() else "-" for c in request.node.name)[-60:]
@@ -124,13 +124,13 @@ def play(model: ScriptedModel, request: pytest.FixtureRequest) -> Play:
     return load
 
 
-def asked(model: ScriptedModel, name: str) -> list[dict[str, Any]]:
-    """The bodies that a model was asked with, oldest first."""
+def model_requests(model: ScriptedModel, name: str) -> list[dict[str, Any]]:
+    """Return the bodies of a model's requests, oldest first."""
     return [request["body"] for request in model.requests(name.rpartition("/")[2])]
 
 
 async def until(wanted: Callable[[], T | None]) -> T:
-    """Wait for what sends no event: a process, a log file, the end of a request."""
+    """Wait for a state that sends no event: of a process, a log file, the end of a request."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             if found := wanted():
@@ -139,7 +139,7 @@ async def until(wanted: Callable[[], T | None]) -> T:
 
 
 async def logged(system: System, service: str, event: str, **fields: Any) -> dict[str, Any]:
-    """Wait for the line that a service logs under these words and with these fields."""
+    """Wait for the log line of a service with this event and these fields; return it."""
 
     def line() -> dict[str, Any] | None:
         entries = (json.loads(line) for line in _log_lines(system, service))
@@ -151,12 +151,12 @@ async def logged(system: System, service: str, event: str, **fields: Any) -> dic
 
 def _log_lines(system: System, service: str) -> Iterator[str]:
     for file in system.data_dir.glob(f"logs/{service}*.log"):
-        # The last line may be half written.
+        # The last line may be incomplete.
         yield from (line for line in file.read_text().splitlines(keepends=True) if line.endswith("}\n"))
 
 
 def nats_url(system: System) -> str:
-    """Where the system's nats-server answers."""
+    """The URL of the system's nats-server."""
     return str(json.loads((system.data_dir / "run.json").read_text())["nats_url"])
 
 

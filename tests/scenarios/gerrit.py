@@ -1,4 +1,4 @@
-"""A small Gerrit on this machine: an API that answers JSON, for agents to fetch."""
+"""A small local Gerrit: an API that returns JSON, for agents to fetch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGES = [
 
 @contextmanager
 def gerrit() -> Generator[str]:
-    """Serve until the context ends; gives the address and port, `127.0.0.1:12345`."""
+    """Serve until the context ends; yields the address and port, such as `127.0.0.1:12345`."""
     port = free_port()
     server = ThreadingHTTPServer(("127.0.0.1", port), _Changes)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -34,7 +34,7 @@ def gerrit() -> Generator[str]:
 class _Changes(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         found = self.path.startswith("/changes/")
-        # Gerrit begins its JSON so, against inclusion by other sites.
+        # Gerrit's prefix prevents the inclusion of its JSON as a script by other sites.
         body = b")]}'\n" + json.dumps(CHANGES if found else {"error": "Not found"}).encode()
         self.send_response(200 if found else 404)
         self.send_header("content-type", "application/json; charset=UTF-8")
@@ -43,4 +43,4 @@ class _Changes(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the tests' output is for tests."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""An assistant that carries files: skills that every workspace of its conversations starts with."""
+"""Files of an assistant, such as skills, with which every new workspace of its conversations starts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def bash(command: str) -> Reply:
 
 
 def outputs(outcome: dict[str, Any]) -> list[str]:
-    """What the commands of a run wrote."""
+    """Return the output of a run's commands."""
     return [call["result"]["stdout"] for call in outcome["tool_calls"]]
 
 
 async def test_every_new_workspace_starts_with_the_files_of_its_assistant(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R66: a skill runs in each conversation; what a conversation deletes stays deleted in it."""
+    """R66: a skill runs in each conversation; a file that a conversation deletes stays deleted in it."""
     done = Reply(text="done")
     name = play(bash(f"{RUN} you; rm -r .claude"), done, bash("ls -A"), done)
     made = await http.post("/context/assistants", json={"model": name, "files": FILES, **TOOLS})
@@ -53,10 +53,10 @@ async def test_every_new_workspace_starts_with_the_files_of_its_assistant(
     assert [file["path"] for file in assistant["files"]] == [file["path"] for file in FILES]
 
 
-async def test_a_client_reads_and_replaces_them_before_the_first_call(
+async def test_a_client_reads_and_replaces_assistant_files_before_the_first_call(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R66: an upload wins over the file of the assistant."""
+    """R66: an upload replaces the file of the assistant."""
     name = play(bash(f"{RUN} there"), Reply(text="done"))
     made = await http.post("/context/assistants", json={"model": name, "files": FILES, **TOOLS})
     conversation = await client.create(assistant=made.json()["id"])
@@ -71,18 +71,20 @@ async def test_a_client_reads_and_replaces_them_before_the_first_call(
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc/passwd", ".banksman-x"])
-async def test_a_path_that_leads_elsewhere_is_refused_over_http(http: httpx.AsyncClient, path: str) -> None:
-    """R72: the field is named, and nothing is stored."""
+async def test_an_assistant_file_with_an_escaping_path_is_refused_over_http(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    """R72: the error names the field, and nothing is stored."""
     wanted = new_id("as")
-    answer = await http.post(
+    response = await http.post(
         "/context/assistants", json={"id": wanted, "files": [{"path": path, "content": "x"}]}
     )
-    assert (answer.status_code, (await http.get(f"/context/assistants/{wanted}")).status_code) == (400, 404)
-    assert "files.0.path" in answer.text
+    assert (response.status_code, (await http.get(f"/context/assistants/{wanted}")).status_code) == (400, 404)
+    assert "files.0.path" in response.text
 
 
-async def test_they_are_part_of_an_assistants_revision_over_nats(nats: sdk.Client) -> None:
-    """R84: the same set keeps the revision, another has its own; a list leaves contents out."""
+async def test_files_are_part_of_an_assistants_revision_over_nats(nats: sdk.Client) -> None:
+    """R84: an equal set keeps the revision, another gets a new one; a list omits contents."""
     file = AssistantFile(path="a", content="one")
     made = await nats.create_assistant(NewAssistant(id=new_id("as"), files=(file,)))
     same = await nats.update_assistant(made.id, NewAssistant(files=(file,)))

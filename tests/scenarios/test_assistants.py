@@ -1,4 +1,4 @@
-"""What an assistant decides of its runs: options, tools, protocol, limits and who must be asked."""
+"""The settings of an assistant: options, tools, protocol, limits and approval policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import PRICED, Play, asked, logged
+from tests.scenarios.conftest import PRICED, Play, logged, model_requests
 from tests.support.client import Client, Frame
 from tests.support.system import ScriptedModel, System
 
@@ -17,20 +17,20 @@ READ = ToolCall(name="read_file", arguments={"path": "none"})
 TOOLS_ON = {"enabled": True}
 
 
-async def made(http: httpx.AsyncClient, **fields: Any) -> str:
-    """The id of a new assistant."""
-    answer = await http.post("/context/assistants", json=fields)
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["id"])
+async def created(http: httpx.AsyncClient, **fields: Any) -> str:
+    """Create an assistant; return its id."""
+    response = await http.post("/context/assistants", json=fields)
+    assert response.status_code == 201, response.text
+    return str(response.json()["id"])
 
 
 def bash(*commands: str) -> Reply:
-    """A reply that asks for these commands at once."""
+    """Return a reply that calls these commands in parallel."""
     return Reply(tool_calls=tuple(ToolCall(name="bash", arguments={"command": c}) for c in commands))
 
 
 def kinds(client: Client, conversation: str) -> list[str | None]:
-    """How each call of a conversation went wrong, in the order of the results."""
+    """Return the error kind of each call of a conversation, in the order of the results."""
     completed = client.events(conversation, "tool_call.completed")
     return [event["data"]["error_kind"] for event in completed]
 
@@ -39,42 +39,42 @@ def kinds(client: Client, conversation: str) -> list[str | None]:
 async def test_options_reach_the_vendors_request(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
-    """R80: the model is asked with the messages, its name, max_tokens and temperature of the assistant."""
+    """R80: the request has the messages, and the assistant's model, max_tokens and temperature."""
     name = play(Reply(text="ok"), vendor=vendor)
     options = {"max_tokens": 321, "temperature": 0.25}
-    assistant = await made(http, model=name, options=options, service="support")
+    assistant = await created(http, model=name, options=options, service="support")
     conversation = await client.create(assistant=assistant)
 
     outcome = await client.run(conversation, "hi")
 
-    [body] = asked(model, name)
+    [body] = model_requests(model, name)
     assert (body["max_tokens"], body["temperature"], body["model"]) == (321, 0.25, name.partition(":")[2])
     assert body["messages"][-1]["role"] == "user"
     assert (outcome["service"], outcome["model"]) == ("support", name)
 
 
 @pytest.mark.parametrize("tools", [{}, {"tools": {"enabled": False}}])
-async def test_an_assistant_made_without_tools_answers_as_plain_chat(
+async def test_an_assistant_without_tools_is_plain_chat(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, tools: dict[str, Any]
 ) -> None:
-    """R82, R83, R40: tools are opt-in; without them nothing of tools reaches the model."""
+    """R82, R83, R40: tools are opt-in; without them a request contains nothing about tools."""
     name = play(Reply(text="Just chat."))
-    assistant = await made(http, model=name, system_prompt="Be brief.", **tools)
+    assistant = await created(http, model=name, system_prompt="Be brief.", **tools)
     conversation = await client.create(assistant=assistant)
 
     outcome = await client.run(conversation, "hi")
 
-    [body] = asked(model, name)
+    [body] = model_requests(model, name)
     assert (outcome["content"], outcome["tool_calls"]) == ("Just chat.", [])
     assert "tools" not in body
     assert "## Tools" not in body["messages"][0]["content"]
 
 
-async def test_a_call_that_nobody_offered_is_not_executed(
+async def test_a_call_of_a_tool_that_was_not_offered_is_not_executed(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R82, R84: a model that calls a tool it was not given gets an error as the result."""
-    assistant = await made(
+    """R82, R84: a call of a tool that was not offered gets an error as its result."""
+    assistant = await created(
         http,
         model=play(bash("touch x"), Reply(text="ok")),
         tools={**TOOLS_ON, "allowed_tools": ["read_file"]},
@@ -88,59 +88,59 @@ async def test_a_call_that_nobody_offered_is_not_executed(
 
 
 @pytest.mark.parametrize("protocol", ["native", "json_text"])
-async def test_only_the_tools_that_an_assistant_names_are_offered(
+async def test_only_the_tools_named_by_an_assistant_are_offered(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, protocol: str
 ) -> None:
-    """R84, R113: the filter holds for both protocols, in the vendor's field and in the prompt."""
+    """R84, R113: the filter applies to both protocols, in the vendor's field and in the prompt."""
     name = play(Reply(text="ok"))
     tools = {**TOOLS_ON, "allowed_tools": ["read_file", "bash"], "tool_protocol": protocol}
-    conversation = await client.create(assistant=await made(http, model=name, tools=tools))
+    conversation = await client.create(assistant=await created(http, model=name, tools=tools))
 
     await client.run(conversation, "hi")
 
-    [body] = asked(model, name)
+    [body] = model_requests(model, name)
     prompt = body["messages"][0]["content"]
     offered = {tool["function"]["name"] for tool in body.get("tools", ())}
     assert offered == ({"read_file", "bash"} if protocol == "native" else set())
     assert "**read_file**" in prompt and "write_file" not in prompt and "**web_fetch**" not in prompt
 
 
-async def test_without_a_tool_left_a_warning_is_logged_and_the_answer_is_plain(
+async def test_without_remaining_tools_a_warning_is_logged_and_the_reply_is_plain(
     system: System, client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R86: nothing is left after the filter, so nothing is attempted."""
+    """R86: the filter leaves no tool, so the model gets none."""
     name = play(Reply(text="Plain."))
     tools = {**TOOLS_ON, "allowed_tools": ["no_such_tool"]}
-    conversation = await client.create(assistant=await made(http, model=name, tools=tools))
+    conversation = await client.create(assistant=await created(http, model=name, tools=tools))
     outcome = await client.run(conversation, "hi")
 
     assert (outcome["status"], outcome["content"]) == ("completed", "Plain.")
-    assert "tools" not in asked(model, name)[0]
+    assert "tools" not in model_requests(model, name)[0]
     warning = await logged(system, "agent", "no tools are left", allowed=["no_such_tool"])
     assert warning["level"] == "warning"
 
 
-async def test_an_assistant_can_be_switched_off_and_its_next_run_says_which_revision_it_was(
+async def test_tools_of_an_assistant_can_be_disabled_and_a_run_records_its_revision(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R40, R82: the switch of one assistant; conversations go on as plain text."""
+    """R40, R82: tools are disabled for one assistant; its conversations continue as plain text."""
     name = play(Reply(text="With."), Reply(text="Without."))
-    assistant = await made(http, model=name, tools=TOOLS_ON)
+    assistant = await created(http, model=name, tools=TOOLS_ON)
     conversation = await client.create(assistant=assistant)
     await client.run(conversation, "one")
 
     changed = await http.put(f"/context/assistants/{assistant}", json={"model": name})
     await client.run(conversation, "two")
 
-    assert ["tools" in body for body in asked(model, name)] == [True, False]
+    assert ["tools" in body for body in model_requests(model, name)] == [True, False]
     first, second = (e["data"]["assistant_revision"] for e in client.events(conversation, "run.started"))
     assert first < second == changed.json()["revision"]
 
 
-async def test_rules_decide_by_tool_and_argument_which_call_asks(
+async def test_policy_rules_match_tool_and_arguments(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R17: the first rule that matches decides: auto, ask or deny; a denied call asks nobody."""
+    """R17: the first matching rule decides: auto, ask or deny; a denied call needs no approval."""
     rules = [
         {"tool": "bash", "arguments": {"command": "rm *"}, "action": "deny"},
         {"tool": "bash", "arguments": {"command": "echo *"}, "action": "auto"},
@@ -149,12 +149,12 @@ async def test_rules_decide_by_tool_and_argument_which_call_asks(
     secret = ToolCall(name="read_file", arguments={"path": "secret.txt"})
     calls = (*bash("rm -rf /", "echo free", "echo a; curl b", "ls").tool_calls, READ, secret)
     name = play(Reply(tool_calls=calls), Reply(text="ok"))
-    assistant = await made(http, model=name, tools=TOOLS_ON, approval_policy=rules)
+    assistant = await created(http, model=name, tools=TOOLS_ON, approval_policy=rules)
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
 
     asked_for = await client.question(run_id)
-    # `echo *` covers no operator of the shell, so the command that smuggles one asks too.
+    # `echo *` matches no shell operator, so a command that contains one needs approval too.
     shown = [next(iter(item["arguments"].values())) for item in asked_for["items"]]
     assert shown == ["echo a; curl b", "ls", "secret.txt"]
     await client.approve(run_id)
@@ -170,22 +170,24 @@ async def test_rules_decide_by_tool_and_argument_which_call_asks(
     assert len(client.events(conversation, "approval.requested")) == 1
 
 
-async def test_with_feedback_a_refusal_goes_to_the_model_and_the_approved_call_runs(
+async def test_with_feedback_a_rejection_goes_to_the_model_and_the_approved_call_runs(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R104, R106, R13: `on_reject: feedback` is the other way to take a no."""
+    """R104, R106, R13: `on_reject: feedback` returns a rejection to the model."""
     name = play(bash("echo yes", "echo no"), Reply(text="Then I will not."))
-    assistant = await made(http, model=name, tools={**TOOLS_ON, "on_reject": "feedback"})
+    assistant = await created(http, model=name, tools={**TOOLS_ON, "on_reject": "feedback"})
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
-    question = await client.question(run_id)
-    yes, no = (item["tool_call_id"] for item in question["items"])
+    approval_request = await client.question(run_id)
+    yes, no = (item["tool_call_id"] for item in approval_request["items"])
 
     decisions = [
         {"tool_call_id": yes, "decision": "approve"},
         {"tool_call_id": no, "decision": "reject", "reason": "too loud"},
     ]
-    ack = await client.request("approval.reply", approval_id=question["approval_id"], decisions=decisions)
+    ack = await client.request(
+        "approval.reply", approval_id=approval_request["approval_id"], decisions=decisions
+    )
     outcome = await client.finished(run_id)
 
     assert (ack["outcome"], outcome["status"], outcome["content"]) == (
@@ -193,16 +195,16 @@ async def test_with_feedback_a_refusal_goes_to_the_model_and_the_approved_call_r
         "completed",
         "Then I will not.",
     )
-    told = [json.loads(m["content"]) for m in asked(model, name)[1]["messages"] if m["role"] == "tool"]
-    assert [one["success"] for one in told] == [True, False]
-    assert told[0]["stdout"] == "yes\n" and "too loud" in told[1]["error"]
+    results = [
+        json.loads(m["content"]) for m in model_requests(model, name)[1]["messages"] if m["role"] == "tool"
+    ]
+    assert [one["success"] for one in results] == [True, False]
+    assert results[0]["stdout"] == "yes\n" and "too loud" in results[1]["error"]
 
 
-@pytest.mark.parametrize(("remember", "asks_again"), [("run", True), ("conversation", False)])
-async def test_a_decision_can_be_remembered(
-    client: Client, play: Play, remember: str, asks_again: bool
-) -> None:
-    """R34: the same call is not asked twice, for the run or for the whole conversation."""
+@pytest.mark.parametrize(("remember", "again"), [("run", True), ("conversation", False)])
+async def test_a_decision_can_be_remembered(client: Client, play: Play, remember: str, again: bool) -> None:
+    """R34: the same call needs no second approval, in the run or in the whole conversation."""
     name = play(bash("echo x"), bash("echo x"), Reply(text="one"), bash("echo x"), Reply(text="two"))
     conversation = await client.create(name)
     first = await client.chat(conversation, "one")
@@ -210,33 +212,33 @@ async def test_a_decision_can_be_remembered(
     assert (await client.finished(first))["status"] == "completed"
 
     second = await client.chat(conversation, "two")
-    if asks_again:
+    if again:
         await client.approve(second)
     outcome = await client.finished(second)
 
     assert outcome["content"] == "two"
     questions = client.events(conversation, "approval.requested")
-    assert [event["run_id"] for event in questions] == [first, second][: 2 if asks_again else 1]
+    assert [event["run_id"] for event in questions] == [first, second][: 2 if again else 1]
 
 
-async def test_a_final_summary_asks_the_model_once_more(
+async def test_a_final_summary_calls_the_model_after_a_terminating_call(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R36, R3: with the option a terminating call is followed by one last answer in text."""
+    """R36, R3: with this option a final text reply follows a terminating call."""
     call = json.dumps({"tool": "read_file", "parameters": {"path": "none"}, "terminate": True})
     name = play(Reply(text=call), Reply(text="In short: there is no file."))
     tools = {**TOOLS_ON, "final_summary": True, "tool_protocol": "json_text"}
-    conversation = await client.create(assistant=await made(http, model=name, tools=tools))
+    conversation = await client.create(assistant=await created(http, model=name, tools=tools))
 
     outcome = await client.run(conversation, "go")
 
     assert (outcome["status"], outcome["content"]) == ("completed", "In short: there is no file.")
-    assert len(asked(model, name)) == 2
+    assert len(model_requests(model, name)) == 2
 
 
 async def ended_by(client: Client, http: httpx.AsyncClient, name: str, limits: dict[str, Any]) -> Frame:
-    """The outcome of a run whose assistant has these limits."""
-    assistant = await made(http, model=name, tools=TOOLS_ON, limits=limits)
+    """Return the outcome of a run whose assistant has these limits."""
+    assistant = await created(http, model=name, tools=TOOLS_ON, limits=limits)
     conversation = await client.create(assistant=assistant)
     return await client.run(conversation, "go")
 
@@ -244,7 +246,7 @@ async def ended_by(client: Client, http: httpx.AsyncClient, name: str, limits: d
 async def test_too_many_calls_in_one_reply_end_the_run(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R31: the limit of calls; none of them is executed."""
+    """R31: the limit of calls per reply; none of them is executed."""
     name = play(Reply(tool_calls=(READ, READ, READ)))
 
     outcome = await ended_by(client, http, name, {"calls_per_reply": 2})
@@ -256,7 +258,7 @@ async def test_too_many_calls_in_one_reply_end_the_run(
 async def test_too_many_tokens_end_the_run(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R31: the limit of tokens; the model is not asked again."""
+    """R31: the token limit; there is no further model request."""
     usage = Usage(input_tokens=900, output_tokens=200)
     name = play(Reply(tool_calls=(READ,), usage=usage), Reply(text="unreachable"))
 
@@ -264,13 +266,13 @@ async def test_too_many_tokens_end_the_run(
 
     assert (outcome["status"], outcome["error"]["code"]) == ("failed", "token_limit")
     assert (outcome["usage"]["input_tokens"], outcome["usage"]["output_tokens"]) == (900, 200)
-    assert len(asked(model, name)) == 1
+    assert len(model_requests(model, name)) == 1
 
 
 async def test_too_much_money_ends_the_run(
     client: Client, http: httpx.AsyncClient, model: ScriptedModel
 ) -> None:
-    """R31: the limit of cost, by the operator's prices."""
+    """R31: the cost limit, by the operator's prices."""
     usage = Usage(input_tokens=3, output_tokens=2)
     name = model.play(PRICED, (Reply(tool_calls=(READ,), usage=usage), Reply(text="unreachable")))
 
@@ -280,12 +282,12 @@ async def test_too_much_money_ends_the_run(
     assert outcome["usage"]["cost_usd"] == 5.0
 
 
-async def test_limits_are_warned_of_in_the_log(
+async def test_reached_limits_are_logged_as_warnings(
     system: System, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R7, R98: who operates the system reads why a run was ended by force."""
+    """R7, R98: the log shows the operator which limit ended a run."""
     tools = {**TOOLS_ON, "max_iterations": 1}
-    assistant = await made(http, model=play(Reply(tool_calls=(READ,))), tools=tools)
+    assistant = await created(http, model=play(Reply(tool_calls=(READ,))), tools=tools)
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
     await client.finished(run_id)
@@ -295,8 +297,8 @@ async def test_limits_are_warned_of_in_the_log(
     assert (entry["level"], entry["status"], entry["code"]) == ("warning", "max_iterations", "max_iterations")
 
 
-async def test_a_wrong_assistant_is_refused_by_field(http: httpx.AsyncClient) -> None:
-    """R80: what could not be used is refused when it is written, with the field's name."""
-    answer = await http.post("/context/assistants", json={"options": {"temperature": 9}})
+async def test_an_invalid_assistant_is_refused_with_the_field(http: httpx.AsyncClient) -> None:
+    """R80: an unusable assistant is refused when it is written, with the field's name."""
+    response = await http.post("/context/assistants", json={"options": {"temperature": 9}})
 
-    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "options.temperature")
+    assert (response.status_code, response.json()["error"]["field"]) == (400, "options.temperature")

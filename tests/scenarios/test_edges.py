@@ -1,4 +1,4 @@
-"""Bad input at every door: it is named, and nothing else is disturbed."""
+"""Invalid input at every interface: the error names it, and nothing else is affected."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
-from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -58,7 +58,7 @@ BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
 async def test_a_bad_frame_is_named_and_the_connection_stays(
     client: Client, frame: str, code: str, named: str
 ) -> None:
-    """R39, R37: one frame that cannot be read costs nothing but its own answer."""
+    """R39, R37: an unreadable frame only gets an error as its response."""
     await client.connection.send(frame)
 
     error = await client.wait_for(lambda frame: frame["type"] == "error")
@@ -72,10 +72,10 @@ async def test_a_bad_frame_is_named_and_the_connection_stays(
     [(b"{}", False, 4400), (b'{"type": "\xff"}', True, 1007), (b"x" * 300_000, True, 1009)],
     ids=["binary", "invalid utf-8", "oversized"],
 )
-async def test_a_frame_that_is_no_text_of_ours_closes_with_its_code(
+async def test_an_unreadable_frame_closes_the_connection_with_its_code(
     system: System, data: bytes, text: bool, code: int
 ) -> None:
-    """R39: binary frames, invalid UTF-8 and oversized frames close the connection, and only theirs."""
+    """R39: binary frames, invalid UTF-8 and oversized frames close only their own connection."""
     async with connect(system.url.replace("http", "ws", 1) + "/ws", compression=None) as socket:
         await socket.send(json.dumps({"type": "hello"}))
         await socket.send(data, text=text)
@@ -93,8 +93,8 @@ async def test_a_frame_that_is_no_text_of_ours_closes_with_its_code(
         ("input.reply", {"request_id": "nobody", "value": 1}),
     ],
 )
-async def test_what_does_not_exist_is_not_found(client: Client, type: str, fields: dict[str, Any]) -> None:
-    """R39: an unknown id is told as such, with the id."""
+async def test_an_unknown_id_returns_not_found(client: Client, type: str, fields: dict[str, Any]) -> None:
+    """R39: the error contains the unknown id."""
     refused = await client.request(type, **fields)
 
     assert (refused["type"], refused["code"]) == ("error", "not_found")
@@ -102,7 +102,7 @@ async def test_what_does_not_exist_is_not_found(client: Client, type: str, field
 
 
 async def test_a_model_without_a_known_provider_is_refused(client: Client) -> None:
-    """R80: the model's name says who serves it."""
+    """R80: the model's name contains its provider."""
     refused = await client.request("conversation.create", model="mystery:one")
 
     assert (refused["code"], refused["details"]["field"]) == ("bad_request", "model")
@@ -118,22 +118,22 @@ async def test_a_model_without_a_known_provider_is_refused(client: Client) -> No
         {"all": "maybe"},
     ],
 )
-async def test_a_decision_that_decides_nothing_leaves_the_question_open(
+async def test_an_incomplete_decision_leaves_the_approval_request_open(
     client: Client, play: Play, decisions: dict[str, Any]
 ) -> None:
-    """R12, R39: every call gets one decision, or the reply is refused and the loop still waits."""
+    """R12, R39: every call needs one decision; otherwise the reply is refused and the loop still waits."""
     conversation = await client.create(play(BASH, Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    question = await client.question(run_id)
+    approval_request = await client.question(run_id)
 
-    refused = await client.request("approval.reply", approval_id=question["approval_id"], **decisions)
+    refused = await client.request("approval.reply", approval_id=approval_request["approval_id"], **decisions)
 
     assert (refused["type"], refused["code"]) == ("error", "bad_request")
     await client.approve(run_id)
     assert (await client.finished(run_id))["status"] == "completed"
 
 
-async def test_a_repeated_frame_gets_the_same_answer_and_runs_once(
+async def test_a_repeated_frame_gets_the_same_response_and_runs_once(
     system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R39: the id of a frame is its idempotency key, also on the connection after a lost one."""
@@ -147,11 +147,11 @@ async def test_a_repeated_frame_gets_the_same_answer_and_runs_once(
         second = await again.request("chat.send", **fields)
 
     assert first == second
-    assert len(asked(model, name)) == 1
+    assert len(model_requests(model, name)) == 1
 
 
-async def test_a_finished_run_cannot_be_cancelled_any_more(client: Client, play: Play) -> None:
-    """R39: a late cancel is answered, and changes nothing."""
+async def test_cancelling_a_finished_run_changes_nothing(client: Client, play: Play) -> None:
+    """R39: a late cancel gets a response, and changes nothing."""
     conversation = await client.create(play(Reply(text="ok"), Reply(text="next")))
     run_id = await client.chat(conversation, "go")
     await client.finished(run_id)
@@ -178,14 +178,14 @@ async def test_a_finished_run_cannot_be_cancelled_any_more(client: Client, play:
         ("PUT", "/v1/chat", b"", 405, None),
     ],
 )
-async def test_a_bad_request_is_told_with_its_field(
+async def test_an_invalid_request_is_refused_with_its_field(
     http: httpx.AsyncClient, method: str, path: str, content: bytes, status: int, field: str | None
 ) -> None:
-    """R39: status and JSON body say what is wrong, never a bare 500."""
-    answer = await http.request(method, path, content=content)
+    """R39: status and JSON body report the error, never a bare 500."""
+    response = await http.request(method, path, content=content)
 
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
     assert error["code"] and error["message"]
     assert field is None or error["field"] == field
 
@@ -199,22 +199,25 @@ async def test_a_bad_request_is_told_with_its_field(
         (b'{"content": "hi", "mode": "fast"}', "mode"),
     ],
 )
-async def test_a_start_over_nats_that_does_not_validate_is_refused(
+async def test_an_invalid_start_over_nats_is_refused(
     nats: sdk.Client, operator: Bus, body: bytes, field: str
 ) -> None:
-    """R39, R114: the door answers with the field, and stores nothing."""
+    """R39, R114: the response names the field, and nothing is stored."""
     conversation = await nats.create_conversation()
 
-    answer = json.loads(await operator.request(subjects.api("local", "chat", "send", conversation), body, 5))
+    response = json.loads(
+        await operator.request(subjects.api("local", "chat", "send", conversation), body, 5)
+    )
 
-    assert (answer["type"], answer["code"]) == ("error", "bad_request")
-    assert answer["details"]["field"].startswith(field)
+    assert (response["type"], response["code"]) == ("error", "bad_request")
+    assert response["details"]["field"].startswith(field)
 
 
-async def test_poison_in_the_queue_of_runs_ends_among_the_dead_letters(
+async def test_an_undecodable_message_in_the_run_queue_is_dead_lettered(
     client: Client, operator: Bus, play: Play
 ) -> None:
-    """R39, R108: bytes that nobody can read are kept with the reason, and the agents go on with the rest."""
+    """R39, R108: undecodable bytes are stored with the reason, and the agents continue with other
+    messages."""
     conversation = await client.create(play(Reply(text="I am fine.")))
     subject = subjects.run_work("local", conversation)
     poison = b'{"type": "start", "tenant": 7}'
@@ -232,7 +235,7 @@ async def test_poison_in_the_queue_of_runs_ends_among_the_dead_letters(
 
 
 async def _closed(socket: ClientConnection) -> int | None:
-    """The code that a connection is closed with."""
+    """Return the close code of a connection."""
     try:
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:

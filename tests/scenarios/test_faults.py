@@ -1,11 +1,12 @@
-"""A model that answers nonsense, fails, or breaks off: the run ends in order, and the log says why."""
+"""A model whose replies are malformed, fail or break off: the run ends properly, and the log has the
+reason."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tests.scenarios.conftest import Play, asked, logged
+from tests.scenarios.conftest import Play, logged, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
 
@@ -26,7 +27,7 @@ READ = {"tool": "read_file", "parameters": {"path": "none"}, "terminate": False}
 
 
 def written(**fields: object) -> str:
-    """A call with other fields than it should have."""
+    """Return a call with changed fields."""
     return json.dumps({**READ, **fields})
 
 
@@ -44,10 +45,10 @@ def written(**fields: object) -> str:
         ("```json\n" + written(terminate=None) + "\n```", "terminate"),
     ],
 )
-async def test_each_broken_rule_is_named_to_the_model_and_in_the_log(
+async def test_each_broken_rule_is_returned_to_the_model_and_logged(
     system: System, client: Client, play: Play, model: ScriptedModel, text: str, rule: str
 ) -> None:
-    """R32, R37, R10: the model is told which rule of the format it broke, and may try again."""
+    """R32, R37, R10: the model receives the rule of the format that it broke, and may retry."""
     name = play(Reply(text=text), Reply(text="Never mind."))
     conversation = await client.create(name, settings=TEXT)
     run_id = await client.chat(conversation, "go")
@@ -57,15 +58,15 @@ async def test_each_broken_rule_is_named_to_the_model_and_in_the_log(
     assert (outcome["status"], outcome["content"], outcome["tool_calls"]) == ("completed", "Never mind.", [])
     [retry] = client.events(conversation, "protocol.retry")
     assert rule in retry["data"]["error"]
-    assert retry["data"]["error"] in asked(model, name)[1]["messages"][-1]["content"]
+    assert retry["data"]["error"] in model_requests(model, name)[1]["messages"][-1]["content"]
     entry = await logged(system, "agent", "the model's call could not be read", run_id=run_id)
     assert (entry["level"], entry["attempt"], entry["error"]) == ("warning", 1, retry["data"]["error"])
 
 
-async def test_three_attempts_are_logged_one_by_one_and_end_the_run(
+async def test_three_malformed_attempts_are_logged_and_end_the_run(
     system: System, client: Client, play: Play
 ) -> None:
-    """R32: given up after three, with a warning for each and one for the end."""
+    """R32: the run ends after three attempts, with one warning each and one for the end."""
     conversation = await client.create(play(*[Reply(text=written(tool=None))] * 3), settings=TEXT)
     run_id = await client.chat(conversation, "go")
 
@@ -78,7 +79,7 @@ async def test_three_attempts_are_logged_one_by_one_and_end_the_run(
     assert (ended["level"], ended["code"]) == ("warning", "malformed_calls")
 
 
-async def test_a_readable_call_forgives_the_attempts_before_it(client: Client, play: Play) -> None:
+async def test_a_valid_call_resets_the_count_of_malformed_attempts(client: Client, play: Play) -> None:
     """R32, R10: three in a row end the run, not three in all."""
     bad, good = Reply(text=written(tool=None)), Reply(text=written())
     name = play(bad, bad, good, bad, bad, Reply(text="Made it."))
@@ -100,8 +101,8 @@ async def test_a_readable_call_forgives_the_attempts_before_it(client: Client, p
         "}{" * 50,
     ],
 )
-async def test_text_that_only_looks_like_a_call_is_the_answer(client: Client, play: Play, text: str) -> None:
-    """R11, R37: no object with a tool's name in it, so no attempt."""
+async def test_text_that_resembles_a_call_is_the_final_reply(client: Client, play: Play, text: str) -> None:
+    """R11, R37: without an object that has a tool's name, text is no attempted call."""
     conversation = await client.create(play(Reply(text=text)), settings=TEXT)
 
     outcome = await client.run(conversation, "go")
@@ -124,25 +125,25 @@ async def test_text_that_only_looks_like_a_call_is_the_answer(client: Client, pl
     ],
     ids=lambda fault: f"{fault.kind}{getattr(fault, 'after_events', '')}{getattr(fault, 'status', '')}",
 )
-async def test_a_passing_fault_is_repeated_and_nothing_of_it_stays(
+async def test_a_request_is_retried_after_a_transient_fault(
     client: Client, play: Play, model: ScriptedModel, fault: Fault, vendor: str
 ) -> None:
-    """R39: the request goes out again, and the message holds each word once."""
+    """R39: the request is sent again, and the message contains each word once."""
     name = play(Reply(text="one two three four", fault=fault), vendor=vendor)
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "go")
 
     assert (outcome["status"], outcome["content"]) == ("completed", "one two three four")
-    assert len(asked(model, name)) == 2
+    assert len(model_requests(model, name)) == 2
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
 @pytest.mark.parametrize("status", [400, 401, 404])
-async def test_a_vendors_refusal_ends_the_run_with_its_words_and_without_our_key(
+async def test_a_vendors_refusal_ends_the_run_with_its_message_and_without_the_key(
     client: Client, play: Play, status: int, vendor: str
 ) -> None:
-    """R39: what trying again cannot change is told at once."""
+    """R39: an error that a retry cannot fix is reported at once."""
     fault = HttpError(status=status, message="No, because.")
     conversation = await client.create(play(Reply(fault=fault), vendor=vendor))
 
@@ -163,8 +164,8 @@ async def test_a_vendors_refusal_ends_the_run_with_its_words_and_without_our_key
     ],
     ids=["html", "foreign object", "array", "no stream"],
 )
-async def test_an_answer_in_no_known_form_ends_the_run(client: Client, play: Play, raw: RawReply) -> None:
-    """R39, R37: the run fails with a reason; it neither hangs nor takes nonsense for an answer."""
+async def test_a_reply_in_an_unknown_format_ends_the_run(client: Client, play: Play, raw: RawReply) -> None:
+    """R39, R37: the run fails with a reason; it neither hangs nor accepts the malformed reply."""
     conversation = await client.create(play(raw, at_end="repeat"), settings={"run_timeout_s": 4})
 
     outcome = await client.run(conversation, "go")
@@ -174,8 +175,8 @@ async def test_an_answer_in_no_known_form_ends_the_run(client: Client, play: Pla
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_an_empty_answer_is_an_answer(client: Client, play: Play, vendor: str) -> None:
-    """R39, A27: a model that says nothing ends its run, and its vendor takes what follows."""
+async def test_an_empty_reply_is_a_final_reply(client: Client, play: Play, vendor: str) -> None:
+    """R39, A27: an empty reply ends its run, and its vendor accepts the next request."""
     conversation = await client.create(
         play(Reply(text=""), Reply(text="Something."), vendor=vendor, by="count")
     )
@@ -187,10 +188,10 @@ async def test_an_empty_answer_is_an_answer(client: Client, play: Play, vendor: 
     assert after["content"] == "Something."
 
 
-async def test_a_conversation_goes_on_after_a_run_that_failed(
+async def test_a_conversation_continues_after_a_failed_run(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R39: what failed stays in the log, and the next message is answered."""
+    """R39: the failed run stays in the log, and the next message gets a reply."""
     name = play(Reply(fault=HttpError(status=400, times=1), text="Here I am."))
     conversation = await client.create(name)
     failed = await client.run(conversation, "one")
@@ -200,16 +201,16 @@ async def test_a_conversation_goes_on_after_a_run_that_failed(
     assert (failed["status"], outcome["content"]) == ("failed", "Here I am.")
 
 
-async def test_a_tool_that_fails_is_told_to_the_model_which_may_try_otherwise(
+async def test_a_failed_tool_result_reaches_the_model(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R104, R106: `success: false` reaches the model as the call's result, and the loop goes on."""
+    """R104, R106: `success: false` reaches the model as the call's result, and the loop continues."""
     look = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "a.txt"}),))
     name = play(look, look, Reply(text="There is no a.txt."))
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "read a.txt")
 
-    told = json.loads(asked(model, name)[1]["messages"][-1]["content"])
-    assert (told["success"], "a.txt" in told["error"]) == (False, True)
+    result = json.loads(model_requests(model, name)[1]["messages"][-1]["content"])
+    assert (result["success"], "a.txt" in result["error"]) == (False, True)
     assert (outcome["content"], len(outcome["tool_calls"])) == ("There is no a.txt.", 2)

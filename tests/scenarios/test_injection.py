@@ -1,4 +1,4 @@
-"""A text that a tool returns gives orders, and the model obeys them (A28)."""
+"""The text of a tool result contains instructions, and the model follows them (A28)."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ OBEYING = (
 )
 
 
-async def test_a_model_that_obeys_a_text_gets_no_further_than_one_that_was_asked_to(
+async def test_injected_instructions_gain_no_more_than_a_users_request(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R12, R69, R75, R109: it approves nothing, finds no key, reaches no server of the house, and asks."""
+    """R12, R69, R75, R109: it approves nothing, finds no key, reaches no private server, and needs
+    approval."""
     letter = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "letter.txt"}),))
     conversation = await client.create(play(letter, Reply(tool_calls=OBEYING), Reply(text="I was told to.")))
     await http.put(f"/context/conversations/{conversation}/files/letter.txt", content=LETTER)
     run_id = await client.chat(conversation, "Summarise letter.txt")
 
-    question = await client.question(run_id)
-    await client.request("approval.reply", approval_id=question["approval_id"], all="approve")
+    approval_request = await client.question(run_id)
+    await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
     outcome = await client.finished(run_id)
 
     read, approve, fetch, bash = [entry["result"] for entry in outcome["tool_calls"]]
-    assert [item["name"] for item in question["items"]] == ["web_fetch", "bash"]
+    assert [item["name"] for item in approval_request["items"]] == ["web_fetch", "bash"]
     assert "obeyed-the-text" in read["content"]
     assert (approve["error_kind"], fetch["error_kind"]) == ("unknown_tool", "denied")
     variables = {entry.partition("=")[0] for entry in re.split(r"[\0\n]", bash["stdout"]) if "=" in entry}

@@ -16,14 +16,15 @@ TEXT = {"tool_protocol": "json_text"}
 
 
 def call(tool: str, terminate: bool = False, **parameters: Any) -> Reply:
-    """A reply that is one call."""
+    """Return a reply that consists of one call."""
     return Reply(text=json.dumps({"tool": tool, "parameters": parameters, "terminate": terminate}))
 
 
-async def test_a_result_goes_back_to_the_model_until_it_answers_in_text(
+async def test_results_go_back_to_the_model_until_it_replies_in_text(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R1, R2, R6: a call with `terminate: false` is run, its result appended, and the model asked again."""
+    """R1, R2, R6: a call with `terminate: false` runs, its result is appended, and the model is called
+    again."""
     name = play(call("read_file", path="missing.txt"), Reply(text="There is no such file."))
     conversation = await client.create(name, settings=TEXT)
 
@@ -35,8 +36,8 @@ async def test_a_result_goes_back_to_the_model_until_it_answers_in_text(
     assert "Tool result for read_file" in second[-1]["content"]
 
 
-async def test_a_terminating_call_is_the_last_word(client: Client, play: Play, model: ScriptedModel) -> None:
-    """R3: with `terminate: true` the result is the answer, and no further model request is made."""
+async def test_a_terminating_call_ends_the_run(client: Client, play: Play, model: ScriptedModel) -> None:
+    """R3: with `terminate: true` the result is the final reply, and there is no further model request."""
     name = play(call("web_fetch", terminate=True, url="http://127.0.0.1:1/"))
     conversation = await client.create(name, settings=TEXT)
 
@@ -47,24 +48,24 @@ async def test_a_terminating_call_is_the_last_word(client: Client, play: Play, m
     assert len(model.requests(name.rpartition("/")[2])) == 1
 
 
-async def test_the_prompt_tells_every_tool_and_how_to_call_it(
+async def test_the_prompt_describes_every_tool_and_the_call_format(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R4, R5: the system prompt that the model gets is enhanced by the backend, from a prompt's id alone."""
+    """R4, R5: the backend enhances the system prompt of the request, given only a prompt's id."""
     name = play(Reply(text="hello"))
     conversation = await client.create(name, settings=TEXT)
     await client.run(conversation, "hi")
 
     prompt = model.requests(name.rpartition("/")[2])[0]["body"]["messages"][0]["content"]
 
-    for told in ("bash", "read_file", "write_file", "web_fetch", "`path` (string, required)", '"terminate"'):
-        assert told in prompt
+    for part in ("bash", "read_file", "write_file", "web_fetch", "`path` (string, required)", '"terminate"'):
+        assert part in prompt
 
 
-async def test_a_malformed_call_is_corrected_and_the_run_goes_on(
+async def test_a_malformed_call_is_corrected_and_the_run_continues(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R9, R10: a `terminate` that is not boolean goes back to the model with the rule it broke."""
+    """R9, R10: a `terminate` that is not boolean is returned to the model with the broken rule."""
     bad = Reply(text='{"tool": "read_file", "parameters": {"path": "a"}, "terminate": "false"}')
     name = play(bad, Reply(text="Sorry, here is my answer."))
     conversation = await client.create(name, settings=TEXT)
@@ -87,8 +88,8 @@ async def test_three_malformed_calls_in_a_row_end_the_run(client: Client, play: 
     assert (outcome["status"], outcome["error"]["code"]) == ("failed", "malformed_calls")
 
 
-async def test_plain_text_is_the_answer_and_no_loop_is_entered(client: Client, play: Play) -> None:
-    """R11: text without a call goes to the frontend as it is."""
+async def test_plain_text_is_the_final_reply_without_a_loop(client: Client, play: Play) -> None:
+    """R11: text without a call goes to the frontend unchanged."""
     conversation = await client.create(play(Reply(text="Just an answer.")), settings=TEXT)
 
     outcome = await client.run(conversation, "hi")
@@ -96,8 +97,8 @@ async def test_plain_text_is_the_answer_and_no_loop_is_entered(client: Client, p
     assert (outcome["content"], outcome["tool_calls"], outcome["iterations"]) == ("Just an answer.", [], 1)
 
 
-async def test_nothing_of_a_call_reaches_the_client_as_text(client: Client, play: Play) -> None:
-    """R20, R16: calls are taken out of the stream on the backend; clients never parse them."""
+async def test_no_part_of_a_call_reaches_the_client_as_text(client: Client, play: Play) -> None:
+    """R20, R16: the backend removes calls from the stream; clients never parse them."""
     written = 'Let me look. {"tool": "read_file", "parameters": {"path": "x"}, "terminate": false}'
     name = play(Reply(text=written, chunk_chars=3), Reply(text="Done."))
     conversation = await client.create(name, settings=TEXT)
@@ -111,7 +112,7 @@ async def test_nothing_of_a_call_reaches_the_client_as_text(client: Client, play
 
 @pytest.mark.parametrize("path", ["/tools/available", "/v1/tools", "/context/tools"])
 async def test_there_is_no_endpoint_for_tools(system: System, path: str) -> None:
-    """R14: tools are the model's; no frontend lists them."""
+    """R14: tools belong to the model; no frontend lists them."""
     import httpx
 
     async with httpx.AsyncClient(base_url=system.url) as http:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.gerrit import CHANGES
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
@@ -14,15 +14,15 @@ from banksman.model_server import Reply, ToolCall
 
 
 def fetch(url: str) -> Reply:
-    """A reply that asks for one page."""
+    """Return a reply that fetches one page."""
     return Reply(tool_calls=(ToolCall(name="web_fetch", arguments={"url": url}),))
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_json_of_an_api_reaches_the_model_for_analysis(
+async def test_json_from_an_api_reaches_the_model(
     client: Client, play: Play, model: ScriptedModel, json_api: str, vendor: str
 ) -> None:
-    """R74, R73: the body as the API wrote it, its status and its type."""
+    """R74, R73: the unchanged body of the API, its status and its type."""
     url = f"http://{json_api}/changes/?q=status:open"
     name = play(fetch(url), Reply(text="Two changes, 352 lines."), vendor=vendor)
     conversation = await client.create(name)
@@ -33,11 +33,11 @@ async def test_json_of_an_api_reaches_the_model_for_analysis(
     assert (outcome["content"], result["status"]) == ("Two changes, 352 lines.", 200)
     assert result["content_type"].startswith("application/json")
     assert json.loads(result["body"].partition("\n")[2]) == CHANGES
-    assert "Fix the lease" in json.dumps(asked(model, name)[1]["messages"][-1])
+    assert "Fix the lease" in json.dumps(model_requests(model, name)[1]["messages"][-1])
 
 
-async def test_an_apis_error_is_a_result_too(client: Client, play: Play, json_api: str) -> None:
-    """R74, R75: status and body tell the model what the API said."""
+async def test_an_error_of_an_api_is_a_result(client: Client, play: Play, json_api: str) -> None:
+    """R74, R75: the model receives the status and body of the API."""
     url = f"http://{json_api}/nothing"
     conversation = await client.create(play(fetch(url), Reply(text="It says not found.")))
 
@@ -47,10 +47,10 @@ async def test_an_apis_error_is_a_result_too(client: Client, play: Play, json_ap
     assert (result["status"], "Not found" in result["body"]) == (404, True)
 
 
-async def test_a_host_that_the_user_did_not_name_asks_first_and_once(
+async def test_a_host_that_the_user_did_not_name_needs_approval_once(
     client: Client, play: Play, json_api: str
 ) -> None:
-    """R74, R12: the first fetch of a host is asked for; the next one of the conversation is not."""
+    """R74, R12: the first fetch from a host needs approval; the next one in the conversation does not."""
     url = f"http://{json_api}/changes/"
     conversation = await client.create(play(fetch(url), fetch(url), Reply(text="ok")))
     run_id = await client.chat(conversation, "What is new in our Gerrit?")

@@ -10,9 +10,7 @@ from banksman.model_server import Gate, Reply, ToolCall
 LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "nothing.txt"}),))
 
 
-async def test_the_iteration_limit_ends_the_run_with_one_event_that_says_all(
-    client: Client, play: Play
-) -> None:
+async def test_the_iteration_limit_ends_the_run_with_one_complete_event(client: Client, play: Play) -> None:
     """R7, R31, R88, R98: status, message, flag and the calls so far, in one terminal event."""
     name = play(LOOK, at_end="repeat")
     conversation = await client.create(name, settings={"max_iterations": 3})
@@ -26,7 +24,7 @@ async def test_the_iteration_limit_ends_the_run_with_one_event_that_says_all(
 
 
 async def test_the_time_limit_ends_a_run_whose_model_is_silent(client: Client, play: Play) -> None:
-    """R8: a total time limit, told to the user as such."""
+    """R8: the total time limit, which is reported to the user."""
     name = play(Reply(text="too late", gate=Gate(name="never")))
     conversation = await client.create(name, settings={"run_timeout_s": 1})
 
@@ -35,7 +33,7 @@ async def test_the_time_limit_ends_a_run_whose_model_is_silent(client: Client, p
     assert (outcome["status"], outcome["error"]["code"]) == ("timed_out", "run_timeout")
 
 
-async def test_the_default_is_ten_iterations_and_five_minutes(client: Client, play: Play) -> None:
+async def test_the_default_limits_are_ten_iterations_and_five_minutes(client: Client, play: Play) -> None:
     """R7, R8: the limits of the specification are the defaults."""
     conversation = await client.create(play(Reply(text="ok")))
     await client.run(conversation, "hi")

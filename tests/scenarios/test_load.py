@@ -1,4 +1,4 @@
-"""Many at once, and much at once."""
+"""Many parallel sessions and calls, and large outputs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import asyncio
 import json
 
 import httpx
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
-from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.model_server import Reply, ToolCall
 
 SESSIONS = 24
 
 
-async def test_many_sessions_run_side_by_side_and_stay_apart(
-    system: System, play: Play, model: ScriptedModel
-) -> None:
-    """R39: each with its own conversation, workspace, question and outcome; no event is lost or doubled."""
+async def test_many_parallel_sessions_are_isolated(system: System, play: Play, model: ScriptedModel) -> None:
+    """R39: each has its own conversation, workspace, approval request and outcome; no event is lost or
+    repeated."""
     name = play(
         Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "mine.txt"}),)),
         Reply(tool_calls=(ToolCall(name="write_file", arguments={"path": "mine.txt", "content": "x"}),)),
@@ -43,11 +42,11 @@ async def test_many_sessions_run_side_by_side_and_stay_apart(
         for number in range(SESSIONS):
             group.create_task(session(number))
 
-    assert len(asked(model, name)) == SESSIONS * 4
+    assert len(model_requests(model, name)) == SESSIONS * 4
 
 
-async def test_many_calls_of_one_reply_are_executed_and_answered_in_order(client: Client, play: Play) -> None:
-    """R39, R34: one question for all of them, one result for each."""
+async def test_many_calls_of_one_reply_are_executed_with_results_in_order(client: Client, play: Play) -> None:
+    """R39, R34: one approval request for all of them, one result for each."""
     commands = [f"echo {number}" for number in range(16)]
     calls = tuple(ToolCall(name="bash", arguments={"command": command}) for command in commands)
     conversation = await client.create(play(Reply(tool_calls=calls), Reply(text="ok")))
@@ -59,10 +58,10 @@ async def test_many_calls_of_one_reply_are_executed_and_answered_in_order(client
     assert [entry["result"]["stdout"] for entry in outcome["tool_calls"]] == [f"{n}\n" for n in range(16)]
 
 
-async def test_a_large_output_is_kept_whole_and_shown_in_part(
+async def test_a_large_output_is_stored_whole_and_shown_in_part(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R41: ten megabytes: the model gets 10,000 characters and can page; people can download all of it."""
+    """R41: of ten megabytes the model gets 10,000 characters and can page; users can download all of it."""
     lines = 1_500_000
     look = ToolCall(name="bash", arguments={"command": f"seq 1 {lines}"})
     name = play(Reply(tool_calls=(look,)), Reply(text="Long."))
@@ -75,9 +74,9 @@ async def test_a_large_output_is_kept_whole_and_shown_in_part(
 
     whole = await http.get(path)
 
-    told = json.loads(asked(model, name)[1]["messages"][-1]["content"])
+    result = json.loads(model_requests(model, name)[1]["messages"][-1]["content"])
     assert outcome["status"] == "completed" and completed["data"]["truncated"] is True
-    assert (len(told["stdout"]) <= 10_000, told["truncated"]) == (True, True)
-    assert told["full_output_path"]
+    assert (len(result["stdout"]) <= 10_000, result["truncated"]) == (True, True)
+    assert result["full_output_path"]
     assert len(whole.content) > 10_000_000
     assert whole.text.startswith("1\n2\n") and f"\n{lines}\n" in whole.text

@@ -1,11 +1,11 @@
-"""A conversation that goes on and on: whole to read, and within its model's reach."""
+"""A long conversation: complete for readers, and within its model's context."""
 
 from __future__ import annotations
 
 import json
 
 import httpx
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
 
@@ -14,10 +14,10 @@ from banksman.model_server import Reply
 RUNS = 20
 
 
-async def test_a_conversation_outgrows_its_models_context_and_loses_no_event(
+async def test_a_conversation_that_exceeds_its_models_context_loses_no_event(
     system: System, client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R79: each request holds the system prompt, what was said (or its summary), and the user's message."""
+    """R79: each request contains the system prompt, the history or its summary, and the user's message."""
     name = play(Reply(text="Noted. " + "word " * 300), by="count", at_end="repeat")
     assistant = {"model": name, "limits": {"context_tokens": 4_000}, "system_prompt": "Be brief."}
     made = await http.post("/context/assistants", json=assistant)
@@ -27,7 +27,7 @@ async def test_a_conversation_outgrows_its_models_context_and_loses_no_event(
         outcome = await client.run(conversation, f"Remember number {number}.")
         assert outcome["status"] == "completed"
 
-    bodies = [json.dumps(body) for body in asked(model, name)]
+    bodies = [json.dumps(body) for body in model_requests(model, name)]
     compactions = client.events(conversation, "history.compacted")
     assert len(compactions) >= 2
     assert {one["data"]["how"] for one in compactions} == {"summarised"}

@@ -1,11 +1,11 @@
-"""Models that write calls wrongly, and never learn: told why, given up after three attempts (A25)."""
+"""Models that repeatedly write malformed calls: each is corrected, and the third ends the run (A25)."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
@@ -18,7 +18,7 @@ GIVEN_UP = ("failed", "malformed_calls")
 
 
 def written(**fields: object) -> str:
-    """A call with other fields than it should have."""
+    """Return a call with changed fields."""
     return json.dumps({**READ, **fields})
 
 
@@ -36,10 +36,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-async def test_a_call_that_stays_wrong_ends_the_run_after_three_attempts_and_nothing_of_it_runs(
+async def test_a_persistently_malformed_call_ends_the_run_after_three_attempts(
     client: Client, play: Play, model: ScriptedModel, kind: str
 ) -> None:
-    """R9, R10, R32, A25: three requests, each with the rule that was broken, and the conversation goes on."""
+    """R9, R10, R32, A25: three requests, each with the broken rule; the conversation continues."""
     name = play(*[Reply(text=WRONG[kind])] * 3, Reply(text="Never mind."), by="count")
     conversation = await client.create(name, settings=TEXT)
 
@@ -49,10 +49,10 @@ async def test_a_call_that_stays_wrong_ends_the_run_after_three_attempts_and_not
     assert (outcome["status"], outcome["error"]["code"]) == GIVEN_UP
     assert (outcome["tool_calls"], client.events(conversation, "tool_call.requested")) == ([], [])
     rules = [event["data"]["error"] for event in client.events(conversation, "protocol.retry")]
-    requests = [body["messages"] for body in asked(model, name)]
+    requests = [body["messages"] for body in model_requests(model, name)]
     assert (len(rules), len(requests), after["content"]) == (3, 4, "Never mind.")
-    told = zip(rules[:2], requests[1:3], strict=True)
-    assert all(rule in messages[-1]["content"] for rule, messages in told)
+    pairs = zip(rules[:2], requests[1:3], strict=True)
+    assert all(rule in messages[-1]["content"] for rule, messages in pairs)
 
 
 NATIVE_WRONG = {
@@ -67,10 +67,10 @@ NATIVE_WRONG = {
 
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("kind", NATIVE_WRONG)
-async def test_arguments_that_stay_unreadable_end_the_run_after_three_attempts(
+async def test_persistently_malformed_arguments_end_the_run_after_three_attempts(
     client: Client, play: Play, model: ScriptedModel, kind: str, vendor: str
 ) -> None:
-    """R10, R105, A25: each call has its result, and both vendors take the history."""
+    """R10, R105, A25: each call has a result, and both vendors accept the history."""
     wrong = Reply(tool_calls=(ToolCall(name="read_file", arguments=NATIVE_WRONG[kind]),))
     name = play(wrong, wrong, wrong, Reply(text="Never mind."), vendor=vendor, by="count")
     conversation = await client.create(name)
@@ -81,21 +81,21 @@ async def test_arguments_that_stay_unreadable_end_the_run_after_three_attempts(
     assert (outcome["status"], outcome["error"]["code"]) == GIVEN_UP
     kinds = [event["data"]["error_kind"] for event in client.events(conversation, "tool_call.completed")]
     assert kinds == ["invalid_arguments"] * 3
-    assert (len(asked(model, name)), after["content"]) == (4, "Never mind.")
+    assert (len(model_requests(model, name)), after["content"]) == (4, "Never mind.")
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
-async def test_a_tool_that_is_not_there_is_named_each_time_until_the_iterations_are_used_up(
+async def test_an_unknown_tool_is_named_each_time_until_the_iteration_limit(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
-    """R7, R50, A25: it is no broken call, and no endless loop either."""
+    """R7, R50, A25: it does not count as malformed, and causes no endless loop."""
     unknown = Reply(tool_calls=(ToolCall(name="search_code", arguments={}),))
     name = play(unknown, at_end="repeat", vendor=vendor)
     conversation = await client.create(name, settings={"max_iterations": 3})
 
     outcome = await client.run(conversation, "go")
 
-    assert (outcome["status"], len(asked(model, name))) == ("max_iterations", 3)
+    assert (outcome["status"], len(model_requests(model, name))) == ("max_iterations", 3)
     kinds = [event["data"]["error_kind"] for event in client.events(conversation, "tool_call.completed")]
     assert kinds == ["unknown_tool"] * 3
 
@@ -109,7 +109,9 @@ async def test_a_tool_that_is_not_there_is_named_each_time_until_the_iterations_
     ],
     ids=["in prose", "in a fence", "in a list"],
 )
-async def test_one_whole_call_is_run_wherever_it_stands(client: Client, play: Play, text: str) -> None:
+async def test_one_complete_call_runs_at_any_position_in_the_text(
+    client: Client, play: Play, text: str
+) -> None:
     """R1, A25."""
     conversation = await client.create(play(Reply(text=text), Reply(text="Done.")), settings=TEXT)
 

@@ -1,4 +1,4 @@
-"""A vendor that hosts the loop, and models that step in."""
+"""A vendor that hosts the loop, and fallback models."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def backboard(backboard_port: int) -> AsyncGenerator[BackboardServer]:
         assert server.violations == []
 
 
-async def test_a_run_goes_through_backboards_threads(client: Client, backboard: BackboardServer) -> None:
-    """R48, R49, R56: its calls are executed, their outputs submitted together, and its thread goes on."""
+async def test_a_run_uses_a_backboard_thread(client: Client, backboard: BackboardServer) -> None:
+    """R48, R49, R56: its calls are executed, their outputs submitted together, and its thread continues."""
     backboard.play(
         Reply(text="I look.", tool_calls=(READ, READ_AGAIN)),
         Reply(text="Neither is there."),
@@ -49,10 +49,10 @@ async def test_a_run_goes_through_backboards_threads(client: Client, backboard: 
     assert len(backboard.threads) == len(backboard.assistants) == 1
 
 
-async def test_the_next_model_steps_in_and_is_named_and_paid(
+async def test_a_fallback_model_is_named_and_its_cost_counted(
     client: Client, http: httpx.AsyncClient, model: ScriptedModel
 ) -> None:
-    """A limited vendor does not end a run whose assistant names another model."""
+    """A rate limit of a vendor does not end a run whose assistant names another model."""
     limited = HttpError(status=429, retry_after_s=3600)
     usage = Usage(input_tokens=2, output_tokens=1)
     model.play("first", [Reply(text="x", fault=limited)], by="count", at_end="repeat")
@@ -62,9 +62,9 @@ async def test_the_next_model_steps_in_and_is_named_and_paid(
         "fallback_models": [f"anthropic:scripted/{PRICED}"],
         "tools": {"enabled": True},
     }
-    answer = await http.post("/context/assistants", json=fields)
-    assert answer.status_code == 201, answer.text
-    conversation = await client.create(assistant=answer.json()["id"])
+    response = await http.post("/context/assistants", json=fields)
+    assert response.status_code == 201, response.text
+    conversation = await client.create(assistant=response.json()["id"])
 
     outcome = await client.run(conversation, "hello")
 

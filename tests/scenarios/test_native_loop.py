@@ -14,10 +14,10 @@ READ = ToolCall(name="read_file", arguments={"path": "none"})
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_the_loop_calls_collects_and_answers_with_its_history(
+async def test_the_loop_executes_calls_and_reports_their_history(
     client: Client, play: Play, vendor: str
 ) -> None:
-    """R89, R90, R91, R93, R96, R97, R100, R101, R102: all is tracked, in order, by iteration."""
+    """R89, R90, R91, R93, R96, R97, R100, R101, R102: every call is tracked in order, with its iteration."""
     replies = [Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="Finished.")]
     conversation = await client.create(play(*replies, vendor=vendor))
 
@@ -43,7 +43,7 @@ async def test_without_calls_the_history_is_empty(client: Client, play: Play) ->
 
 
 async def test_an_unknown_tool_is_named_and_the_others_still_run(client: Client, play: Play) -> None:
-    """R50: an error for that call, the rest of the batch is executed."""
+    """R50: that call gets an error, and the other calls of the reply are executed."""
     unknown = ToolCall(name="search_code", arguments={})
     conversation = await client.create(play(Reply(tool_calls=(unknown, READ)), Reply(text="ok")))
 
@@ -56,13 +56,13 @@ async def test_an_unknown_tool_is_named_and_the_others_still_run(client: Client,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"), [('{"path": ', "could not be read"), ({"path": 5}, "path"), ({}, "path")]
+    ("arguments", "error"), [('{"path": ', "could not be read"), ({"path": 5}, "path"), ({}, "path")]
 )
-async def test_bad_arguments_are_that_calls_result(
-    client: Client, play: Play, arguments: object, told: str
+async def test_invalid_arguments_are_that_calls_result(
+    client: Client, play: Play, arguments: object, error: str
 ) -> None:
-    """R53, R94, R105: caught, named, and the model goes on."""
-    bad = ToolCall(name="read_file", arguments=arguments)  # type: ignore[arg-type]  # wrong on purpose
+    """R53, R94, R105: the error names the argument, and the model continues."""
+    bad = ToolCall(name="read_file", arguments=arguments)  # type: ignore[arg-type]  # intentionally wrong
     conversation = await client.create(play(Reply(tool_calls=(bad,)), Reply(text="I will stop.")))
 
     outcome = await client.run(conversation, "go")
@@ -70,11 +70,11 @@ async def test_bad_arguments_are_that_calls_result(
     assert outcome["content"] == "I will stop."
     [completed] = client.events(conversation, "tool_call.completed")
     assert completed["data"]["error_kind"] == "invalid_arguments"
-    assert told in completed["data"]["content"]["error"]
+    assert error in completed["data"]["content"]["error"]
 
 
-async def test_an_unknown_finish_reason_still_gives_an_answer(client: Client, play: Play) -> None:
-    """R99: a warning in the log, the content as it is."""
+async def test_an_unknown_finish_reason_still_returns_the_content(client: Client, play: Play) -> None:
+    """R99: the log has a warning, and the content is unchanged."""
     conversation = await client.create(play(Reply(text="Half an answer", finish_reason="moonphase")))
 
     outcome = await client.run(conversation, "go")
@@ -82,7 +82,7 @@ async def test_an_unknown_finish_reason_still_gives_an_answer(client: Client, pl
     assert (outcome["status"], outcome["content"]) == ("completed", "Half an answer")
 
 
-async def test_the_answer_is_streamed_while_it_is_written(client: Client, play: Play) -> None:
+async def test_the_reply_is_streamed_while_it_is_written(client: Client, play: Play) -> None:
     """R30: deltas with offsets, and one message that replaces them."""
     conversation = await client.create(play(Reply(text="one two three four", chunk_chars=4)))
 
@@ -98,7 +98,7 @@ async def test_the_answer_is_streamed_while_it_is_written(client: Client, play: 
 
 
 async def test_a_second_message_waits_for_the_first_run(client: Client, play: Play) -> None:
-    """A `chat.send` while a run is open is queued, and starts when that one has ended."""
+    """A `chat.send` during an open run is queued, and starts after its end."""
     slow = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
     conversation = await client.create(play(slow, Reply(text="first"), Reply(text="second")))
     first = await client.chat(conversation, "one")
@@ -114,8 +114,8 @@ async def test_a_second_message_waits_for_the_first_run(client: Client, play: Pl
     assert seqs == list(range(1, len(seqs) + 1))
 
 
-async def test_cancelling_ends_a_waiting_run_and_its_question(client: Client, play: Play) -> None:
-    """A cancelled run ends once, its calls with results, its question closed."""
+async def test_a_cancel_ends_a_parked_run_and_its_approval_request(client: Client, play: Play) -> None:
+    """A cancelled run ends once; its calls have results, and its approval request is closed."""
     conversation = await client.create(
         play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "touch never"}),)))
     )
@@ -130,10 +130,10 @@ async def test_cancelling_ends_a_waiting_run_and_its_question(client: Client, pl
     assert resolved["data"]["outcome"] == "cancelled"
 
 
-async def test_a_deleted_conversation_ends_what_is_open_and_is_gone(
+async def test_deleting_a_conversation_ends_its_run_and_removes_it(
     client: Client, system: System, play: Play
 ) -> None:
-    """Its run ends, its log is removed but for the tombstone, and nobody finds it any more."""
+    """Its run ends, its log is removed except for the tombstone, and no client finds it again."""
     conversation = await client.create(
         play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "touch never"}),)))
     )

@@ -1,4 +1,4 @@
-"""Where the calls of an assistant may connect to, from its settings to the socket."""
+"""The network policy of an assistant, from its settings to the socket."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 from tests.scenarios.conftest import Play
-from tests.scenarios.test_assistants import TOOLS_ON, made
+from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
 
 from banksman.model_server import Reply, ToolCall
 
 
 def bash(command: str) -> Reply:
-    """A reply that asks for one command."""
+    """Return a reply that calls one command."""
     return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
@@ -25,9 +25,9 @@ AUTO = [{"action": "auto"}]
 async def first_result(
     client: Client, http: httpx.AsyncClient, model: str, network: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What the first call of a run gives, with an assistant of that network policy."""
+    """Return the result of the first call of a run, with an assistant that has this network policy."""
     tools = TOOLS_ON if network is None else {**TOOLS_ON, "network": network}
-    assistant = await made(http, model=model, tools=tools, approval_policy=AUTO)
+    assistant = await created(http, model=model, tools=tools, approval_policy=AUTO)
     outcome = await client.run(await client.create(assistant=assistant), "go")
     return outcome["tool_calls"][0]["result"]
 
@@ -52,7 +52,7 @@ async def test_an_assistant_fetches_from_its_hosts_only(
     assert success or "is not allowed for this assistant" in result["error"]
 
 
-async def test_a_command_connects_where_its_assistant_grants_it(
+async def test_a_command_connects_to_hosts_that_its_assistant_grants(
     client: Client, http: httpx.AsyncClient, play: Play, json_api: str
 ) -> None:
     program = f"import urllib.request as r; print(r.urlopen('http://{json_api}/changes/').status)"
@@ -65,20 +65,20 @@ async def test_a_command_connects_where_its_assistant_grants_it(
     assert ("URLError" in seen[0], "403" in seen[2]) == (True, True)
 
 
-async def test_an_approval_shows_where_a_call_may_connect_to(
+async def test_an_approval_request_shows_the_hosts_of_a_call(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     policy = {"commands": True, "allow_hosts": ["example.org"]}
     name = play(bash("echo hi"), Reply(text="ok"))
-    assistant = await made(http, model=name, tools={**TOOLS_ON, "network": policy})
+    assistant = await created(http, model=name, tools={**TOOLS_ON, "network": policy})
     run_id = await client.chat(await client.create(assistant=assistant), "go")
-    question = await client.question(run_id)
-    assert question["items"][0]["network"] == {**policy, "deny_hosts": []}
+    request = await client.question(run_id)
+    assert request["items"][0]["network"] == {**policy, "deny_hosts": []}
     await client.approve(run_id)
     assert (await client.finished(run_id))["status"] == "completed"
 
 
-async def test_a_pattern_that_names_no_host_is_refused_when_it_is_set(http: httpx.AsyncClient) -> None:
+async def test_an_invalid_host_pattern_is_refused_when_it_is_set(http: httpx.AsyncClient) -> None:
     body = {"tools": {"network": {"allow_hosts": ["http://example.org/"]}}}
     response = await http.post("/context/assistants", json=body)
     assert response.status_code == 400

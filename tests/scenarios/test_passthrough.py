@@ -1,4 +1,4 @@
-"""External clients speak the vendors' own APIs through the gateway, which adds nothing."""
+"""External clients use the vendors' own APIs through the gateway, which adds nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
 from banksman.model_server import HttpError, Reply, ToolCall
 
 SYSTEM = "You are  Cline;\n\tkeep\u2028 every bÿte. {{user_message}} ## Tools"
-"""What a template, a clean-up or our own prompt would change."""
+"""Text that a template, a clean-up or our own prompt would change."""
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 PATHS = [CHAT, MESSAGES]
@@ -27,13 +27,13 @@ HEADERS = {"content-type": "application/json", "anthropic-version": "2023-06-01"
 
 @pytest.fixture
 async def vendor(model: ScriptedModel) -> AsyncGenerator[httpx.AsyncClient]:
-    """The vendor's API without a gateway before it."""
+    """The vendor's API without a gateway."""
     async with httpx.AsyncClient(base_url=model.url, timeout=5) as direct:
         yield direct
 
 
 def body(path: str, model: str, **fields: Any) -> bytes:
-    """A request as no serialiser of ours would write it."""
+    """Return a request that no serialiser of ours would write in this form."""
     said = [{"role": "user", "content": "hi"}]
     if path == CHAT:
         fields |= {"messages": [{"role": "system", "content": SYSTEM}, *said]}
@@ -45,27 +45,27 @@ def body(path: str, model: str, **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_clients_bytes_reach_the_vendor_as_they_are(
+async def test_the_clients_bytes_reach_the_vendor_unchanged(
     http: httpx.AsyncClient, play: Play, model: ScriptedModel, path: str, streams: bool
 ) -> None:
-    """R23, R26, R111: prompt, unknown fields and spacing are untouched; no tool and no prompt is added."""
+    """R23, R26, R111: prompt, unknown fields and spacing are unchanged; no tool and no prompt is added."""
     name = play(Reply(text="As you wish."))
     sent = body(path, name, stream=streams, metadata={"user_id": "x"})
 
-    answer = await http.post(path, content=sent, headers=HEADERS)
+    response = await http.post(path, content=sent, headers=HEADERS)
 
     [recorded] = model.requests(name.rpartition("/")[2])
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert recorded["raw"].encode() == sent
     assert recorded["path"] == path
-    assert "wish." in answer.text
+    assert "wish." in response.text
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_whole_answer_is_the_vendors(
+async def test_a_complete_reply_equals_the_vendors(
     http: httpx.AsyncClient, vendor: httpx.AsyncClient, play: Play, path: str
 ) -> None:
-    """R23: field for field, but for the ids and times that the vendor gives each answer."""
+    """R23: all fields are equal, except the ids and times that the vendor assigns to each reply."""
     call = ToolCall(name="edit", arguments={"file": "a.py"}, id="call_1")
     sent = body(path, play(Reply(text="Editing.", tool_calls=(call,))))
 
@@ -77,7 +77,7 @@ async def test_a_whole_answer_is_the_vendors(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_streamed_answer_has_the_vendors_events(
+async def test_a_streamed_reply_has_the_vendors_events(
     http: httpx.AsyncClient, vendor: httpx.AsyncClient, play: Play, path: str
 ) -> None:
     """R23: the same events in the same order, the last one included."""
@@ -95,7 +95,7 @@ async def test_a_streamed_answer_has_the_vendors_events(
 async def test_the_vendors_errors_pass_unchanged(
     http: httpx.AsyncClient, vendor: httpx.AsyncClient, play: Play, path: str
 ) -> None:
-    """R23: status, body and the time after which to try again."""
+    """R23: status, body and the time to retry after."""
     fault = HttpError(status=429, message="Slow down.", retry_after_s=7)
     sent = body(path, play(Reply(fault=fault)))
 
@@ -107,7 +107,7 @@ async def test_the_vendors_errors_pass_unchanged(
 
 
 async def test_the_vendors_models_are_listed(http: httpx.AsyncClient) -> None:
-    """R23: the list that clients ask for first, in OpenAI's form."""
+    """R23: the list that clients request first, in OpenAI's format."""
     listed = (await http.get("/v1/models")).json()
 
     assert listed["object"] == "list" and listed["data"]
@@ -117,14 +117,14 @@ async def test_the_vendors_models_are_listed(http: httpx.AsyncClient) -> None:
 async def test_the_path_alone_decides_the_mode(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R24, R26, R111: the same model, asked by both paths; only the context's request is enhanced."""
+    """R24, R26, R111: the same model, called by both paths; only the context's request is enhanced."""
     name = play(Reply(text="ok"))
     headers = HEADERS | {"x-mode": "context", "x-banksman-mode": "context", "user-agent": "banksman"}
     await http.post(CHAT, content=body(CHAT, name), headers=headers)
     conversation = await client.create(name)
     await client.run(conversation, "hi")
 
-    plain, enhanced = asked(model, name)
+    plain, enhanced = model_requests(model, name)
 
     assert plain["messages"][0]["content"] == SYSTEM and "tools" not in plain
     assert "## Tools" in enhanced["messages"][0]["content"] and enhanced["tools"]
@@ -140,7 +140,7 @@ async def test_passthrough_leaves_no_trace_in_the_context(http: httpx.AsyncClien
 
 
 def _shape(stream: str) -> list[Any]:
-    """The events of a stream without what the vendor makes anew for each."""
+    """Return the events of a stream without the values that the vendor generates for each."""
     events: list[Any] = []
     for line in stream.splitlines():
         if line.startswith("data: {"):
@@ -151,7 +151,7 @@ def _shape(stream: str) -> list[Any]:
 
 
 def _stable(value: Any) -> Any:
-    """A JSON value without what the vendor makes anew for each answer."""
+    """Return a JSON value without the values that the vendor generates for each reply."""
     if isinstance(value, dict):
         members = cast(dict[str, Any], value).items()
         return {key: _stable(member) for key, member in members if key not in NEW_EACH_TIME}

@@ -1,4 +1,4 @@
-"""What the model is told: prompts, variables, tools by category, and the order of messages."""
+"""The content of model requests: prompts, variables, tools by category, and the order of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
@@ -17,15 +17,15 @@ from banksman.model_server import Reply
 OK = Reply(text="ok")
 
 
-async def made(http: httpx.AsyncClient, content: str) -> str:
-    """The id of a new system prompt."""
-    answer = await http.post("/v1/system-prompts", json={"name": "mine", "content": content})
-    assert answer.status_code == 201
-    return str(answer.json()["id"])
+async def created(http: httpx.AsyncClient, content: str) -> str:
+    """Create a system prompt; return its id."""
+    response = await http.post("/v1/system-prompts", json={"name": "mine", "content": content})
+    assert response.status_code == 201
+    return str(response.json()["id"])
 
 
 def system_prompt(body: dict[str, Any]) -> str:
-    """The system prompt of a request to either vendor."""
+    """Return the system prompt of a request to either vendor."""
     if "system" in body:
         return "".join(block["text"] for block in body["system"])
     first = body["messages"][0]
@@ -34,11 +34,11 @@ def system_prompt(body: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_variables_are_filled_in_nested_ones_too(
+async def test_variables_are_filled_in_including_nested_ones(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
-    """R78: the four names that every run has, and nested fields of what the request gives."""
-    prompt = await made(
+    """R78: the four variables of every run, and nested fields of the request's variables."""
+    prompt = await created(
         http,
         "Serve {{service}}. Intent: {{ intent }}. Known: {{rag_context}}. "
         "They ask: {{user_message}} Plan: {{customer.plan.name}}, {{customer.seats}} seats.",
@@ -53,18 +53,18 @@ async def test_variables_are_filled_in_nested_ones_too(
 
     await client.run(conversation, "Where is it?", variables=variables)
 
-    told = system_prompt(asked(model, name)[0])
-    assert told.startswith(
+    prompt = system_prompt(model_requests(model, name)[0])
+    assert prompt.startswith(
         "Serve banksman. Intent: refund. Known: page 3. They ask: Where is it? Plan: Pro, 5 seats."
     )
-    assert "{{" not in told
+    assert "{{" not in prompt
 
 
-async def test_a_variable_that_is_missing_is_named_and_the_model_is_not_asked(
+async def test_a_missing_variable_is_named_and_the_model_is_not_called(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R78: an error that names the variable, never a prompt with braces in it."""
-    prompt = await made(http, "Serve {{customer.name}}.")
+    prompt = await created(http, "Serve {{customer.name}}.")
     name = play(OK)
     conversation = await client.create(name, system_prompt_id=prompt)
 
@@ -72,28 +72,28 @@ async def test_a_variable_that_is_missing_is_named_and_the_model_is_not_asked(
 
     assert (outcome["status"], outcome["error"]["code"]) == ("failed", "bad_request")
     assert "variables.customer.name" in outcome["error"]["message"]
-    assert asked(model, name) == []
+    assert model_requests(model, name) == []
 
 
 async def test_braces_in_a_message_reach_no_variable(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R78: values are put in once; what a user writes cannot read another variable."""
-    prompt = await made(http, "They ask: {{user_message}}")
+    """R78: values are inserted once; a user's text cannot read another variable."""
+    prompt = await created(http, "They ask: {{user_message}}")
     name = play(OK)
     conversation = await client.create(name, system_prompt_id=prompt)
 
     await client.run(conversation, "{{secret}}", variables={"secret": "hunter2"})
 
-    told = system_prompt(asked(model, name)[0])
-    assert told.startswith("They ask: {{secret}}") and "hunter2" not in told
+    prompt = system_prompt(model_requests(model, name)[0])
+    assert prompt.startswith("They ask: {{secret}}") and "hunter2" not in prompt
 
 
-async def test_the_enhanced_prompt_is_what_the_model_gets(
+async def test_the_model_receives_the_enhanced_prompt(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R24, R25, R36: base, tools and diagrams can be read, and runs are asked with exactly them."""
-    prompt = await made(http, "Speak like {{who}}.")
+    """R24, R25, R36: base, tools and diagrams are readable, and requests contain exactly them."""
+    prompt = await created(http, "Speak like {{who}}.")
     name = play(OK)
     conversation = await client.create(name, system_prompt_id=prompt, settings={"tool_protocol": "json_text"})
     await client.run(conversation, "hi", variables={"who": "a pilot"})
@@ -104,14 +104,14 @@ async def test_the_enhanced_prompt_is_what_the_model_gets(
     )
 
     enhanced = read.json()["content"]
-    assert system_prompt(asked(model, name)[0]) == enhanced
+    assert system_prompt(model_requests(model, name)[0]) == enhanced
     assert enhanced.startswith("Speak like a pilot.")
     assert '"terminate"' in enhanced and "```mermaid" in enhanced
 
 
-async def test_tools_stand_in_the_prompt_by_category(http: httpx.AsyncClient) -> None:
+async def test_the_prompt_lists_tools_by_category(http: httpx.AsyncClient) -> None:
     """R27, R18: categories group the tools for the model, each with its parameters."""
-    prompt = await made(http, "Base.")
+    prompt = await created(http, "Base.")
 
     content = (await http.get(f"/v1/system-prompts/{prompt}/enhanced")).json()["content"]
 
@@ -120,11 +120,11 @@ async def test_tools_stand_in_the_prompt_by_category(http: httpx.AsyncClient) ->
     assert "- `path` (string, required)" in content
 
 
-async def test_a_prompt_that_grows_too_long_is_shortened_first_and_then_loses_tools(
+async def test_a_long_prompt_is_shortened_first_and_then_drops_tools(
     http: httpx.AsyncClient,
 ) -> None:
-    """R33, R17: descriptions are cut first; then the tools of the lowest priority go, and are named."""
-    prompt = await made(http, "The base is never cut. " * 20)
+    """R33, R17: descriptions are cut first; then tools of the lowest priority are dropped, and named."""
+    prompt = await created(http, "The base is never cut. " * 20)
     path = f"/v1/system-prompts/{prompt}/enhanced"
 
     async def read(budget_tokens: int) -> dict[str, Any]:
@@ -143,7 +143,7 @@ async def test_a_prompt_that_grows_too_long_is_shortened_first_and_then_loses_to
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_the_model_gets_the_system_prompt_the_history_and_the_message(
+async def test_a_request_contains_system_prompt_history_and_message(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R79: in this order, each with its role."""
@@ -152,7 +152,7 @@ async def test_the_model_gets_the_system_prompt_the_history_and_the_message(
     await client.run(conversation, "First question")
     await client.run(conversation, "Second question")
 
-    body = asked(model, name)[1]
+    body = model_requests(model, name)[1]
 
     said = [(message["role"], _text(message)) for message in body["messages"] if message["role"] != "system"]
     assert system_prompt(body)
@@ -162,8 +162,8 @@ async def test_the_model_gets_the_system_prompt_the_history_and_the_message(
 async def test_a_prompt_can_be_changed_and_the_next_run_uses_it(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R25: prompts are the backend's; a frontend names one by its id, and no more."""
-    prompt = await made(http, "One.")
+    """R25: prompts belong to the backend; a frontend only names one by its id."""
+    prompt = await created(http, "One.")
     name = play(OK, OK)
     conversation = await client.create(name, system_prompt_id=prompt)
     await client.run(conversation, "hi")
@@ -171,16 +171,16 @@ async def test_a_prompt_can_be_changed_and_the_next_run_uses_it(
     changed = await http.put(f"/v1/system-prompts/{prompt}", json={"content": "Two."})
     await client.run(conversation, "again")
 
-    first, second = (system_prompt(body).partition("\n")[0] for body in asked(model, name))
+    first, second = (system_prompt(body).partition("\n")[0] for body in model_requests(model, name))
     assert (first, second) == ("One.", "Two.")
     assert changed.json()["revision"] > 1
 
 
-async def test_a_prompt_with_unreadable_braces_is_refused(http: httpx.AsyncClient) -> None:
-    """R78: what could never be filled in is refused when it is written."""
-    answer = await http.post("/v1/system-prompts", json={"content": "{{not a name}}"})
+async def test_a_prompt_with_malformed_braces_is_refused(http: httpx.AsyncClient) -> None:
+    """R78: a template that can never be filled in is refused when it is written."""
+    response = await http.post("/v1/system-prompts", json={"content": "{{not a name}}"})
 
-    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "system_prompt")
+    assert (response.status_code, response.json()["error"]["field"]) == (400, "system_prompt")
 
 
 async def test_an_unknown_prompt_is_named(client: Client) -> None:

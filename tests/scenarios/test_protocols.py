@@ -1,4 +1,4 @@
-"""The prompt's tools and the calls that models write by it, and both protocols behind one loop."""
+"""The tools of the prompt and the calls that models write from it, and both protocols in one loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
@@ -17,12 +17,12 @@ from banksman.model_server import Reply, ToolCall
 TOOL = re.compile(r"^\*\*(?P<name>\w+)\*\*: .+\n(?P<parameters>(?:^- .*\n?)+)", re.MULTILINE)
 PARAMETER = re.compile(r"^- `(?P<name>\w+)` \((?P<type>\w+), (?P<needed>required|optional)\)", re.MULTILINE)
 EXAMPLES: dict[str, Any] = {"string": "http://127.0.0.1:1/a", "number": 5, "integer": 1}
-"""A value of each type that the prompt names."""
+"""A value of each type in the prompt."""
 
 
 @pytest.fixture
-async def told(http: httpx.AsyncClient) -> dict[str, dict[str, tuple[str, bool]]]:
-    """What a reader of the prompt knows: tool to parameter to its type and whether it is required."""
+async def described(http: httpx.AsyncClient) -> dict[str, dict[str, tuple[str, bool]]]:
+    """The tools as the prompt describes them: tool to parameter to its type and whether it is required."""
     prompt = (await http.get("/v1/system-prompts/default/enhanced")).json()["content"]
     return {
         tool["name"]: {
@@ -33,26 +33,28 @@ async def told(http: httpx.AsyncClient) -> dict[str, dict[str, tuple[str, bool]]
     }
 
 
-def calls_by_the_prompt(told: dict[str, dict[str, tuple[str, bool]]]) -> list[tuple[str, dict[str, Any]]]:
-    """A call of each tool with all that the prompt names."""
+def calls_by_the_prompt(
+    described: dict[str, dict[str, tuple[str, bool]]],
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return a call of each tool with every parameter in the prompt."""
     return [
         (tool, {name: EXAMPLES[type] for name, (type, _) in parameters.items()})
-        for tool, parameters in told.items()
+        for tool, parameters in described.items()
     ]
 
 
 @pytest.mark.parametrize("protocol", ["json_text", "native"])
-async def test_calls_written_by_the_prompt_are_accepted(
+async def test_calls_written_as_the_prompt_describes_are_accepted(
     client: Client,
     http: httpx.AsyncClient,
     play: Play,
-    told: dict[str, dict[str, tuple[str, bool]]],
+    described: dict[str, dict[str, tuple[str, bool]]],
     protocol: str,
 ) -> None:
-    """R37, R36, R113: names, types and parameters of the prompt are those that calls are checked by."""
-    calls = calls_by_the_prompt(told)
+    """R37, R36, R113: calls are validated by the names, types and parameters of the prompt."""
+    calls = calls_by_the_prompt(described)
     replies = [_reply(protocol, tool, arguments) for tool, arguments in calls]
-    conversation = await _without_questions(client, http, play(*replies, Reply(text="ok")), protocol)
+    conversation = await _without_approval(client, http, play(*replies, Reply(text="ok")), protocol)
 
     outcome = await client.run(conversation, "go")
 
@@ -63,19 +65,22 @@ async def test_calls_written_by_the_prompt_are_accepted(
     assert client.events(conversation, "protocol.retry") == []
 
 
-async def test_what_the_prompt_calls_required_is_missed_by_name(
-    client: Client, http: httpx.AsyncClient, play: Play, told: dict[str, dict[str, tuple[str, bool]]]
+async def test_a_missing_parameter_that_the_prompt_requires_is_named(
+    client: Client, http: httpx.AsyncClient, play: Play, described: dict[str, dict[str, tuple[str, bool]]]
 ) -> None:
-    """R37: each required parameter of the prompt, left out in turn."""
+    """R37: each required parameter of the prompt is omitted in turn."""
     needed = [
-        (tool, name) for tool, params in told.items() for name, (_, required) in params.items() if required
+        (tool, name)
+        for tool, params in described.items()
+        for name, (_, required) in params.items()
+        if required
     ]
-    by_tool = dict(calls_by_the_prompt(told))
+    by_tool = dict(calls_by_the_prompt(described))
     replies = [
         _reply("json_text", tool, {k: v for k, v in by_tool[tool].items() if k != name})
         for tool, name in needed
     ]
-    conversation = await _without_questions(client, http, play(*replies, Reply(text="ok")), "json_text")
+    conversation = await _without_approval(client, http, play(*replies, Reply(text="ok")), "json_text")
 
     outcome = await client.run(conversation, "go")
 
@@ -89,10 +94,10 @@ async def test_what_the_prompt_calls_required_is_missed_by_name(
     ("protocol", "vendor"),
     [("native", "openai"), ("native", "anthropic"), ("json_text", "openai"), ("json_text", "anthropic")],
 )
-async def test_one_loop_is_driven_by_either_protocol_of_either_vendor(
+async def test_one_loop_serves_both_protocols_of_both_vendors(
     client: Client, http: httpx.AsyncClient, play: Play, protocol: str, vendor: str
 ) -> None:
-    """R113, R21, R18: the same calls, results, events and outcome, however the model writes them."""
+    """R113, R21, R18: the same calls, results, events and outcome in every format of the model."""
     steps = [
         ("write_file", {"path": "a.txt", "content": "42\n"}),
         ("bash", {"command": "cat a.txt a.txt > b.txt"}),
@@ -100,7 +105,7 @@ async def test_one_loop_is_driven_by_either_protocol_of_either_vendor(
     ]
     replies = [_reply(protocol, tool, arguments) for tool, arguments in steps]
     name = play(*replies, Reply(text="It says 42 twice."), vendor=vendor)
-    conversation = await _without_questions(client, http, name, protocol)
+    conversation = await _without_approval(client, http, name, protocol)
 
     outcome = await client.run(conversation, "go")
 
@@ -119,7 +124,7 @@ async def test_one_loop_is_driven_by_either_protocol_of_either_vendor(
 async def test_a_conversation_may_change_its_protocol_and_its_vendor(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R113: what one wrote natively, the other reads as text, and the other way round."""
+    """R113: calls written natively are read as text by the other, and vice versa."""
     read = ToolCall(name="read_file", arguments={"path": "none"})
     name = play(
         Reply(tool_calls=(read,)),
@@ -141,34 +146,34 @@ async def test_a_conversation_may_change_its_protocol_and_its_vendor(
     assert contents == ["No file.", "Still no file.", "As I said."]
     requests = model.requests(name.rpartition("/")[2])
     assert [request["dialect"] for request in requests] == ["openai"] * 2 + ["anthropic"] * 2 + ["openai"]
-    assert '\\"tool\\": \\"read_file\\"' in json.dumps(asked(model, name)[2]["messages"])
+    assert '\\"tool\\": \\"read_file\\"' in json.dumps(model_requests(model, name)[2]["messages"])
 
 
-async def test_both_endings_of_a_call_are_told_in_the_prompt_and_kept(
+async def test_the_prompt_describes_both_values_of_terminate_and_both_work(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R36, R21: parse, execute, then go on or end, as the call says."""
+    """R36, R21: parse, execute, then continue or end, as the call specifies."""
     name = play(
         _reply("json_text", "bash", {"command": "echo first"}),
         _reply("json_text", "bash", {"command": "echo last"}, terminate=True),
     )
-    conversation = await _without_questions(client, http, name, "json_text")
+    conversation = await _without_approval(client, http, name, "json_text")
 
     outcome = await client.run(conversation, "go")
 
     assert (outcome["status"], outcome["content"], outcome["iterations"]) == ("completed", "last\n", 2)
-    assert len(asked(model, name)) == 2
+    assert len(model_requests(model, name)) == 2
 
 
 def _reply(protocol: str, tool: str, arguments: dict[str, Any], *, terminate: bool = False) -> Reply:
-    """A reply that is one call, as a model would write it."""
+    """Return a reply that is one call, as a model would write it."""
     if protocol == "native":
         return Reply(tool_calls=(ToolCall(name=tool, arguments=arguments),))
     return Reply(text=json.dumps({"tool": tool, "parameters": arguments, "terminate": terminate}))
 
 
-async def _without_questions(client: Client, http: httpx.AsyncClient, model: str, protocol: str) -> str:
-    """A conversation whose calls ask nobody."""
+async def _without_approval(client: Client, http: httpx.AsyncClient, model: str, protocol: str) -> str:
+    """Create a conversation whose calls need no approval."""
     body = {
         "model": model,
         "tools": {"enabled": True, "tool_protocol": protocol},

@@ -1,4 +1,4 @@
-"""More tools than one request may hold: those are offered that the conversation's state makes relevant."""
+"""With more tools than one request may contain, the relevant ones for the conversation are offered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.test_tool_registry import local, observer, served
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
@@ -17,19 +17,19 @@ from banksman.model_server import Reply, ToolCall
 from banksman.prompting.enhance import DEFAULT_MAX_TOOLS
 from banksman.sdk import Toolbox, ToolServer
 
-# The first test of a session starts the whole system, which takes its time on a busy machine.
+# The first test of a session starts the whole system, which is slow on a busy machine.
 pytestmark = pytest.mark.timeout(180)
 
 __all__ = ["observer"]
 
 THEMES = ("harbour", "orchard", "observatory", "quarry")
 MANY = 20
-"""Tools of each theme; with those of the workspace they are more than one request holds."""
+"""The tools of each theme; with those of the workspace they exceed one request."""
 
 
 @pytest.fixture
 async def crowd(system: System, observer: ToolServer) -> AsyncGenerator[str]:
-    """A process that serves eighty tools; gives the word that all of their names begin with."""
+    """Serve eighty tools in a process; yields the common prefix of their names."""
     box, mark = Toolbox(), new_id("z").replace("-", "")[:12]
 
     def add(theme: str, number: int) -> None:
@@ -47,14 +47,14 @@ async def crowd(system: System, observer: ToolServer) -> AsyncGenerator[str]:
 
 
 def names(body: dict[str, Any]) -> set[str]:
-    """The tools that a request offers."""
+    """Return the names of the tools that a request offers."""
     return {tool["function"]["name"] for tool in body["tools"]}
 
 
-async def test_the_users_words_the_history_and_the_assistant_choose_among_many_tools(
+async def test_message_history_and_assistant_select_among_many_tools(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, crowd: str
 ) -> None:
-    """R26, R33: the categories that are spoken of come whole; what was called and what is pinned stays."""
+    """R26, R33: categories in the message are complete; called and pinned tools stay."""
     lonely, pinned = f"{crowd}_quarry_19", f"{crowd}_orchard_19"
     model_name = play(
         Reply(tool_calls=(ToolCall(name=lonely, arguments={}),)), Reply(text="Well."), Reply(text="Bye.")
@@ -66,8 +66,8 @@ async def test_the_users_words_the_history_and_the_assistant_choose_among_many_t
     await client.run(conversation, f"Look at the observatory and the harbour with {lonely}.")
     await client.run(conversation, "And now the orchard?")
 
-    # On a busy machine a request may be sent again.
-    by_history = {len(body["messages"]): body for body in asked(model, model_name)}
+    # On a busy machine a request may be retried.
+    by_history = {len(body["messages"]): body for body in model_requests(model, model_name)}
     first, after_the_call, second = (names(body) for _, body in sorted(by_history.items()))
     for offered in (first, after_the_call, second):
         assert len(offered) == DEFAULT_MAX_TOOLS
@@ -77,10 +77,10 @@ async def test_the_users_words_the_history_and_the_assistant_choose_among_many_t
     assert {f"{crowd}_orchard_{number}" for number in range(MANY)} <= second
 
 
-async def test_the_enhanced_prompt_shows_the_choice_for_a_conversation_as_it_stands(
+async def test_the_enhanced_prompt_shows_the_tool_selection_of_a_conversation(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, crowd: str
 ) -> None:
-    """R25, R26: what a run would be offered can be read beforehand."""
+    """R25, R26: the tools that a run would be offered are readable in advance."""
     name = play(Reply(text="ok"), Reply(text="ok"))
     conversation = await client.create(name)
     await client.run(conversation, "Tell me of the quarry.")
@@ -91,7 +91,7 @@ async def test_the_enhanced_prompt_shows_the_choice_for_a_conversation_as_it_sta
     )
     await client.run(conversation, "And the harbour?")
 
-    told = shown.json()
+    enhanced = shown.json()
     relevant = {f"{crowd}_{theme}_{number}" for theme in ("quarry", "harbour") for number in range(MANY)}
-    assert relevant <= set(told["tools"]) & names(asked(model, name)[-1])
-    assert len(told["tools"]) == DEFAULT_MAX_TOOLS and told["dropped_tools"]
+    assert relevant <= set(enhanced["tools"]) & names(model_requests(model, name)[-1])
+    assert len(enhanced["tools"]) == DEFAULT_MAX_TOOLS and enhanced["dropped_tools"]

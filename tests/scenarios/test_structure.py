@@ -1,4 +1,4 @@
-"""The shape of the product: services over NATS, each with one concern, in the tree that was asked for."""
+"""The structure of the product: services over NATS, each with one concern, in the specified layout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIBRARIES = ("faststream", "nats-py", "pydantic", "httpx", "anthropic", "docker"
 CANARIES = ("sk-test-canary-openai", "sk-ant-test-canary-anthropic")
 
 
-def test_the_tree_is_the_one_that_was_asked_for() -> None:
+def test_the_tree_has_the_specified_layout() -> None:
     """R107: services, shared code, tests, and the files that build and start them."""
     folders = [f"services/{name}" for name in SERVICES] + ["shared", "tests"]
     files = ["pyproject.toml", "compose.yaml", "Makefile"]
@@ -35,8 +35,8 @@ def test_the_tree_is_the_one_that_was_asked_for() -> None:
     assert all(list((ROOT / "services" / name).glob("banksman/*/app.py")) for name in SERVICES)
 
 
-def test_the_named_libraries_are_declared_and_installed() -> None:
-    """R107: what it is built with, and nothing under another name."""
+def test_the_specified_libraries_are_declared_and_installed() -> None:
+    """R107: the specified libraries are used, and none under another name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = json.dumps([project["dependencies"], project["optional-dependencies"]])
 
@@ -45,7 +45,7 @@ def test_the_named_libraries_are_declared_and_installed() -> None:
 
 
 def test_every_service_has_a_container() -> None:
-    """R107: compose starts NATS and each service by itself."""
+    """R107: compose starts NATS and each service in its own container."""
     compose = (ROOT / "compose.yaml").read_text()
 
     assert [
@@ -53,8 +53,8 @@ def test_every_service_has_a_container() -> None:
     ] == []
 
 
-async def test_each_service_is_a_process_that_says_when_it_is_ready(system: System) -> None:
-    """R28, R107: gateway, agents, tool-runner and workflows run apart, beside nats-server."""
+async def test_each_service_is_a_process_that_reports_readiness(system: System) -> None:
+    """R28, R107: gateway, agents, tool-runner and workflows are separate processes beside nats-server."""
     run = json.loads((system.data_dir / "run.json").read_text())
 
     assert set(run["processes"]) == {"nats", "gateway", "agent-1", "agent-2", "tool-runner", "workflows"}
@@ -64,10 +64,10 @@ async def test_each_service_is_a_process_that_says_when_it_is_ready(system: Syst
     assert set(answers.values()) == {200}, answers
 
 
-async def test_each_part_of_the_backend_answers_by_its_own_door(
+async def test_each_part_of_the_backend_has_its_own_interface(
     client: Client, http: httpx.AsyncClient, operator: Bus, play: Play
 ) -> None:
-    """R28: the loop in the agent, tools in the runner, prompts in their store, workflows in theirs."""
+    """R28: the loop is in the agent, tools in the runner, prompts in their store, workflows in theirs."""
     conversation = await client.create(
         play(Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "x"}),)), Reply(text="ok"))
     )
@@ -81,8 +81,8 @@ async def test_each_part_of_the_backend_answers_by_its_own_door(
     assert (await http.get("/context/assistants/default")).json()["tools"]["enabled"] is True
 
 
-def test_the_keys_of_vendors_are_where_models_are_asked_and_nowhere_else(system: System) -> None:
-    """R17, R109: agents and the gateway's passthrough have them; runner, workflows and NATS do not."""
+def test_vendor_keys_exist_only_where_models_are_called(system: System) -> None:
+    """R17, R109: agents and the gateway's passthrough have the keys; runner, workflows and NATS do not."""
     processes = json.loads((system.data_dir / "run.json").read_text())["processes"]
 
     def knows(name: str) -> bool:
@@ -95,8 +95,8 @@ def test_the_keys_of_vendors_are_where_models_are_asked_and_nowhere_else(system:
     assert holders == {"agent-1", "agent-2", "gateway"}
 
 
-async def test_a_command_sees_no_key_no_network_and_no_other_files(client: Client, play: Play) -> None:
-    """R17, R109: what the model runs is locked in with its workspace."""
+async def test_a_command_has_no_key_no_network_and_no_other_files(client: Client, play: Play) -> None:
+    """R17, R109: a model's command is confined to its workspace."""
     command = (
         "env | grep -ci 'key\\|nkey\\|banksman\\|nats'; "
         "ls -A /workspace | wc -l; ls /work /root /home 2>&1 | grep -c banksman; "
@@ -115,10 +115,10 @@ async def test_a_command_sees_no_key_no_network_and_no_other_files(client: Clien
     assert uid != "0"
 
 
-async def test_the_page_chooses_workflows_and_knows_nothing_of_calls_in_text(
+async def test_the_page_selects_workflows_and_parses_no_calls(
     http: httpx.AsyncClient,
 ) -> None:
-    """R38, R16: the selector asks for workflow categories; no module asks for tools or parses a call."""
+    """R38, R16: the selector requests workflow categories; no module requests tools or parses a call."""
     index = (await http.get("/")).text
     modules = await _modules(http, index)
 
@@ -129,18 +129,18 @@ async def test_the_page_chooses_workflows_and_knows_nothing_of_calls_in_text(
 
 
 @pytest.mark.parametrize("protocol", ["native", "json_text"])
-async def test_a_frontend_needs_only_messages_questions_and_outcomes(
+async def test_a_frontend_needs_only_messages_approval_requests_and_outcomes(
     client: Client, play: Play, protocol: str
 ) -> None:
-    """R38, R29: a question inside the loop comes whole at the least detail; nothing has to be parsed."""
+    """R38, R29: an approval request is complete at the lowest detail; a client parses nothing."""
     name = play(
         _call(protocol, "read_file", path="x"), _call(protocol, "bash", command="echo 1"), Reply(text="Done.")
     )
     conversation = await client.create(name, detail="final", settings={"tool_protocol": protocol})
     run_id = await client.chat(conversation, "go")
 
-    question = await client.question(run_id)
-    [item] = question["items"]
+    approval_request = await client.question(run_id)
+    [item] = approval_request["items"]
     await client.approve(run_id)
     outcome = await client.finished(run_id)
 
@@ -160,14 +160,14 @@ async def test_a_frontend_needs_only_messages_questions_and_outcomes(
 
 
 def _call(protocol: str, tool: str, **arguments: str) -> Reply:
-    """A reply that is one call, as a model would write it."""
+    """Return a reply that is one call, as a model would write it."""
     if protocol == "native":
         return Reply(tool_calls=(ToolCall(name=tool, arguments=arguments),))
     return Reply(text=json.dumps({"tool": tool, "parameters": arguments, "terminate": False}))
 
 
 async def _modules(http: httpx.AsyncClient, index: str) -> dict[str, str]:
-    """The page's own modules, by following their imports from the page."""
+    """Return the page's own modules by following their imports."""
     base = httpx.URL("http://page/")
     ahead = [base.join(src) for src in re.findall(r'<script[^>]*src="([^"]+\.mjs)"', index)]
     found: dict[str, str] = {}
@@ -175,10 +175,10 @@ async def _modules(http: httpx.AsyncClient, index: str) -> dict[str, str]:
         url = ahead.pop()
         if url.path in found or "/vendor/" in url.path:
             continue
-        answer = await http.get(url.path)
-        assert answer.status_code == 200, url.path
-        found[url.path] = answer.text
-        ahead += [url.join(path) for path in re.findall(r"from '(\.[^']+\.mjs)'", answer.text)]
+        response = await http.get(url.path)
+        assert response.status_code == 200, url.path
+        found[url.path] = response.text
+        ahead += [url.join(path) for path in re.findall(r"from '(\.[^']+\.mjs)'", response.text)]
     return found
 
 

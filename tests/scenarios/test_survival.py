@@ -1,4 +1,4 @@
-"""What a kill -9 may not break: a run in the middle, and a question that waits."""
+"""Runs and approval requests survive kill -9."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
-from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System, descendants, kill
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.model_server import Gate, Reply, ToolCall
 
 pytestmark = pytest.mark.timeout(240)
-"""Seconds: each starts systems of its own, which takes its time on a busy machine."""
+"""Seconds; each test starts its own system, which is slow on a busy machine."""
 
 LEDGER = "echo ran >> ledger"
 
 
 @pytest.fixture
 def own_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
-    """A system for one test, which may kill parts of it."""
+    """A system for one test, which may kill its processes."""
     system = System(tmp_path / "data", model)
     try:
         system.start()
@@ -32,11 +32,11 @@ def own_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
 
 
 def bash(command: str) -> Reply:
-    """A reply that asks for one command."""
+    """Return a reply that calls one command."""
     return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
-async def test_another_agent_goes_on_when_the_one_that_drives_is_killed(
+async def test_another_agent_continues_a_run_when_its_agent_is_killed(
     own_system: System, model: ScriptedModel, play: Play
 ) -> None:
     """R39, R108, R109: within five seconds, from the last commit, and no command runs twice."""
@@ -55,10 +55,10 @@ async def test_another_agent_goes_on_when_the_one_that_drives_is_killed(
         kill(driver)
         model.open_gate("hold")
 
-        await client.wait_for(lambda frame: _asks_for(frame, "cat ledger"))
+        await client.wait_for(lambda frame: _requests_approval_of(frame, "cat ledger"))
         took_over_in_s = time.monotonic() - killed_at
-        asked = await client.question(run_id)
-        await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+        approval_request = await client.question(run_id)
+        await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
         outcome = await client.finished(run_id)
 
     assert outcome["content"] == "It ran once."
@@ -66,13 +66,14 @@ async def test_another_agent_goes_on_when_the_one_that_drives_is_killed(
     assert took_over_in_s < 15, "about 3 s on a machine with nothing else to do"
 
 
-async def test_an_approval_outlives_everything(own_system: System, play: Play) -> None:
-    """R12, R110: kill -9 of all; after a start it is still asked, and answering it finishes the run."""
+async def test_an_approval_request_survives_kill_9_of_all_processes(own_system: System, play: Play) -> None:
+    """R12, R110: after kill -9 of all processes and a restart, the approval request is open, and its decision
+    finishes the run."""
     name = play(bash("echo still here"), Reply(text="Finished."))
     async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
         run_id = await client.chat(conversation, "go")
-        asked = await client.question(run_id)
+        approval_request = await client.question(run_id)
 
     own_system.kill_everything()
     own_system.start()
@@ -80,8 +81,8 @@ async def test_an_approval_outlives_everything(own_system: System, play: Play) -
     async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         subscribed = await client.request("subscribe", conversation_id=conversation, after_seq=0)
         [pending] = subscribed["pending_approvals"]
-        assert pending["approval_id"] == asked["approval_id"]
-        await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+        assert pending["approval_id"] == approval_request["approval_id"]
+        await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
         outcome = await client.finished(run_id)
 
     assert (outcome["status"], outcome["content"]) == ("completed", "Finished.")
@@ -89,7 +90,7 @@ async def test_an_approval_outlives_everything(own_system: System, play: Play) -
 
 
 async def _driver(system: System, model: ScriptedModel, name: str) -> int:
-    """The agent process that has a connection to the model server open, waiting at the gate."""
+    """Return the agent process that waits for the model server with an open connection."""
     port = int(model.url.rpartition(":")[2])
     for pid in descendants(system.pid):
         if port in _connected_ports(pid):
@@ -98,7 +99,7 @@ async def _driver(system: System, model: ScriptedModel, name: str) -> int:
 
 
 def _connected_ports(pid: int) -> set[int]:
-    """Remote ports of a process's established TCP connections."""
+    """Return the remote ports of a process's established TCP connections."""
     inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {int(row[2].rpartition(":")[2], 16) for row in rows if row[3] == "01" and row[9] in inodes}
@@ -111,7 +112,7 @@ def _inode(link: Path) -> str:
         return ""
 
 
-def _asks_for(frame: dict[str, object], command: str) -> bool:
+def _requests_approval_of(frame: dict[str, object], command: str) -> bool:
     data = frame.get("data")
     return (
         frame["type"] == "tool_call.requested"

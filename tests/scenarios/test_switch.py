@@ -1,4 +1,4 @@
-"""The whole system with its tools switched off: the way back when something is wrong with them."""
+"""The whole system with its tools disabled, as an operator does if they cause problems."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
-from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.model_server import Reply, ToolCall
 
 
 @pytest.fixture
 def plain_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
-    """A system whose operator switched tools off."""
+    """A system whose operator disabled tools."""
     system = System(tmp_path / "data", model, {"BANKSMAN_AGENT__TOOLS_ENABLED": "false"})
     try:
         system.start()
@@ -26,10 +26,11 @@ def plain_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
         system.close()
 
 
-async def test_without_tools_the_system_goes_on_as_plain_chat(
+async def test_with_tools_disabled_the_system_is_plain_chat(
     plain_system: System, play: Play, model: ScriptedModel
 ) -> None:
-    """R40, R82, R57: the assistant's own switch is on, the system's is off; no tool is told, none runs."""
+    """R40, R82, R57: tools are enabled for the assistant and disabled for the system; none is offered, none
+    runs."""
     call = ToolCall(name="bash", arguments={"command": "touch never"})
     name = play(Reply(text="Only words."), Reply(tool_calls=(call,)), Reply(text="Words again."))
     async with Client.connected(plain_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
@@ -41,7 +42,7 @@ async def test_without_tools_the_system_goes_on_as_plain_chat(
         async with httpx.AsyncClient(base_url=plain_system.url, timeout=WAIT_TIMEOUT_S) as http:
             shown = (await http.get("/v1/system-prompts/default/enhanced")).json()
         kinds = [e["data"]["error_kind"] for e in client.events(conversation, "tool_call.completed")]
-    first = asked(model, name)[0]
+    first = model_requests(model, name)[0]
     assert (plain["status"], plain["content"]) == ("completed", "Only words.")
     assert "tools" not in first and "## Tools" not in first["messages"][0]["content"]
     assert (shown["tools"], "## Tools" in shown["content"]) == ([], False)

@@ -1,4 +1,4 @@
-"""What an operator lets a tenant consume holds over all its assistants, conversations and agents."""
+"""A tenant's limits apply to all its assistants, conversations and agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.scenarios.conftest import PRICED, Play, asked, nats_url, operator_seed
+from tests.scenarios.conftest import PRICED, Play, model_requests, nats_url, operator_seed
 from tests.support.system import ScriptedModel, System
 
 from banksman import sdk
@@ -22,10 +22,10 @@ from banksman.model_server import Reply, ToolCall, Usage
 from banksman.sdk import EventFrame
 
 WAIT_S = 40.0
-"""Seconds that something may take which takes none, on a machine that has much else to do."""
+"""Seconds that an immediate action may take on a busy machine."""
 
 CALL = ToolCall(name="read_file", arguments={"path": "none.txt"})
-# The first test of a session starts the whole system, which takes its time on a busy machine.
+# The first test of a session starts the whole system, which is slow on a busy machine.
 pytestmark = pytest.mark.timeout(180)
 
 As = Callable[[str], Coroutine[Any, Any, sdk.Client]]
@@ -33,7 +33,7 @@ As = Callable[[str], Coroutine[Any, Any, sdk.Client]]
 
 @pytest.fixture
 async def as_tenant(system: System) -> AsyncGenerator[As]:
-    """A service of a tenant that the operator bounds; see `conftest.TENANTS`."""
+    """A service of a tenant with limits; see `conftest.TENANTS`."""
     async with AsyncExitStack() as stack:
 
         async def connected(tenant: str) -> sdk.Client:
@@ -45,16 +45,17 @@ async def as_tenant(system: System) -> AsyncGenerator[As]:
 
 
 async def outcome_of(client: sdk.Client, model: str, text: str = "go on", **more: Any) -> RunFinished:
-    """The end of a run in a conversation of its own."""
+    """Return the outcome of a run in a new conversation."""
     conversation = await client.create_conversation(model=model)
     async with asyncio.timeout(WAIT_S):
         return await client.outcome(await client.send(conversation, text, **more))
 
 
-async def test_tokens_of_a_day_end_runs_whatever_their_conversation_and_say_when_they_go_on(
+async def test_the_daily_token_limit_ends_runs_of_every_conversation_and_reports_the_reset(
     as_tenant: As, play: Play, model: ScriptedModel
 ) -> None:
-    """R31: 500 tokens a day. The run that uses them up ends before its next request, and so do all others."""
+    """R31: 500 tokens per day. The run that exceeds them ends before its next request, and so do all
+    others."""
     client = await as_tenant("thrifty")
     name = play(
         Reply(tool_calls=(CALL,), usage=Usage(input_tokens=450, output_tokens=60)), Reply(text="no more")
@@ -67,13 +68,13 @@ async def test_tokens_of_a_day_end_runs_whatever_their_conversation_and_say_when
         assert outcome.error is not None
         assert (outcome.status, outcome.error.code) == ("failed", ErrorCode.TENANT_TOKEN_LIMIT)
         assert "510 of 500 tokens" in outcome.content and "It frees at " in outcome.content
-    assert {len(body["messages"]) for body in asked(model, name)} == {2}
+    assert {len(body["messages"]) for body in model_requests(model, name)} == {2}
 
 
-async def test_money_of_a_month_is_counted_exactly_over_all_runs_and_agents(
+async def test_the_monthly_cost_is_counted_exactly_over_all_runs_and_agents(
     as_tenant: As, model: ScriptedModel
 ) -> None:
-    """Six runs at once, which two agents share, of 10 dollars each, where 60 are allowed."""
+    """Six parallel runs at two agents cost 10 dollars each, where 60 are allowed."""
     client = await as_tenant("poor")
     reply = Reply(text="ok", usage=Usage(input_tokens=5, output_tokens=5))
     name = model.play(PRICED, (reply,), at_end="repeat")
@@ -90,7 +91,7 @@ async def test_money_of_a_month_is_counted_exactly_over_all_runs_and_agents(
 
 
 async def counted(client: sdk.Client, window: str, *, requests: int) -> UsageWindow:
-    """What the tenant is told of a window, once so many requests are counted in it."""
+    """Return the tenant's usage of a window when it contains this number of requests."""
     async with asyncio.timeout(WAIT_S):
         while True:
             report = await client.usage()
@@ -100,8 +101,8 @@ async def counted(client: sdk.Client, window: str, *, requests: int) -> UsageWin
             await asyncio.sleep(0.1)
 
 
-async def test_no_assistant_and_no_request_goes_beyond_its_tenants_bounds(as_tenant: As, play: Play) -> None:
-    """R7, R8, R88: the smallest number of iterations and seconds holds; the log says which."""
+async def test_no_assistant_or_request_exceeds_the_limits_of_its_tenant(as_tenant: As, play: Play) -> None:
+    """R7, R8, R88: the smallest limit of iterations and seconds applies; the log contains it."""
     client = await as_tenant("bounded")
     name = play(Reply(tool_calls=(CALL,)), at_end="repeat")
     tools = ToolSettings(enabled=True, max_iterations=500)
@@ -126,10 +127,10 @@ async def test_no_assistant_and_no_request_goes_beyond_its_tenants_bounds(as_ten
     ],
     ids=["calls", "tokens"],
 )
-async def test_a_tenant_bounds_each_run_of_assistants_that_set_no_bound(
+async def test_tenant_limits_apply_to_runs_of_assistants_without_limits(
     as_tenant: As, play: Play, reply: Reply, code: ErrorCode
 ) -> None:
-    """R31: two calls a reply and 1,000 tokens a run, from the operator alone."""
+    """R31: two calls per reply and 1,000 tokens per run, set only by the operator."""
     outcome = await outcome_of(await as_tenant("modest"), play(reply, at_end="repeat"))
 
     assert outcome.error is not None
@@ -137,14 +138,14 @@ async def test_a_tenant_bounds_each_run_of_assistants_that_set_no_bound(
 
 
 async def until_finished(events: AsyncGenerator[EventFrame]) -> AsyncGenerator[EventFrame]:
-    """The events of a run, the last one included."""
+    """Collect the events of a run, including the last one."""
     async for event in events:
         yield event
         if event.type == "run.finished":
             return
 
 
-async def test_a_tenant_without_bounds_is_counted_and_not_stopped(nats: sdk.Client, play: Play) -> None:
+async def test_a_tenant_without_limits_is_counted_and_not_stopped(nats: sdk.Client, play: Play) -> None:
     before = await nats.usage()
     await outcome_of(nats, play(Reply(text="ok", usage=Usage(input_tokens=11, output_tokens=2))))
     requests = before.windows[0].requests + 1

@@ -17,12 +17,12 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support import privileged
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
-from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import NatsSettings
 from banksman.bus.envelope import RemoteError
@@ -37,14 +37,14 @@ WEATHER = "get_current_weather"
 
 
 def local(system: System) -> NatsSettings:
-    """How a service beside the system reaches NATS: by the file that `banksman up` leaves for it."""
+    """The NATS settings of a service on this machine, from the file that `banksman up` writes."""
     context = json.loads((system.data_dir / "nats-context.json").read_text())
     return NatsSettings(url=context["url"], nkey_seed_file=context["nkey"], connect_timeout_s=5)
 
 
 @pytest.fixture
 async def observer(system: System) -> AsyncGenerator[ToolServer]:
-    """A server of no interest, whose connection lists what is registered."""
+    """A tool server whose connection is only used to list registrations."""
     box = Toolbox()
 
     @box.tool(name=new_id("nothing-"))
@@ -56,12 +56,12 @@ async def observer(system: System) -> AsyncGenerator[ToolServer]:
 
 
 async def listed(observer: ToolServer, name: str) -> ListedTool | None:
-    """A tool as the registry lists it."""
+    """Return a tool as the registry lists it."""
     return next((one for one in await observer.list() if one.definition.name == name), None)
 
 
 async def when(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what the registry tells nobody of."""
+    """Wait for a state of the registry, which publishes no events."""
     async with asyncio.timeout(40):
         while True:
             if await holds():
@@ -70,7 +70,7 @@ async def when(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def served(observer: ToolServer, name: str, instances: int = 1) -> None:
-    """Wait until so many processes serve a tool."""
+    """Wait until `instances` processes serve a tool."""
 
     async def holds() -> bool:
         one = await listed(observer, name)
@@ -81,7 +81,7 @@ async def served(observer: ToolServer, name: str, instances: int = 1) -> None:
 
 @asynccontextmanager
 async def process(system: System, *command: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A tool server in a process of its own, beside the system."""
+    """Run a tool server in its own process beside the system."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BANKSMAN_", "NATS_"))}
     running = await asyncio.create_subprocess_exec(
         *command, env={**environment, "BANKSMAN_DATA_DIR": str(system.data_dir)}
@@ -96,7 +96,7 @@ async def process(system: System, *command: str) -> AsyncGenerator[asyncio.subpr
 
 @pytest.fixture
 async def weather(system: System, observer: ToolServer) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """The example, as a person starts it."""
+    """The example, as a user starts it."""
     async with process(system, sys.executable, str(EXAMPLES / "weather_tool.py")) as running:
         await served(observer, WEATHER)
         yield running
@@ -107,17 +107,17 @@ def call(name: str, **arguments: Any) -> ToolCall:
 
 
 def results(client: Client, conversation: str) -> list[Frame]:
-    """The results of a conversation's calls by the order in which they ended."""
+    """Return the results of a conversation's calls in the order in which they ended."""
     return [event["data"] for event in client.events(conversation, "tool_call.completed")]
 
 
 def offered(model: ScriptedModel, name: str, request: int = -1) -> set[str]:
-    """The names of the tools that a request told the model of."""
-    tools = asked(model, name)[request].get("tools", [])
+    """Return the names of the tools that a request offers."""
+    tools = model_requests(model, name)[request].get("tools", [])
     return {str(one["function"]["name"]) for one in tools}
 
 
-async def test_the_weather_example_registers_itself_with_all_that_a_model_must_know(
+async def test_the_weather_example_registers_its_name_description_and_schema(
     observer: ToolServer, weather: asyncio.subprocess.Process
 ) -> None:
     """R42, R43, R51, R60, R61: on load, by name, with description and a required string."""
@@ -132,10 +132,10 @@ async def test_the_weather_example_registers_itself_with_all_that_a_model_must_k
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
-async def test_the_model_asks_for_the_weather_and_reads_that_it_is_sunny(
+async def test_the_model_calls_the_weather_tool_and_receives_sunny_weather(
     client: Client, play: Play, weather: asyncio.subprocess.Process, vendor: str
 ) -> None:
-    """R45, R59, R60: the function gets the arguments, and its value comes back as JSON."""
+    """R45, R59, R60: the function gets the arguments, and its value is returned as JSON."""
     name = play(
         Reply(tool_calls=(call(WEATHER, location="Oslo, Norway"),)), Reply(text="Sunny."), vendor=vendor
     )
@@ -153,7 +153,7 @@ async def test_the_model_asks_for_the_weather_and_reads_that_it_is_sunny(
 async def test_a_missing_location_is_named(
     client: Client, play: Play, weather: asyncio.subprocess.Process
 ) -> None:
-    """R53, R60: which parameter, and why; the model goes on."""
+    """R53, R60: the error names the parameter and the reason; the model continues."""
     conversation = await client.create(play(Reply(tool_calls=(call(WEATHER),)), Reply(text="Where?")))
 
     outcome = await client.run(conversation, "weather?")
@@ -164,10 +164,10 @@ async def test_a_missing_location_is_named(
     assert outcome["content"] == "Where?"
 
 
-async def test_an_unknown_tool_does_not_keep_a_registered_one_from_running(
+async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
     client: Client, play: Play, weather: asyncio.subprocess.Process
 ) -> None:
-    """R50: an error that names it; the other call of the reply runs."""
+    """R50: the error names the tool; the other call of the reply runs."""
     batch = Reply(tool_calls=(call("get_tides"), call(WEATHER, location="Rome")))
     conversation = await client.create(play(batch, Reply(text="ok")))
 
@@ -187,7 +187,7 @@ async def test_a_second_server_under_the_same_name_is_refused_and_the_first_stay
 
     @box.tool(name=WEATHER)
     def another() -> str:
-        """Say that it rains."""
+        """Return rainy weather."""
         return "rain"
 
     with pytest.raises(
@@ -207,7 +207,7 @@ async def test_a_second_server_under_the_same_name_is_refused_and_the_first_stay
 
 @pytest.fixture
 async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
-    """A server whose tools each fail in their own way; gives a tool's full name."""
+    """A server whose tools each fail differently; yields a function that returns a tool's full name."""
     box, suffix = Toolbox(), new_id("-")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -220,28 +220,28 @@ async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
 
     @box.tool(name=f"unwritable{suffix}")
     def unwritable() -> object:
-        """Return what no JSON can hold."""
+        """Return a value that JSON cannot represent."""
         return object()
 
     @box.tool(name=f"infinite{suffix}")
     def infinite() -> float:
-        """Return what JSON has no word for."""
+        """Return an infinite number."""
         return float("inf")
 
     @box.tool(name=f"fetches{suffix}")
     async def fetches() -> str:
-        """Ask a server that is not there."""
+        """Request a server that is not running."""
         async with httpx.AsyncClient(trust_env=False) as http:
             return (await http.get(f"http://127.0.0.1:{port}/")).text
 
     @box.tool(name=f"waits{suffix}", timeout_s=0.3)
     async def waits() -> None:
-        """Wait for what never comes."""
+        """Wait for an event that never occurs."""
         await asyncio.Event().wait()
 
     @box.tool(name=f"blocks{suffix}", timeout_s=0.3)
     def blocks() -> None:
-        """Read from a pipe into which nobody writes."""
+        """Read from a pipe without a writer."""
         reader, writer = os.pipe()
         with os.fdopen(reader) as pipe, os.fdopen(writer, "w"):
             pipe.read(1)
@@ -256,7 +256,7 @@ async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
 
 
 @pytest.mark.parametrize(
-    ("tool", "kind", "told"),
+    ("tool", "kind", "message"),
     [
         ("raises", "tool_error", "ValueError: the moon is in the wrong house"),
         ("unwritable", "tool_error", "returned a value of type object that cannot be written as JSON"),
@@ -266,10 +266,10 @@ async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
         ("blocks", "timeout", "time-out of 0.3 s"),
     ],
 )
-async def test_a_tool_that_fails_gives_an_error_and_the_others_run_on(
-    client: Client, play: Play, faulty: Callable[[str], str], tool: str, kind: str, told: str
+async def test_a_failing_tool_returns_an_error_and_others_run(
+    client: Client, play: Play, faulty: Callable[[str], str], tool: str, kind: str, message: str
 ) -> None:
-    """R46, R47, R52, R54, R55: structured and of use; a tool without arguments runs beside it."""
+    """R46, R47, R52, R54, R55: the error is structured; a tool without arguments runs in parallel."""
     batch = Reply(tool_calls=(call(faulty(tool)), call(faulty("plain"))))
     conversation = await client.create(play(batch, Reply(text="I see.")))
 
@@ -280,14 +280,12 @@ async def test_a_tool_that_fails_gives_an_error_and_the_others_run_on(
     requested = [e["data"] for e in client.events(conversation, "tool_call.requested")]
     failed, fine = (by_id[one["tool_call_id"]] for one in requested)
     assert (failed["error_kind"], failed["content"]["success"]) == (kind, False)
-    assert told in failed["content"]["error"]
+    assert message in failed["content"]["error"]
     assert fine["content"] == {"success": True, "result": 7}
 
 
-async def test_a_schema_that_cannot_be_applied_breaks_no_run(
-    system: System, client: Client, play: Play
-) -> None:
-    """R53: whatever a server registers; the model is told, and goes on."""
+async def test_an_unusable_schema_breaks_no_run(system: System, client: Client, play: Play) -> None:
+    """R53: for any registered schema, the model receives an error and continues."""
     box, name = Toolbox(), new_id("broken-")
 
     def look(up: str) -> None:
@@ -330,7 +328,7 @@ async def test_an_assistant_is_given_every_registered_tool(
         assert WEATHER in offered(model, name)
 
 
-async def test_a_tool_that_comes_later_is_offered_in_the_next_run(
+async def test_a_tool_registered_later_is_offered_in_the_next_run(
     system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R58: a conversation that began without it."""
@@ -341,7 +339,7 @@ async def test_a_tool_that_comes_later_is_offered_in_the_next_run(
 
     @box.tool(name=later)
     def comes_later() -> None:
-        """Come later."""
+        """Do nothing."""
 
     async with ToolServer(new_id("later-"), box, nats=local(system)):
         await client.run(conversation, "go on")
@@ -351,7 +349,7 @@ async def test_a_tool_that_comes_later_is_offered_in_the_next_run(
 
 
 async def test_replicas_of_a_tool_server_share_its_calls(system: System, client: Client, play: Play) -> None:
-    """R114: neither call ends before both run, and each process takes only one at a time."""
+    """R114: each call ends only when both run, and each process accepts one at a time."""
     name, server = new_id("meet-"), new_id("replicas-")
     meeting = asyncio.Barrier(2)
 
@@ -381,7 +379,7 @@ async def test_a_killed_server_is_no_longer_offered(
     observer: ToolServer,
     weather: asyncio.subprocess.Process,
 ) -> None:
-    """R57: nobody withdrew it; its lease ended."""
+    """R57: no process withdrew it; its lease expired."""
     weather.kill()
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         await served(observer, WEATHER, instances=0)
@@ -394,7 +392,7 @@ async def test_a_killed_server_is_no_longer_offered(
 
 @pytest.fixture(scope="session")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example in JavaScript, with the NATS client that it needs."""
+    """The JavaScript example, with the NATS client that it needs."""
     node, npm = shutil.which("node"), shutil.which("npm")
     privileged.require("node and npm", bool(node and npm), "the example in JavaScript needs them")
     folder = tmp_path_factory.mktemp("node") / "node"
@@ -409,7 +407,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_tool_in_javascript_is_offered_called_and_withdrawn(
     system: System, client: Client, play: Play, model: ScriptedModel, observer: ToolServer, clock: Path
 ) -> None:
-    """R18, R114: with the plain NATS client; a mistake in the arguments is told by name there too."""
+    """R18, R114: with the plain NATS client; an error also names an invalid argument."""
     tool = "get_current_time"
     batch = Reply(tool_calls=(call(tool, timezone="Europe/Oslo"), call(tool, timezone="Mars/Utopia")))
     name = play(batch, Reply(text="It is late."))
@@ -443,10 +441,10 @@ ToolServer(sys.argv[1]).run()
 """
 
 
-async def test_a_call_whose_server_is_killed_has_an_unknown_outcome_and_is_not_repeated(
+async def test_a_call_of_a_killed_server_has_an_unknown_outcome_and_is_not_repeated(
     system: System, client: Client, play: Play, observer: ToolServer, tmp_path: Path
 ) -> None:
-    """P5: it had started; another process of the server is there and does not run it again."""
+    """P5: it had started; another process of the server exists and does not run it again."""
     name = new_id("hang-")
     file = tmp_path / "hangs.py"
     file.write_text(HANGS)
@@ -467,10 +465,8 @@ async def test_a_call_whose_server_is_killed_has_an_unknown_outcome_and_is_not_r
     assert [e["type"] for e in client.events(conversation, "tool_call.completed")] == ["tool_call.completed"]
 
 
-async def test_cancelling_a_run_ends_the_call_of_a_tool_server(
-    system: System, client: Client, play: Play
-) -> None:
-    """The function is cancelled, its clean-up included."""
+async def test_a_cancel_ends_the_call_of_a_tool_server(system: System, client: Client, play: Play) -> None:
+    """The function is cancelled, and its clean-up runs."""
     box, name = Toolbox(), new_id("waits-")
     cleaned_up = asyncio.Event()
 

@@ -23,7 +23,7 @@ __all__ = ["observer"]
 pytestmark = pytest.mark.timeout(240)
 
 WAIT_TIMEOUT_S = 60.0
-"""Seconds, where processes start on a machine that has more to do."""
+"""Seconds for the start of processes on a busy machine."""
 ENTER = """
 import sys
 from pathlib import Path
@@ -31,9 +31,9 @@ from banksman.sdk import ToolServer, tool
 
 @tool(name=sys.argv[1], requires_approval={approval})
 def enter(marker: str{more}) -> str:
-    "Enter a marker into the ledger."
-    with Path(sys.argv[2]).open("a") as ledger:
-        ledger.write(f"{{marker}}\\n")
+    "Append a marker to the file."
+    with Path(sys.argv[2]).open("a") as appender:
+        appender.write(f"{{marker}}\\n")
     return "entered"
 
 ToolServer(sys.argv[1]).run()
@@ -41,8 +41,8 @@ ToolServer(sys.argv[1]).run()
 
 
 @dataclass
-class Ledger:
-    """A tool server in a process of its own, whose one tool leaves a trace."""
+class AppendServer:
+    """A tool server in its own process, whose one tool appends to a file."""
 
     system: System
     directory: Path
@@ -51,21 +51,21 @@ class Ledger:
     approval: bool = False
 
     def deployed(self, more: str = "") -> Any:
-        """One process of it, for the length of a block; `more` are further parameters of the tool."""
+        """Run one process of it during the context; `more` are further parameters of the tool."""
         file = self.directory / "server.py"
         file.write_text(ENTER.format(approval=self.approval, more=more))
         return process(self.system, sys.executable, str(file), self.name, str(self.file))
 
     @property
     def file(self) -> Path:
-        return self.directory / "ledger"
+        return self.directory / "appender"
 
     @property
     def entries(self) -> list[str]:
         return self.file.read_text().split() if self.file.exists() else []
 
     async def serves(self, instances: int = 1) -> None:
-        """Wait until so many processes serve it, as the registry knows."""
+        """Wait until the registry lists `instances` processes for it."""
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
                 one = await listed(self.observer, self.name)
@@ -74,96 +74,96 @@ class Ledger:
                 await asyncio.sleep(0.05)
 
     async def end(self, running: asyncio.subprocess.Process) -> None:
-        """`kill -9`, and wait until everybody knows."""
+        """`kill -9`, and wait until the registry has removed the process."""
         running.kill()
         await running.wait()
         await self.serves(0)
 
 
 @pytest.fixture
-def ledger(system: System, client: Client, observer: ToolServer, tmp_path: Path) -> Ledger:
+def appender(system: System, client: Client, observer: ToolServer, tmp_path: Path) -> AppendServer:
     client.timeout_s = WAIT_TIMEOUT_S
-    return Ledger(system, tmp_path, observer, new_id("enter-"))
+    return AppendServer(system, tmp_path, observer, new_id("enter-"))
 
 
-async def test_a_call_of_a_server_that_restarts_waits_for_it(
-    client: Client, play: Play, model: ScriptedModel, ledger: Ledger
+async def test_a_call_waits_for_a_restarting_server(
+    client: Client, play: Play, model: ScriptedModel, appender: AppendServer
 ) -> None:
-    """R57: while it is away it is not offered anew, and a model that calls it all the same is served."""
-    name = play(Reply(tool_calls=(call(ledger.name, marker="a"),)), Reply(text="done"))
+    """R57: while it restarts it is not offered again, but a call of a model waits for it."""
+    name = play(Reply(tool_calls=(call(appender.name, marker="a"),)), Reply(text="done"))
     conversation = await client.create(name)
-    async with ledger.deployed() as first:
-        await ledger.serves()
-        await ledger.end(first)
+    async with appender.deployed() as first:
+        await appender.serves()
+        await appender.end(first)
         run_id = await client.chat(conversation, "go")
         await client.event("tool_call.requested", run_id=run_id)
-    async with ledger.deployed():
+    async with appender.deployed():
         outcome = await client.finished(run_id)
 
     assert outcome["status"] == "completed"
-    assert ledger.name not in offered(model, name, 0)
+    assert appender.name not in offered(model, name, 0)
     assert [result["error_kind"] for result in results(client, conversation)] == [None]
-    assert ledger.entries == ["a"]
+    assert appender.entries == ["a"]
 
 
 async def test_a_conversation_keeps_the_tools_it_has_called_while_their_server_restarts(
-    client: Client, play: Play, model: ScriptedModel, ledger: Ledger
+    client: Client, play: Play, model: ScriptedModel, appender: AppendServer
 ) -> None:
-    """The model is not told that a tool is gone which it used a moment ago."""
-    steps = [Reply(tool_calls=(call(ledger.name, marker=marker),)) for marker in ("a", "b")]
+    """A tool that the model has just used does not disappear from its requests."""
+    steps = [Reply(tool_calls=(call(appender.name, marker=marker),)) for marker in ("a", "b")]
     name = play(steps[0], Reply(text="one"), steps[1], Reply(text="two"))
     conversation = await client.create(name)
-    async with ledger.deployed() as first:
-        await ledger.serves()
+    async with appender.deployed() as first:
+        await appender.serves()
         await client.run(conversation, "go")
-        await ledger.end(first)
+        await appender.end(first)
         run_id = await client.chat(conversation, "go on")
         await client.event("tool_call.requested", run_id=run_id)
-    async with ledger.deployed():
+    async with appender.deployed():
         outcome = await client.finished(run_id)
 
     assert outcome["content"] == "two"
-    assert ledger.name in offered(model, name, 2)
-    assert ledger.entries == ["a", "b"]
+    assert appender.name in offered(model, name, 2)
+    assert appender.entries == ["a", "b"]
 
 
-async def test_what_was_approved_runs_once_though_its_server_was_redeployed_meanwhile(
-    client: Client, play: Play, ledger: Ledger
+async def test_an_approved_call_runs_once_after_its_server_was_redeployed(
+    client: Client, play: Play, appender: AppendServer
 ) -> None:
-    """P3, P4: decided while no process is there; the next one gets the call as it was approved."""
-    ledger.approval = True
+    """P3, P4: the decision arrives while no process runs; the next one gets the call as it was approved."""
+    appender.approval = True
     conversation = await client.create(
-        play(Reply(tool_calls=(call(ledger.name, marker="a"),)), Reply(text="done"))
+        play(Reply(tool_calls=(call(appender.name, marker="a"),)), Reply(text="done"))
     )
-    async with ledger.deployed() as first:
-        await ledger.serves()
+    async with appender.deployed() as first:
+        await appender.serves()
         run_id = await client.chat(conversation, "go")
-        asked = await client.question(run_id)
-        await ledger.end(first)
+        request = await client.question(run_id)
+        await appender.end(first)
         await client.approve(run_id)
-        await client.resolved(asked["approval_id"])
-    async with ledger.deployed():
+        await client.resolved(request["approval_id"])
+    async with appender.deployed():
         outcome = await client.finished(run_id)
 
     assert outcome["status"] == "completed"
-    assert ledger.entries == ["a"]
+    assert appender.entries == ["a"]
 
 
-async def test_what_was_approved_does_not_run_where_the_tool_has_become_another(
-    client: Client, play: Play, ledger: Ledger
+async def test_an_approved_call_does_not_run_if_its_tool_has_changed(
+    client: Client, play: Play, appender: AppendServer
 ) -> None:
-    """P4: the arguments that a person saw are no longer the tool's; none is filled in, and nothing runs."""
-    ledger.approval = True
+    """P4: the arguments that a user saw no longer fit the tool; none is added, and nothing runs."""
+    appender.approval = True
     conversation = await client.create(
-        play(Reply(tool_calls=(call(ledger.name, marker="a"),)), Reply(text="It was refused."))
+        play(Reply(tool_calls=(call(appender.name, marker="a"),)), Reply(text="It was refused."))
     )
-    async with ledger.deployed() as first:
-        await ledger.serves()
+    async with appender.deployed() as first:
+        await appender.serves()
         run_id = await client.chat(conversation, "go")
         await client.question(run_id)
-        await ledger.end(first)
-    async with ledger.deployed(", page: int"):
-        await ledger.serves()
+        await appender.end(first)
+    async with appender.deployed(", page: int"):
+        await appender.serves()
         await client.approve(run_id)
         outcome = await client.finished(run_id)
 
@@ -171,4 +171,4 @@ async def test_what_was_approved_does_not_run_where_the_tool_has_become_another(
     [result] = results(client, conversation)
     assert result["error_kind"] == "invalid_arguments"
     assert "page" in result["content"]["error"]
-    assert ledger.entries == []
+    assert appender.entries == []

@@ -1,4 +1,4 @@
-"""Workflows: the named actions that people start themselves."""
+"""Workflows: the named actions that users start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
@@ -17,12 +17,12 @@ NAME = "create_project"
 
 
 def project() -> dict[str, Any]:
-    """Parameters of a project that nobody has."""
+    """Return the parameters of a project that does not exist."""
     return {"name": new_id("p").lower(), "template": "empty"}
 
 
 async def test_workflows_are_listed_by_category_with_their_forms(http: httpx.AsyncClient) -> None:
-    """R15, R22, R27, R112: what a selector shows and a form is made of."""
+    """R15, R22, R27, R112: the data for a selector and a form."""
     listed = (await http.get("/workflows")).json()
     grouped = (await http.get("/workflows/categories")).json()["items"]
     one = (await http.get(f"/workflows/{NAME}")).json()
@@ -35,7 +35,7 @@ async def test_workflows_are_listed_by_category_with_their_forms(http: httpx.Asy
     assert one["title"] and one["description"]
 
 
-async def test_a_workflow_is_started_followed_and_ends_like_any_run(client: Client) -> None:
+async def test_a_workflow_run_behaves_like_any_run(client: Client) -> None:
     """R15, R29, R41, R112: started by name with parameters, it reports its steps and finishes."""
     parameters = project()
 
@@ -52,20 +52,20 @@ async def test_a_workflow_is_started_followed_and_ends_like_any_run(client: Clie
 async def test_a_workflow_works_in_the_conversations_workspace(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R22, R29: started in a conversation, it shares the files; a link tells where its own events are."""
+    """R22, R29: started in a conversation, it shares the files; a link event names its own log."""
     conversation = await client.create(play(Reply(text="hi")))
     await client.run(conversation, "hi")
     parameters = project()
 
-    answer = await http.post(
+    response = await http.post(
         f"/workflows/{NAME}/runs",
         json={"parameters": parameters, "conversation_id": conversation},
         params={"wait_s": 10},
     )
     files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]
 
-    run = answer.json()
-    assert (answer.status_code, run["status"]) == (200, "completed")
+    run = response.json()
+    assert (response.status_code, run["status"]) == (200, "completed")
     linked = (await client.event("workflow.linked", conversation_id=conversation))["data"]
     assert (linked["workflow"], linked["workflow_run_id"]) == (NAME, run["run_id"])
     assert parameters["name"] in {entry["path"].partition("/")[0] for entry in files}
@@ -75,10 +75,10 @@ async def test_a_workflow_works_in_the_conversations_workspace(
     ("parameters", "field"),
     [({}, "name"), ({"name": "Not A Folder"}, "name"), ({"name": "a", "template": "cobol"}, "template")],
 )
-async def test_a_parameter_that_does_not_fit_is_named(
+async def test_an_invalid_workflow_parameter_is_named(
     client: Client, parameters: dict[str, Any], field: str
 ) -> None:
-    """R22, R29, R112: the form is checked before anything starts."""
+    """R22, R29, R112: the form is validated before the start."""
     refused = await client.request("workflow.start", workflow=NAME, parameters=parameters)
 
     assert (refused["type"], refused["code"]) == ("error", "bad_request")
@@ -86,14 +86,14 @@ async def test_a_parameter_that_does_not_fit_is_named(
 
 
 async def test_an_unknown_workflow_is_named(client: Client) -> None:
-    """R22: the registry decides what can be started."""
+    """R22: only registered workflows can be started."""
     refused = await client.request("workflow.start", workflow="refactor_the_world", parameters={})
 
     assert (refused["code"], "refactor_the_world" in refused["message"]) == ("not_found", True)
 
 
-async def test_a_project_that_exists_is_left_alone(client: Client, http: httpx.AsyncClient) -> None:
-    """R41: a workflow that cannot do its work fails with a reason that people understand."""
+async def test_an_existing_project_is_not_changed(client: Client, http: httpx.AsyncClient) -> None:
+    """R41: a workflow that cannot complete fails with a readable reason."""
     parameters = project()
     conversation = await client.create()
     body = {"parameters": parameters, "conversation_id": conversation}
@@ -106,14 +106,14 @@ async def test_a_project_that_exists_is_left_alone(client: Client, http: httpx.A
     assert parameters["name"] in run["content"]
 
 
-async def test_workflows_are_not_the_models_and_tools_not_the_users(
+async def test_models_get_no_workflows_and_users_no_tools(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R15, R22, R38: the model is offered no workflow, and no tool can be started as one."""
     name = play(Reply(text="ok"))
     await client.run(await client.create(name), "hi")
 
-    body = asked(model, name)[0]
+    body = model_requests(model, name)[0]
     as_workflow = await http.post("/workflows/bash/runs", json={"parameters": {"command": "ls"}})
 
     assert NAME not in {tool["function"]["name"] for tool in body["tools"]}
@@ -122,11 +122,11 @@ async def test_workflows_are_not_the_models_and_tools_not_the_users(
 
 
 async def test_a_slash_command_is_only_text(client: Client, play: Play, model: ScriptedModel) -> None:
-    """R15: no command is parsed out of a message; it goes to the model as it was written."""
+    """R15: messages are not parsed for commands; the text goes to the model unchanged."""
     name = play(Reply(text="Use the selector."))
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "/create_project demo")
 
     assert (outcome["status"], outcome["tool_calls"]) == ("completed", [])
-    assert asked(model, name)[0]["messages"][-1]["content"] == "/create_project demo"
+    assert model_requests(model, name)[0]["messages"][-1]["content"] == "/create_project demo"

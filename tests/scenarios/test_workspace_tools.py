@@ -14,22 +14,22 @@ from banksman.model_server import Reply, ToolCall
 
 
 def use(name: str, **arguments: Any) -> Reply:
-    """A reply that asks for one call."""
+    """Return a reply with one call."""
     return Reply(tool_calls=(ToolCall(name=name, arguments=arguments),))
 
 
-async def run_approved(client: Client, conversation: str, *, questions: int) -> dict[str, Any]:
-    """Drive a run to its end, approving what it asks."""
+async def run_approved(client: Client, conversation: str, *, requests: int) -> dict[str, Any]:
+    """Wait for the end of a run, approving its requests."""
     run_id = await client.chat(conversation, "go")
-    for _ in range(questions):
-        asked = await client.question(run_id)
-        await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
-        await client.resolved(asked["approval_id"])
+    for _ in range(requests):
+        approval_request = await client.question(run_id)
+        await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
+        await client.resolved(approval_request["approval_id"])
     return await client.finished(run_id)
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_all_four_are_offered_in_the_vendors_schema(
+async def test_the_four_workspace_tools_are_offered_in_the_vendors_schema(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R62, R63, R85, R87: name, description and input schema reach the model at the start."""
@@ -51,17 +51,17 @@ async def test_bash_reports_output_errors_and_exit_code(client: Client, play: Pl
         play(use("bash", command="pwd; echo oops >&2; exit 3"), Reply(text="ok"))
     )
 
-    outcome = await run_approved(client, conversation, questions=1)
+    outcome = await run_approved(client, conversation, requests=1)
 
     result = outcome["tool_calls"][0]["result"]
     assert (result["stdout"], result["stderr"], result["exit_code"]) == ("/workspace\n", "oops\n", 3)
 
 
 async def test_long_output_is_cut_to_ten_thousand_characters(client: Client, play: Play) -> None:
-    """R64: head and tail are kept, and the total is told."""
+    """R64: the result has the head, the tail and the total."""
     conversation = await client.create(play(use("bash", command="seq 1 20000"), Reply(text="ok")))
 
-    outcome = await run_approved(client, conversation, questions=1)
+    outcome = await run_approved(client, conversation, requests=1)
 
     result = outcome["tool_calls"][0]["result"]
     assert len(result["stdout"]) <= 10_000
@@ -69,7 +69,9 @@ async def test_long_output_is_cut_to_ten_thousand_characters(client: Client, pla
     assert result["stdout"].startswith("1\n2\n") and result["stdout"].rstrip().endswith("20000")
 
 
-async def test_a_file_written_by_one_call_is_read_and_run_by_the_next(client: Client, play: Play) -> None:
+async def test_a_file_written_by_one_call_is_readable_and_executable_by_the_next(
+    client: Client, play: Play
+) -> None:
     """R66, R67, R70, R76: read, bash and write share one workspace; a skill is a script run by bash."""
     skill = "print('efficiency: ' + open('data/in.txt').read())"
     conversation = await client.create(
@@ -82,14 +84,14 @@ async def test_a_file_written_by_one_call_is_read_and_run_by_the_next(client: Cl
         )
     )
 
-    outcome = await run_approved(client, conversation, questions=3)
+    outcome = await run_approved(client, conversation, requests=3)
 
     assert outcome["content"] == "Efficiency is 42."
     assert outcome["tool_calls"][-1]["result"]["content"] == "efficiency: 42\n"
 
 
 async def test_overwriting_is_confirmed(client: Client, play: Play) -> None:
-    """R71: the second write of a path replaces the first and says so."""
+    """R71: the second write of a path replaces the first and reports it."""
     conversation = await client.create(
         play(
             use("write_file", path="a.txt", content="one"),
@@ -99,14 +101,14 @@ async def test_overwriting_is_confirmed(client: Client, play: Play) -> None:
         )
     )
 
-    outcome = await run_approved(client, conversation, questions=2)
+    outcome = await run_approved(client, conversation, requests=2)
 
     first, second, read = (entry["result"] for entry in outcome["tool_calls"])
     assert (first["created"], second["created"], read["content"]) == (True, False, "two")
 
 
-async def test_a_missing_file_is_an_error_that_the_model_may_act_on(client: Client, play: Play) -> None:
-    """R68, R106: the error is that call's result and the loop goes on."""
+async def test_a_missing_file_is_an_error_result(client: Client, play: Play) -> None:
+    """R68, R106: the error is that call's result and the loop continues."""
     conversation = await client.create(play(use("read_file", path="nope.txt"), Reply(text="It is missing.")))
 
     outcome = await client.run(conversation, "go")
@@ -123,13 +125,13 @@ async def test_no_path_leaves_the_workspace(client: Client, play: Play, path: st
         play(use("read_file", path=path), use("write_file", path=path, content="x"), Reply(text="ok"))
     )
 
-    outcome = await run_approved(client, conversation, questions=1)
+    outcome = await run_approved(client, conversation, requests=1)
 
     assert [entry["result"]["success"] for entry in outcome["tool_calls"]] == [False, False]
 
 
-async def test_a_fetch_that_fails_says_why(client: Client, play: Play) -> None:
-    """R73, R75: errors of a fetch come back with their details; private addresses are refused."""
+async def test_a_failed_fetch_reports_the_reason(client: Client, play: Play) -> None:
+    """R73, R75: errors of a fetch contain their details; private addresses are refused."""
     conversation = await client.create(
         play(use("web_fetch", url="http://169.254.169.254/latest"), Reply(text="ok"))
     )
@@ -141,20 +143,20 @@ async def test_a_fetch_that_fails_says_why(client: Client, play: Play) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
-async def test_results_go_back_as_the_vendor_wants_them(
+async def test_results_reach_the_model_in_the_vendors_format(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
-    """R77, R92, R95: paired by the id that the vendor gave, in the message that follows the call."""
+    """R77, R92, R95: paired by the vendor's id, in the message that follows the call."""
     call = ToolCall(name="read_file", arguments={"path": "x"}, id="toolu_given_by_the_vendor")
     name = play(Reply(text="Looking.", tool_calls=(call,)), Reply(text="ok"), vendor=vendor)
     conversation = await client.create(name)
     await client.run(conversation, "go")
 
-    *_, asked, answered = model.requests(name.rpartition("/")[2])[1]["body"]["messages"]
+    *_, request, response = model.requests(name.rpartition("/")[2])[1]["body"]["messages"]
 
     if vendor == "anthropic":
-        assert asked["content"][-1]["id"] == answered["content"][0]["tool_use_id"] == call.id
-        assert answered["content"][0]["type"] == "tool_result"
+        assert request["content"][-1]["id"] == response["content"][0]["tool_use_id"] == call.id
+        assert response["content"][0]["type"] == "tool_result"
     else:
-        assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == call.id
-        assert json.loads(answered["content"])["success"] is False
+        assert request["tool_calls"][0]["id"] == response["tool_call_id"] == call.id
+        assert json.loads(response["content"])["success"] is False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from banksman.model_server import Reply, Silence, ToolCall
-from tests.scenarios.conftest import Play, asked
+from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
@@ -80,7 +80,7 @@ async def test_a_loop_that_never_ends_ends_at_its_iterations(
     outcome = await client.run(conversation, "go")
 
     assert (outcome["status"], outcome["iterations"]) == ("max_iterations", 5)
-    assert len(asked(model, name)) == 5
+    assert len(model_requests(model, name)) == 5
 
 
 async def test_an_endless_stream_ends_with_the_time_of_the_run(client: Client, play: Play) -> None:
@@ -124,6 +124,6 @@ async def test_of_three_calls_one_ends_one_fails_and_one_is_refused_and_all_are_
 
     kinds = [call["result"]["error_kind"] for call in outcome["tool_calls"]]
     assert sorted(kinds) == ["invalid_arguments", "tool_error", "unknown_tool"]
-    told = [message for message in asked(model, name)[1]["messages"] if message["role"] == "tool"]
-    asked_for = asked(model, name)[1]["messages"][-4]["tool_calls"]
+    told = [message for message in model_requests(model, name)[1]["messages"] if message["role"] == "tool"]
+    asked_for = model_requests(model, name)[1]["messages"][-4]["tool_calls"]
     assert [message["tool_call_id"] for message in told] == [call["id"] for call in asked_for]

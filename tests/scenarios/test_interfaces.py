@@ -1,4 +1,4 @@
-"""Every door leads to the same runs: HTTP, server-sent events, websocket, NATS, and more than one gateway."""
+"""All interfaces reach the same runs: HTTP, server-sent events, websocket, NATS, several gateways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, asked, until
+from tests.scenarios.conftest import Play, model_requests, until
 from tests.support.client import Client, Frame
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -37,35 +37,35 @@ SSE = {"accept": "text/event-stream"}
 
 
 def bash(command: str) -> Reply:
-    """A reply that asks for one command."""
+    """Return a reply that calls one command."""
     return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
 async def conversation_of(http: httpx.AsyncClient, model: str) -> str:
-    """A new conversation's id."""
-    answer = await http.post("/context/conversations", json={"model": model})
-    assert answer.status_code == 201
-    return str(answer.json()["conversation_id"])
+    """Create a conversation; return its id."""
+    response = await http.post("/context/conversations", json={"model": model})
+    assert response.status_code == 201
+    return str(response.json()["conversation_id"])
 
 
 @pytest.mark.parametrize("short_of_limit", [0, 1_680, 2_160, 15_000, 18_100, 20_000])
-async def test_a_message_that_is_accepted_has_an_end_however_long_it_is(
+async def test_an_accepted_message_of_any_length_has_a_terminal_event(
     http: httpx.AsyncClient, play: Play, short_of_limit: int
 ) -> None:
-    """P1. What only just fits the queue would not fit the log beside the facts of its run."""
+    """P1. A message that just fits the queue would not fit the log together with the facts of its run."""
     conversation = await conversation_of(http, play(Reply(text="Read.")))
     content = "\N{SLIGHTLY SMILING FACE}" * ((MAX_MESSAGE_BYTES - short_of_limit) // 4)
 
-    answer = await http.post(
+    response = await http.post(
         f"/context/conversations/{conversation}/runs",
         json={"content": content},
         params={"wait_s": WAIT_TIMEOUT_S},
         timeout=2 * WAIT_TIMEOUT_S,
     )
 
-    ended = answer.status_code == 200 and answer.json()["status"] in ("completed", "failed")
-    refused = answer.status_code == 413 and answer.json()["error"]["code"] == "too_large"
-    assert ended or refused, answer.text
+    ended = response.status_code == 200 and response.json()["status"] in ("completed", "failed")
+    refused = response.status_code == 413 and response.json()["error"]["code"] == "too_large"
+    assert ended or refused, response.text
 
 
 async def test_http_starts_a_run_and_may_wait_for_its_outcome(http: httpx.AsyncClient, play: Play) -> None:
@@ -87,17 +87,19 @@ async def test_http_starts_a_run_and_may_wait_for_its_outcome(http: httpx.AsyncC
     assert found["run_id"] == started.json()["run_id"]
 
 
-async def test_a_run_that_outlasts_the_wait_is_shown_as_it_stands(
+async def test_a_run_that_outlasts_the_wait_is_returned_in_its_current_state(
     http: httpx.AsyncClient, play: Play
 ) -> None:
-    """R111: an HTTP client that waits is told of the open question, and may decide it."""
+    """R111: a waiting HTTP client receives the open approval request, and may decide it."""
     conversation = await conversation_of(http, play(bash("echo hi"), Reply(text="Done.")))
     path = f"/context/conversations/{conversation}/runs"
 
     waited = await http.post(path, json={"content": "go"}, params={"wait_s": 1})
-    run = await _asking(http, waited.json()["run_id"])
-    [question] = run["pending_approvals"]
-    decided = await http.post(f"/context/approvals/{question['approval_id']}", json={"all": "approve"})
+    run = await _with_approval_request(http, waited.json()["run_id"])
+    [approval_request] = run["pending_approvals"]
+    decided = await http.post(
+        f"/context/approvals/{approval_request['approval_id']}", json={"all": "approve"}
+    )
 
     assert (waited.status_code, run["status"]) == (202, "awaiting_approval")
     assert decided.json()["already_resolved"] is False
@@ -105,8 +107,8 @@ async def test_a_run_that_outlasts_the_wait_is_shown_as_it_stands(
     assert (outcome["content"], outcome["tool_calls"][0]["result"]["stdout"]) == ("Done.", "hi\n")
 
 
-async def test_server_sent_events_carry_the_run_to_its_end(http: httpx.AsyncClient, play: Play) -> None:
-    """R30, R20: the websocket's frames, numbered, the text streamed, the stream closed after the end."""
+async def test_server_sent_events_contain_the_whole_run(http: httpx.AsyncClient, play: Play) -> None:
+    """R30, R20: the frames of the websocket, numbered, with streamed text; the stream closes at the end."""
     name = play(READ, Reply(text="one two three", chunk_chars=4))
     conversation = await conversation_of(http, name)
 
@@ -120,10 +122,10 @@ async def test_server_sent_events_carry_the_run_to_its_end(http: httpx.AsyncClie
     assert seqs == sorted(set(seqs))
 
 
-async def test_a_client_that_leaves_its_stream_cancels_its_run(
+async def test_a_client_that_closes_its_stream_cancels_its_run(
     http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R114: nobody is there to read the answer, so the vendor is not kept busy."""
+    """R114: no client reads the reply, so the request to the vendor ends."""
     gate = Gate(name=new_id("g"), after_events=2)
     name = play(Reply(text="never the whole of it", gate=gate))
     conversation = await conversation_of(http, name)
@@ -138,10 +140,10 @@ async def test_a_client_that_leaves_its_stream_cancels_its_run(
     assert await _ending(model, name) == "disconnected"
 
 
-async def test_a_websocket_that_leaves_cancels_nothing(
+async def test_closing_a_websocket_cancels_nothing(
     system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R21, R35: the backend drives the loop; a client that comes back reads what happened meanwhile."""
+    """R21, R35: the backend drives the loop; a client that reconnects reads the events in between."""
     gate = Gate(name=new_id("g"))
     name = play(READ.model_copy(update={"gate": gate}), Reply(text="Done without you."))
     async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as leaving:
@@ -159,10 +161,10 @@ async def test_a_websocket_that_leaves_cancels_nothing(
     )
 
 
-async def test_a_repeated_request_is_done_once_and_another_body_is_a_conflict(
+async def test_a_repeated_request_runs_once_and_another_body_is_a_conflict(
     http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """R114: `Idempotency-Key`: the same answer for the same request, 409 for another one."""
+    """R114: `Idempotency-Key`: the same response to the same request, 409 for another body."""
     name = play(Reply(text="once"))
     conversation = await conversation_of(http, name)
     path = f"/context/conversations/{conversation}/runs"
@@ -175,22 +177,22 @@ async def test_a_repeated_request_is_done_once_and_another_body_is_a_conflict(
     assert first.json() == second.json()
     assert (other.status_code, other.json()["error"]["code"]) == (409, "conflict")
     await _outcome(http, first.json()["run_id"])
-    assert len(asked(model, name)) == 1
+    assert len(model_requests(model, name)) == 1
 
 
-async def test_chat_begins_a_conversation(http: httpx.AsyncClient, play: Play) -> None:
-    """R26, R111: one request for a message that begins a conversation, in the context mode."""
+async def test_chat_creates_a_conversation(http: httpx.AsyncClient, play: Play) -> None:
+    """R26, R111: one request sends a message in a new conversation, in context mode."""
     body = {"model": play(Reply(text="Hello.")), "content": "hi", "title": "Greeting"}
 
-    answer = await http.post("/v1/chat", json=body, params={"wait_s": WAIT_TIMEOUT_S})
+    response = await http.post("/v1/chat", json=body, params={"wait_s": WAIT_TIMEOUT_S})
 
-    run = answer.json()
+    run = response.json()
     found = (await http.get(f"/context/conversations/{run['conversation_id']}")).json()
     assert (run["content"], found["title"]) == ("Hello.", "Greeting")
 
 
-async def test_details_are_shown_to_those_who_ask(system: System, client: Client, play: Play) -> None:
-    """R19, R34, R41: one run seen three ways; by default answers, questions and the outcome only."""
+async def test_a_client_selects_the_level_of_detail(system: System, client: Client, play: Play) -> None:
+    """R19, R34, R41: one run at three levels; the default has replies, approval requests and the outcome."""
     conversation = await client.create(
         play(Reply(reasoning="Hm.", tool_calls=bash("echo out").tool_calls), Reply(text="Done.")),
         detail="final",
@@ -215,16 +217,16 @@ async def test_details_are_shown_to_those_who_ask(system: System, client: Client
     assert tools | {"tool_call.output"} <= in_full
 
 
-async def test_another_service_starts_a_run_answers_and_follows_it_over_nats(
+async def test_a_service_starts_decides_and_follows_a_run_over_nats(
     nats: sdk.Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R114, R110: without HTTP: request, question, decision and outcome are messages."""
+    """R114, R110: without HTTP, the request, approval request, decision and outcome are messages."""
     name = play(bash("echo from afar"), Reply(text="Done."))
     async with asyncio.timeout(WAIT_TIMEOUT_S), nats.approvals() as questions:
         conversation = await nats.create_conversation(model=name)
         run = await nats.send(conversation, "go", request_id=new_id("q"))
-        question = await anext(q async for q in questions if q.run_id == run.run_id)
-        ack = await nats.reply(question.approval_id, all="approve")
+        approval_request = await anext(q async for q in questions if q.run_id == run.run_id)
+        ack = await nats.reply(approval_request.approval_id, all="approve")
         outcome = await nats.outcome(run)
 
     assert (ack.already_resolved, ack.outcome) == (False, "approved")
@@ -232,10 +234,10 @@ async def test_another_service_starts_a_run_answers_and_follows_it_over_nats(
     assert outcome.tool_calls[0].result["stdout"] == "from afar\n"
 
 
-async def test_a_websocket_sees_what_a_service_started_and_the_other_way_round(
+async def test_websocket_and_nats_clients_see_each_others_runs(
     client: Client, nats: sdk.Client, play: Play
 ) -> None:
-    """R110, R114: one log behind both doors."""
+    """R110, R114: both interfaces read the same log."""
     name = play(Reply(text="To the service."), Reply(text="To the person."))
     conversation = await client.create(name)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -247,8 +249,8 @@ async def test_a_websocket_sees_what_a_service_started_and_the_other_way_round(
     assert (seen["content"], outcome.content) == ("To the service.", "To the person.")
 
 
-async def test_a_service_cancels_and_starts_workflows_too(nats: sdk.Client, play: Play) -> None:
-    """R112, R114: what a frontend can do, a service on NATS can."""
+async def test_a_service_cancels_runs_and_starts_workflows_over_nats(nats: sdk.Client, play: Play) -> None:
+    """R112, R114: a service on NATS has every function of a frontend."""
     gate = Gate(name=new_id("g"))
     conversation = await nats.create_conversation(model=play(Reply(text="never", gate=gate)))
     project: JsonObject = {"name": new_id("p").lower(), "template": "empty"}
@@ -265,7 +267,7 @@ async def test_a_service_cancels_and_starts_workflows_too(nats: sdk.Client, play
 async def test_every_step_of_a_run_is_a_message_on_its_own_subject(
     client: Client, operator: Bus, play: Play
 ) -> None:
-    """R108, R109, R110: starts, calls, results, questions and answers, seen by the operator on the wire."""
+    """R108, R109, R110: starts, calls, results, approval requests and decisions, as seen by the operator."""
     seen: list[str] = []
 
     async def note(message: Message) -> None:
@@ -293,7 +295,7 @@ async def test_every_step_of_a_run_is_a_message_on_its_own_subject(
     assert first["run.work"] < first["conversation.local"] < first["approval.request"]
     assert first["approval.request"] < first["approval.reply"] < first["tool.call"]
     assert first["tool.call"] < first["tool.started"] < first["tool.result"]
-    # A work queue holds what nobody has done yet; the agents take all of it.
+    # A work queue contains unhandled messages; the agents handle all of them.
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while await next_message(operator, RUNS, subjects.run_work("local", conversation), after=0):
             await operator.ready()
@@ -302,7 +304,7 @@ async def test_every_step_of_a_run_is_a_message_on_its_own_subject(
 async def test_two_gateways_serve_one_conversation(
     system: System, client: Client, second_gateway: str, play: Play
 ) -> None:
-    """R114, R110: asked on one, answered on the other, told on both, in the same order."""
+    """R114, R110: requested at one, decided at the other, published by both, in the same order."""
     conversation = await client.create(play(bash("echo scaled"), Reply(text="ok")))
     async with Client.connected(second_gateway, timeout_s=WAIT_TIMEOUT_S) as other:
         await other.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
@@ -320,7 +322,7 @@ async def test_two_gateways_serve_one_conversation(
 async def test_steering_reaches_the_open_run_before_its_next_model_request(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R35, R41: a message for the open run, not a run of its own."""
+    """R35, R41: the message belongs to the open run and starts no other."""
     gate = Gate(name=new_id("g"))
     name = play(READ.model_copy(update={"gate": gate}), Reply(text="In French: bonjour."))
     conversation = await client.create(name)
@@ -333,29 +335,29 @@ async def test_steering_reaches_the_open_run_before_its_next_model_request(
     outcome = await client.finished(run_id)
 
     assert (ack["run_id"], outcome["content"]) == (run_id, "In French: bonjour.")
-    assert asked(model, name)[1]["messages"][-1] == {"role": "user", "content": "In French!"}
+    assert model_requests(model, name)[1]["messages"][-1] == {"role": "user", "content": "In French!"}
     assert len(client.events(conversation, "run.started")) == 1
 
 
-async def test_steering_takes_the_place_of_a_question(
+async def test_a_steer_supersedes_an_approval_request(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R13, R35: who goes on with another message is not asked any more, and the call does not run."""
+    """R13, R35: a further message closes the approval request, and the call does not run."""
     name = play(bash("touch never"), Reply(text="Then not."))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
-    question = await client.question(run_id)
+    approval_request = await client.question(run_id)
 
     await client.request("chat.send", conversation_id=conversation, content="Rather not.", mode="steer")
-    resolved = await client.resolved(question["approval_id"])
+    resolved = await client.resolved(approval_request["approval_id"])
     outcome = await client.finished(run_id)
 
     assert (resolved["outcome"], outcome["content"]) == ("superseded", "Then not.")
     assert outcome["tool_calls"][0]["result"]["error_kind"] == "not_executed"
 
 
-async def test_cancelling_ends_the_vendors_stream(client: Client, play: Play, model: ScriptedModel) -> None:
-    """R21: the model is not paid for what nobody wants to read."""
+async def test_a_cancel_ends_the_vendors_stream(client: Client, play: Play, model: ScriptedModel) -> None:
+    """R21: a cancelled reply costs no further tokens."""
     name = play(Reply(text="never the whole of it", gate=Gate(name=new_id("g"), after_events=2)))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
@@ -367,10 +369,10 @@ async def test_cancelling_ends_the_vendors_stream(client: Client, play: Play, mo
     assert await _ending(model, name) == "disconnected"
 
 
-async def test_cancelling_ends_a_running_command_and_its_children(
+async def test_a_cancel_ends_a_running_command_and_its_children(
     system: System, client: Client, play: Play
 ) -> None:
-    """R17, R109: the process tree is gone, and the call has its one result."""
+    """R17, R109: the process tree has ended, and the call has exactly one result."""
     seconds = f"{300 + os.getpid() / 1e7:.7f}"
     conversation = await client.create(play(bash(f"sleep {seconds} & sleep {seconds}; wait")))
     run_id = await client.chat(conversation, "go")
@@ -389,7 +391,7 @@ async def test_cancelling_ends_a_running_command_and_its_children(
 
 @pytest.fixture(scope="module")
 def second_gateway(system: System, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    """Another gateway of the same system, on a port of its own."""
+    """Another gateway of the same system, on its own port."""
     port, health = free_port(), free_port()
     first = system.service_pids("gateway")[-1]
     variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
@@ -413,19 +415,19 @@ def second_gateway(system: System, tmp_path_factory: pytest.TempPathFactory) -> 
 async def _stream(
     http: httpx.AsyncClient, conversation: str, *, detail: str = "final"
 ) -> AsyncGenerator[Frame]:
-    """The frames of a run that is started by this request."""
+    """Yield the frames of a run that this request starts."""
     path = f"/context/conversations/{conversation}/runs"
     async with http.stream(
         "POST", path, json={"content": "go"}, headers=SSE, params={"detail": detail}
-    ) as answer:
-        assert answer.status_code == 200
-        async for line in answer.aiter_lines():
+    ) as response:
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
             if line.startswith("data: "):
                 yield json.loads(line.removeprefix("data: "))
 
 
 async def _outcome(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
-    """A run, once it has ended."""
+    """Return a run after its end."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             run = (await http.get(f"/context/runs/{run_id}")).json()
@@ -433,8 +435,8 @@ async def _outcome(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
                 return dict(run)
 
 
-async def _asking(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
-    """A run, once it asks something."""
+async def _with_approval_request(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
+    """Return a run when it has an open approval request."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             run = (await http.get(f"/context/runs/{run_id}")).json()
@@ -443,7 +445,7 @@ async def _asking(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
 
 
 async def _ending(model: ScriptedModel, name: str) -> str:
-    """How the first request of a script ended."""
+    """Return how the first request of a script ended."""
 
     def ended() -> str | None:
         outcome = model.requests(name.rpartition("/")[2])[0]["outcome"]
