@@ -1,4 +1,4 @@
-"""`banksman` as people start it: its own process, its own data directory."""
+"""`banksman` in its own process with its own data directory."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from banksman.cli.ports import free_port
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 SERVICES_LEFT_OUT = ("gateway", "agent", "workflows", "tool-runner")
-"""What tests of the supervisor do without: nats-server and the model server are processes enough."""
+"""Services that tests of the supervisor leave out; nats-server and the model server suffice."""
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process's environment without our settings and without keys of vendors."""
+    """Return this process's environment without Banksman settings and vendor keys."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -31,7 +31,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def banksman(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with nobody at the keyboard."""
+    """Run a command to its end, without a terminal."""
     return subprocess.run(
         [sys.executable, "-m", "banksman.cli", *arguments],
         capture_output=True,
@@ -43,7 +43,7 @@ def banksman(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
 
 
 class Up:
-    """A running `banksman up --json`, and what it told so far."""
+    """A running `banksman up --json` with its output so far."""
 
     def __init__(self, data_dir: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
@@ -69,21 +69,21 @@ class Up:
 
     @property
     def instance(self) -> dict[str, Any]:
-        """What the run file says."""
+        """Content of the run file."""
         return dict(json.loads((self.data_dir / "run.json").read_text()))
 
     def pid_of(self, name: str) -> int:
-        """A child's process id."""
+        """Return the pid of a child process."""
         return int(self.instance["processes"][name]["pid"])
 
     def wait_for(self, event: str, count: int = 1, **fields: Any) -> dict[str, Any]:
-        """Wait for the `count`-th event with these fields, also among those that came before."""
+        """Return the `count`-th event with these fields; wait for it if it has not been printed yet."""
 
         def found() -> list[dict[str, Any]]:
             return [
-                told
-                for told in self.events
-                if told.get("event") == event and all(told.get(k) == v for k, v in fields.items())
+                printed
+                for printed in self.events
+                if printed.get("event") == event and all(printed.get(k) == v for k, v in fields.items())
             ]
 
         with self._arrived:
@@ -91,17 +91,17 @@ class Up:
         return found()[count - 1]
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Send SIGINT, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
 
     def ended(self) -> int:
-        """Wait for the end; returns the exit code."""
+        """Wait for the end and return the exit code."""
         code = self.process.wait(WAIT_TIMEOUT_S * 2)
         self._reader.join(WAIT_TIMEOUT_S)
         return code
 
     def close(self) -> None:
-        """End it, in whatever state it is."""
+        """Kill it if it is still running."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -118,7 +118,7 @@ class Up:
 
 @pytest.fixture(scope="module")
 def reachable_dir() -> Generator[Path]:
-    """A directory that the sandbox's user can get to: with root's own ones workspaces go elsewhere."""
+    """A directory that the sandbox user can traverse, so that workspaces stay inside it."""
     with tempfile.TemporaryDirectory(prefix="banksman-") as name:
         directory = Path(name)
         directory.chmod(0o711)
@@ -135,7 +135,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(data_dir: Path) -> Generator[Start]:
-    """Starts systems in the test's data directory, and ends them after it."""
+    """Start systems in the test's data directory and stop them after the test."""
     started: list[Up] = []
 
     def _start(*arguments: str, **variables: str) -> Up:
@@ -149,7 +149,7 @@ def start(data_dir: Path) -> Generator[Start]:
 
 @pytest.fixture
 def up(start: Start) -> Iterator[Up]:
-    """A system that is ready."""
+    """Start a system and wait until it is ready."""
     system = start()
     system.wait_for("up")
     yield system

@@ -1,4 +1,4 @@
-"""The client commands against the whole system, started by `banksman up` with the demo model."""
+"""The client commands on the whole system, started by `banksman up` with the demo model."""
 
 import json
 import signal
@@ -14,14 +14,14 @@ from banksman.cli.client.view import TextView, clean
 
 from .conftest import banksman, environment
 
-# The first test of the module starts the whole system, which takes its time on a busy machine.
+# The first test of the module starts the whole system, which is slow on a busy machine.
 pytestmark = pytest.mark.timeout(180)
 
-ASKS = "run `echo signal-$((40 + 2))`"
+NEEDS_APPROVAL = "run `echo signal-$((40 + 2))`"
 
 
 class Cli:
-    """Commands to one running system."""
+    """Runs commands on one running system."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -30,16 +30,16 @@ class Cli:
         return banksman(*arguments, BANKSMAN_DATA_DIR=str(self.data_dir))
 
     def json(self, *arguments: str) -> list[dict[str, Any]]:
-        """What a command tells as JSON."""
+        """Return a command's JSON output."""
         return [json.loads(line) for line in self(*arguments, "--json").stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def cli(reachable_dir: Path) -> Generator[Cli]:
-    """The whole system, without a sandbox where the machine has none."""
+    """Start the whole system, without a sandbox if the machine has none."""
     data_dir = reachable_dir / "state"
-    begun = banksman("up", "--detach", "--port", "0", "--data-dir", str(data_dir))
-    assert begun.returncode == 0, begun.stderr
+    started = banksman("up", "--detach", "--port", "0", "--data-dir", str(data_dir))
+    assert started.returncode == 0, started.stderr
     yield Cli(data_dir)
     assert banksman("down", "--data-dir", str(data_dir)).returncode == 0
     assert banksman("reset", "--force", "--data-dir", str(data_dir)).returncode == 0
@@ -47,22 +47,22 @@ def cli(reachable_dir: Path) -> Generator[Cli]:
 
 
 @pytest.fixture
-def open_question(cli: Cli) -> dict[str, Any]:
-    """A run that waits for a person."""
-    done = cli("run", ASKS)
+def open_request(cli: Cli) -> dict[str, Any]:
+    """Start a run that waits for approval."""
+    done = cli("run", NEEDS_APPROVAL)
     assert done.returncode == 1, done.stdout + done.stderr
     return cli.json("approvals")[-1]
 
 
-def test_run_prints_the_answer_and_completes(cli: Cli) -> None:
+def test_run_prints_the_reply_and_exits_with_0(cli: Cli) -> None:
     done = cli("run", "hello")
 
     assert done.returncode == 0, done.stderr
     assert "demo model" in done.stdout
 
 
-def test_usage_tells_what_was_consumed(cli: Cli) -> None:
-    """Beside no bound, for none is set."""
+def test_usage_lists_day_and_month(cli: Cli) -> None:
+    """No limit is set."""
     assert cli("run", "hello").returncode == 0
 
     [day, month] = cli.json("usage")[0]["windows"]
@@ -73,48 +73,48 @@ def test_usage_tells_what_was_consumed(cli: Cli) -> None:
     assert [line.split()[0] for line in shown.stdout.splitlines()] == ["day", "month"]
 
 
-def test_run_with_nobody_at_the_keyboard_leaves_the_question_open_and_says_how_to_answer(cli: Cli) -> None:
-    done = cli("run", ASKS)
+def test_run_without_a_terminal_leaves_the_approval_request_open_and_names_the_command(cli: Cli) -> None:
+    done = cli("run", NEEDS_APPROVAL)
 
     assert done.returncode == 1
-    asked = [question["approval_id"] for question in cli.json("approvals")]
-    assert done.stderr.splitlines()[-1] == f"waiting for: banksman approve {asked[-1]}"
+    open_ids = [request["approval_id"] for request in cli.json("approvals")]
+    assert done.stderr.splitlines()[-1] == f"waiting for: banksman approve {open_ids[-1]}"
 
 
-def test_an_approved_run_goes_on_where_it_was_left(cli: Cli, open_question: dict[str, Any]) -> None:
-    decided = cli("approve", open_question["approval_id"])
+def test_approved_run_continues_and_finishes(cli: Cli, open_request: dict[str, Any]) -> None:
+    decided = cli("approve", open_request["approval_id"])
 
-    finished = follow_to_the_end(cli, open_question["conversation_id"])
+    finished = follow_to_the_end(cli, open_request["conversation_id"])
     assert (decided.returncode, decided.stdout) == (0, "approved by local\n")
     assert finished["data"]["status"] in ("completed", "failed")
-    assert cli("approve", open_question["approval_id"]).returncode == 1
+    assert cli("approve", open_request["approval_id"]).returncode == 1
 
 
-def test_a_rejected_run_ends_and_its_reason_is_kept(cli: Cli, open_question: dict[str, Any]) -> None:
+def test_rejected_run_ends_and_stores_the_reason(cli: Cli, open_request: dict[str, Any]) -> None:
     """R13."""
-    decided = cli("reject", open_question["approval_id"], "--reason", "not today")
+    decided = cli("reject", open_request["approval_id"], "--reason", "not today")
 
     assert decided.returncode == 0, decided.stderr
-    assert follow_to_the_end(cli, open_question["conversation_id"])["data"]["status"] == "rejected"
-    told = cli.json("replay", open_question["conversation_id"])
-    (resolved,) = [event for event in told if event["type"] == "approval.resolved"]
+    assert follow_to_the_end(cli, open_request["conversation_id"])["data"]["status"] == "rejected"
+    events = cli.json("replay", open_request["conversation_id"])
+    (resolved,) = [event for event in events if event["type"] == "approval.resolved"]
     assert [item["reason"] for item in resolved["data"]["decisions"]] == ["not today"]
 
 
-def test_replay_tells_every_event_once_in_order_and_ends(cli: Cli) -> None:
+def test_replay_prints_each_event_once_in_order_and_exits(cli: Cli) -> None:
     events = cli.json("run", "hello")
     conversation = events[0]["conversation_id"]
 
-    told = cli.json("replay", conversation)
+    replayed = cli.json("replay", conversation)
 
-    assert [event["seq"] for event in told] == list(range(1, len(told) + 1))
-    assert [told[0]["type"], told[-1]["type"]] == ["run.started", "run.finished"]
+    assert [event["seq"] for event in replayed] == list(range(1, len(replayed) + 1))
+    assert [replayed[0]["type"], replayed[-1]["type"]] == ["run.started", "run.finished"]
     assert [event["seq"] for event in cli.json("replay", conversation, "--after", "2")] == [
-        event["seq"] for event in told[2:]
+        event["seq"] for event in replayed[2:]
     ]
 
 
-def test_a_conversation_goes_on(cli: Cli) -> None:
+def test_run_continues_an_existing_conversation(cli: Cli) -> None:
     conversation = cli.json("run", "hello")[0]["conversation_id"]
 
     cli("run", "hello again", "--conversation", conversation)
@@ -123,17 +123,19 @@ def test_a_conversation_goes_on(cli: Cli) -> None:
     assert [event["data"]["message"] for event in started] == ["hello", "hello again"]
 
 
-def test_a_conversation_that_does_not_exist_is_one_sentence(cli: Cli) -> None:
+def test_unknown_conversation_prints_one_sentence(cli: Cli) -> None:
     done = cli("replay", "c-unheard-of")
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "banksman: no conversation with id 'c-unheard-of'\n"
 
 
-def test_doctor_finds_the_running_system_well(cli: Cli) -> None:
-    told = {line["name"]: line["level"] for line in cli.json("doctor")}
+def test_doctor_reports_a_running_system_as_ok(cli: Cli) -> None:
+    levels = {line["name"]: line["level"] for line in cli.json("doctor")}
 
-    assert {name: told[name] for name in ("system", "nats", "gateway", "agent-1", "agent-2", "streams")} == {
+    assert {
+        name: levels[name] for name in ("system", "nats", "gateway", "agent-1", "agent-2", "streams")
+    } == {
         "system": "ok",
         "nats": "ok",
         "gateway": "ok",
@@ -143,7 +145,7 @@ def test_doctor_finds_the_running_system_well(cli: Cli) -> None:
     }
 
 
-def test_there_are_no_dead_letters_and_one_that_is_not_there_cannot_be_replayed(cli: Cli) -> None:
+def test_dead_ls_is_empty_and_replay_of_an_unknown_letter_fails(cli: Cli) -> None:
     listed, replayed = cli("dead", "ls"), cli("dead", "replay", "17")
 
     assert (listed.returncode, listed.stdout) == (0, "no dead letters\n")
@@ -158,11 +160,11 @@ def test_workflows_are_listed(cli: Cli) -> None:
     assert all(json.loads(line)["name"] for line in done.stdout.splitlines())
 
 
-def test_what_steers_a_terminal_is_shown_and_not_obeyed() -> None:
+def test_terminal_control_characters_are_escaped() -> None:
     assert clean("\x1b[2Jgone\u202e\x07 ok\n\tdone") == "\\x1b[2Jgone\\u202e\\x07 ok\n\tdone"
 
 
-def test_text_is_written_once_though_pieces_repeat_and_the_whole_follows(
+def test_repeated_deltas_and_the_whole_message_print_text_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     view = TextView()
@@ -181,7 +183,7 @@ def test_text_is_written_once_though_pieces_repeat_and_the_whole_follows(
 
 
 def follow_to_the_end(cli: Cli, conversation: str) -> dict[str, Any]:
-    """What `tail` tells until a run has finished."""
+    """Follow with `tail` until a run finishes, and return its last event."""
     follower = subprocess.Popen(
         [sys.executable, "-m", "banksman.cli", "tail", conversation, "--json"],
         stdout=subprocess.PIPE,
@@ -195,4 +197,4 @@ def follow_to_the_end(cli: Cli, conversation: str) -> dict[str, Any]:
             if event["type"] == "run.finished":
                 follower.send_signal(signal.SIGINT)
                 return dict(event)
-    raise AssertionError("the end was not told")
+    raise AssertionError("`tail` ended before the run")

@@ -1,4 +1,4 @@
-"""What every command has in common, and those that need no running system."""
+"""Common behaviour of all commands, and commands that need no running system."""
 
 import json
 import subprocess
@@ -20,13 +20,13 @@ CANARY = "sk-canary-0123456789abcdef"
 
 
 def test_help_lists_every_command() -> None:
-    told = banksman("--help").stdout
+    help_text = banksman("--help").stdout
 
-    listed = [line.split()[0] for line in told.partition("Commands:")[2].splitlines() if line.strip()]
+    listed = [line.split()[0] for line in help_text.partition("Commands:")[2].splitlines() if line.strip()]
     assert [name for name in COMMANDS if name not in listed] == []
 
 
-def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+def test_help_imports_no_heavy_library() -> None:
     program = (
         "import sys\n"
         "from banksman.cli.main import main\n"
@@ -40,7 +40,7 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     assert done.stderr == "[]\n"
 
 
-def test_every_command_but_the_services_speaks_json() -> None:
+def test_all_commands_except_services_support_json() -> None:
     served = {"chat", "nats", "gateway", "agent", "tool-runner", "model-server"}
     groups = {
         "config": ("show", "validate"),
@@ -48,15 +48,15 @@ def test_every_command_but_the_services_speaks_json() -> None:
         "dead": ("ls", "replay"),
         "workflows": ("ls", "run"),
     }
-    asked = [(name, part) for name in groups for part in groups[name]]
-    asked += [(name, "") for name in COMMANDS if name not in served and name not in groups]
+    commands = [(name, part) for name in groups for part in groups[name]]
+    commands += [(name, "") for name in COMMANDS if name not in served and name not in groups]
 
-    silent = [words for words in asked if "--json" not in banksman(*filter(None, words), "--help").stdout]
+    silent = [words for words in commands if "--json" not in banksman(*filter(None, words), "--help").stdout]
 
     assert silent == []
 
 
-def test_a_gateway_that_does_not_answer_is_one_sentence_and_exit_2() -> None:
+def test_unreachable_gateway_prints_one_sentence_and_exits_with_2() -> None:
     done = banksman("run", "hello", "--url", "http://127.0.0.1:1")
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -64,14 +64,14 @@ def test_a_gateway_that_does_not_answer_is_one_sentence_and_exit_2() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_with_json_an_error_is_json_too() -> None:
+def test_errors_are_json_with_the_json_option() -> None:
     done = banksman("approvals", "--json", "--url", "http://127.0.0.1:1")
 
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["code"] == "unavailable"
 
 
-def test_config_show_masks_secrets_and_names_where_each_value_came_from(tmp_path: Path) -> None:
+def test_config_show_masks_secrets_and_names_the_source_of_each_value(tmp_path: Path) -> None:
     file = tmp_path / "banksman.toml"
     file.write_text('[gateway]\nport = 9000\n[models]\nopenai_api_key = "sk-from-the-file-012345"\n')
 
@@ -85,20 +85,20 @@ def test_config_show_masks_secrets_and_names_where_each_value_came_from(tmp_path
         ANTHROPIC_API_KEY=CANARY,
     )
 
-    told = {
+    shown = {
         line["name"]: (line["value"], line["source"]) for line in map(json.loads, done.stdout.splitlines())
     }
     assert done.returncode == 0, done.stderr
-    assert told["gateway.port"] == (9000, str(file))
-    assert told["local.agents"] == (3, "environment BANKSMAN_LOCAL__AGENTS")
-    assert told["local.drain_timeout_s"] == (30.0, "default")
-    assert told["models.anthropic_api_key"] == ("«hidden»", "environment ANTHROPIC_API_KEY")
-    assert told["models.openai_api_key"] == ("«hidden»", str(file))
-    assert told["approvals.signing_key"] == ("«hidden»", "environment BANKSMAN_APPROVALS__SIGNING_KEY")
+    assert shown["gateway.port"] == (9000, str(file))
+    assert shown["local.agents"] == (3, "environment BANKSMAN_LOCAL__AGENTS")
+    assert shown["local.drain_timeout_s"] == (30.0, "default")
+    assert shown["models.anthropic_api_key"] == ("«hidden»", "environment ANTHROPIC_API_KEY")
+    assert shown["models.openai_api_key"] == ("«hidden»", str(file))
+    assert shown["approvals.signing_key"] == ("«hidden»", "environment BANKSMAN_APPROVALS__SIGNING_KEY")
     assert "sk-" not in done.stdout + done.stderr
 
 
-def test_config_validate_names_every_wrong_setting_at_once(tmp_path: Path) -> None:
+def test_config_validate_lists_all_invalid_settings(tmp_path: Path) -> None:
     file = tmp_path / "banksman.toml"
     file.write_text("[gatehouse]\nport = 9000\n[agent]\nslots = 0\n[tool_runner]\nrunners = 3\n")
 
@@ -110,13 +110,13 @@ def test_config_validate_names_every_wrong_setting_at_once(tmp_path: Path) -> No
     assert "BANKSMAN_TOOL_RUNNER__RUNNERS: is not a known field" in done.stderr
 
 
-def test_config_validate_passes_when_all_is_well() -> None:
+def test_config_validate_accepts_valid_settings() -> None:
     done = banksman("config", "validate")
 
     assert (done.returncode, done.stdout) == (0, "all settings are valid\n"), done.stderr
 
 
-def test_keys_are_made_once_and_only_their_owner_reads_them(tmp_path: Path) -> None:
+def test_keys_are_created_once_and_readable_by_their_owner_only(tmp_path: Path) -> None:
     first = json.loads(banksman("keys", str(tmp_path), "--json").stdout)
     again = json.loads(banksman("keys", str(tmp_path), "--json").stdout)
 
@@ -129,17 +129,17 @@ def test_keys_are_made_once_and_only_their_owner_reads_them(tmp_path: Path) -> N
     assert {key[0] for key in public} == {"U"}  # a seed begins with S
 
 
-def test_doctor_names_the_remedy_of_what_is_missing(tmp_path: Path) -> None:
+def test_doctor_names_the_remedy_for_a_missing_sandbox(tmp_path: Path) -> None:
     done = banksman("doctor", "--json", "--data-dir", str(tmp_path), PATH=str(tmp_path))
 
-    told = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    findings = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert done.returncode == 1, done.stdout
-    assert told["sandbox"]["level"] == "warning"
-    assert "apt-get install -y bubblewrap" in told["sandbox"]["remedy"]
-    assert told["python"]["level"] == "ok"
+    assert findings["sandbox"]["level"] == "warning"
+    assert "apt-get install -y bubblewrap" in findings["sandbox"]["remedy"]
+    assert findings["python"]["level"] == "ok"
 
 
-def test_reset_leaves_a_directory_alone_that_is_not_ours(tmp_path: Path) -> None:
+def test_reset_refuses_a_directory_that_up_did_not_create(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
 
     done = banksman("reset", "--force", "--data-dir", str(tmp_path))
@@ -149,7 +149,7 @@ def test_reset_leaves_a_directory_alone_that_is_not_ours(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", [["up", "--bogus"], ["tail"], ["run", "x", "--approve", "--reject"]])
-def test_a_wrong_argument_is_exit_2_without_a_traceback(words: list[str]) -> None:
+def test_invalid_argument_exits_with_2_and_no_traceback(words: list[str]) -> None:
     done = banksman(*words)
 
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Which model answers when nobody names one."""
+"""The default model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from banksman.cli.models import ModelChoice
 from tests.support.system import scripted_model
 
 
-def test_a_compatible_server_answers_with_the_first_model_that_it_lists(
+def test_default_model_of_a_compatible_server_is_the_first_it_lists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`OPENAI_API_KEY` and `OPENAI_BASE_URL` are enough to use a real server."""
+    """`OPENAI_API_KEY` and `OPENAI_BASE_URL` suffice to use a real server."""
     with scripted_model() as server:
         monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_API_KEY", "any")
         monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_BASE_URL", f"{server.url}/v1")
@@ -27,7 +27,7 @@ def test_a_compatible_server_answers_with_the_first_model_that_it_lists(
         ({"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": "https://api.openai.com/v1"}, "openai:gpt-"),
     ],
 )
-def test_keys_choose_the_vendor(
+def test_vendor_keys_determine_the_default_model(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], model: str
 ) -> None:
     for name, value in variables.items():

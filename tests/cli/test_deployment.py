@@ -1,6 +1,6 @@
-"""compose.yaml is true: with the keys, settings and files that it gives, every service gets ready.
+"""compose.yaml: with its keys, settings and files, each service becomes ready.
 
-The containers themselves need an engine; here each service is a process, with the addresses of this machine.
+Containers need an engine. Here each service is a process with addresses of this machine.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from .conftest import WAIT_TIMEOUT_S, banksman, environment
 
 
 class Deployment:
-    """The services of compose.yaml, with containers' names and paths replaced by this machine's."""
+    """The services of compose.yaml, with host names and paths replaced by those of this machine."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -31,7 +31,7 @@ class Deployment:
         self.services: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
     def environment(self, service: str) -> dict[str, str]:
-        """A service's variables."""
+        """Return a service's environment variables."""
         given = self.services[service].get("environment", {})
         pairs = (
             given.items()
@@ -41,11 +41,11 @@ class Deployment:
         return {name: self._here(str(value)) for name, value in pairs}
 
     def command(self, service: str) -> list[str]:
-        """A service's arguments of `banksman`."""
+        """Return a service's `banksman` arguments."""
         return [self._here(word) for word in self.services[service]["command"]]
 
     def nats_config(self) -> Path:
-        """The deployed configuration, on this machine's ports."""
+        """Write the deployed configuration with this machine's ports."""
         text = (ROOT / "deploy" / "nats" / "nats.conf").read_text()
         for name in ("4222", "8222"):
             text = text.replace(f'"0.0.0.0:{name}"', f'"127.0.0.1:{self.ports[name]}"')
@@ -63,7 +63,7 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def deployment(reachable_dir: Path) -> Generator[Deployment]:
-    """Keys are made, nats-server runs, streams are provisioned: what the services depend on."""
+    """Create keys, start nats-server and provision streams, on which the services depend."""
     deployment = Deployment(reachable_dir)
     (deployment.directory / "workspaces").mkdir()
     deployment.nats_config()
@@ -75,40 +75,42 @@ def deployment(reachable_dir: Path) -> Generator[Deployment]:
         yield deployment
 
 
-def test_the_streams_are_as_promised(deployment: Deployment) -> None:
+def test_provisioned_streams_pass_the_check(deployment: Deployment) -> None:
     done = banksman("streams", "check", **deployment.environment("provision"))
 
     assert (done.returncode, done.stdout) == (0, "streams are as strong as required\n"), done.stderr
 
 
 @pytest.mark.parametrize("service", ["gateway", "agent", "workflows", "tool-runner"])
-def test_the_service_gets_ready(deployment: Deployment, service: str, tmp_path: Path) -> None:
+def test_service_becomes_ready_with_its_compose_settings(
+    deployment: Deployment, service: str, tmp_path: Path
+) -> None:
     health = free_port()
-    told = deployment.environment(service)
+    variables = deployment.environment(service)
     section = f"BANKSMAN_{service.upper().replace('-', '_')}__"
-    assert told[f"{section}HEALTH_PORT"] == "8081"
-    told |= {f"{section}HEALTH_PORT": str(health)}
-    told.setdefault("BANKSMAN_DATA_DIR", str(tmp_path))
+    assert variables[f"{section}HEALTH_PORT"] == "8081"
+    variables |= {f"{section}HEALTH_PORT": str(health)}
+    variables.setdefault("BANKSMAN_DATA_DIR", str(tmp_path))
     if service == "gateway":
-        told |= {f"{section}HOST": "127.0.0.1", f"{section}PORT": str(deployment.ports["8080"])}
+        variables |= {f"{section}HOST": "127.0.0.1", f"{section}PORT": str(deployment.ports["8080"])}
 
-    with started(deployment.command(service), told):
+    with started(deployment.command(service), variables):
         wait_for(f"http://127.0.0.1:{health}/readyz")
 
 
-def test_the_model_server_answers_where_the_others_look_for_it(deployment: Deployment) -> None:
-    told = deployment.environment("model-server") | {
+def test_model_server_responds_at_the_url_of_the_other_services(deployment: Deployment) -> None:
+    variables = deployment.environment("model-server") | {
         "BANKSMAN_MODEL_SERVER__HOST": "127.0.0.1",
         "BANKSMAN_MODEL_SERVER__PORT": str(deployment.ports["8000"]),
     }
 
-    with started(deployment.command("model-server"), told):
+    with started(deployment.command("model-server"), variables):
         wait_for(f"{deployment.environment('agent')['BANKSMAN_MODELS__DEMO_BASE_URL']}/models")
 
 
 @contextlib.contextmanager
 def started(command: list[str], variables: dict[str, str]) -> Generator[None]:
-    """Run a command of `banksman` while the context is open."""
+    """Run a `banksman` command while the context is open."""
     process = subprocess.Popen(
         [sys.executable, "-m", "banksman.cli", *command],
         env=environment(**variables),
@@ -126,12 +128,12 @@ def started(command: list[str], variables: dict[str, str]) -> Generator[None]:
 
 
 def wait_for(url: str) -> None:
-    """Wait until an address answers with 200."""
+    """Wait until a URL responds with 200."""
     deadline = time.monotonic() + WAIT_TIMEOUT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(URLError, OSError):
-            with urlopen(url, timeout=2) as answer:
-                assert answer.status == 200
+            with urlopen(url, timeout=2) as response:
+                assert response.status == 200
                 return
         time.sleep(0.05)
-    raise AssertionError(f"{url} does not answer with 200")
+    raise AssertionError(f"{url} does not respond with 200")

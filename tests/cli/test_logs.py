@@ -1,4 +1,4 @@
-"""What a process writes: all of it kept, within bounds; its warnings shown."""
+"""Logs of child processes: complete, limited in size, with warnings reported."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def log(tmp_path: Path, shown: list[str]) -> Iterator[ChildLog]:
 
 
 async def written(log: ChildLog, *chunks: bytes) -> None:
-    """Write to a pipe, as a process does, and close it."""
+    """Write to a pipe as a process does, then close it."""
     read, write = os.pipe()
     async with asyncio.TaskGroup() as group:
         group.create_task(log.pump(read))
@@ -39,7 +39,7 @@ def _write(descriptor: int, chunk: bytes) -> None:
         chunk = chunk[os.write(descriptor, chunk) :]
 
 
-async def test_every_line_is_kept_and_warnings_are_shown(
+async def test_all_lines_are_logged_and_warnings_are_reported(
     log: ChildLog, tmp_path: Path, shown: list[str]
 ) -> None:
     lines = [
@@ -55,7 +55,9 @@ async def test_every_line_is_kept_and_warnings_are_shown(
     assert shown == ["queue is full", "a callback failed: KeyError: 'x'"]
 
 
-async def test_the_servers_errors_are_shown_and_its_warnings_are_not(log: ChildLog, shown: list[str]) -> None:
+async def test_nats_server_errors_are_reported_and_its_warnings_are_not(
+    log: ChildLog, shown: list[str]
+) -> None:
     await written(
         log,
         b"[7] 2026/01/02 03:04:05.000000 [WRN] Filestore [RUNS] Stream state outdated\n",
@@ -65,7 +67,7 @@ async def test_the_servers_errors_are_shown_and_its_warnings_are_not(log: ChildL
     assert shown == ["JetStream out of space"]
 
 
-async def test_a_line_without_end_is_cut_and_lost_to_nobody(log: ChildLog, tmp_path: Path) -> None:
+async def test_overlong_line_is_split_without_loss(log: ChildLog, tmp_path: Path) -> None:
     await written(log, b"x" * (3 * logs.MAX_LINE_BYTES), b"\nafter\n")
 
     kept = (tmp_path / "agent.log").read_bytes()
@@ -73,7 +75,7 @@ async def test_a_line_without_end_is_cut_and_lost_to_nobody(log: ChildLog, tmp_p
     assert kept.endswith(b"\nafter\n")
 
 
-async def test_the_file_is_bounded(log: ChildLog, tmp_path: Path) -> None:
+async def test_log_files_are_rotated_within_their_size_limit(log: ChildLog, tmp_path: Path) -> None:
     line = b"y" * 60_000 + b"\n"
 
     await written(log, line * (logs.MAX_FILE_BYTES * (logs.KEPT_FILES + 3) // len(line)))
@@ -83,7 +85,7 @@ async def test_the_file_is_bounded(log: ChildLog, tmp_path: Path) -> None:
     assert max(sizes) <= logs.MAX_FILE_BYTES
 
 
-async def test_the_last_words_of_a_process_are_what_a_person_would_read(
+async def test_last_line_of_a_process_is_its_last_readable_message(
     log: ChildLog, make_line: Callable[[str], bytes]
 ) -> None:
     await written(log, make_line("connecting"), make_line("stopped: NATS did not answer"), b"\n")

@@ -1,4 +1,4 @@
-"""Which process is told what: no more than it needs."""
+"""The environment of each process: only what it needs."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ KEYS = {
     "BANKSMAN_MODELS__ANTHROPIC_API_KEY": "sk-ant-canary-0123456789",
     "BANKSMAN_MODELS__OPENAI_API_KEY": "sk-canary-0123456789",
 }
-SECRETS_OF_OTHERS = {"AWS_SECRET_ACCESS_KEY": "canary", "GITHUB_TOKEN": "canary", **KEYS}
+UNRELATED_SECRETS = {"AWS_SECRET_ACCESS_KEY": "canary", "GITHUB_TOKEN": "canary", **KEYS}
 
 
 def planned(tmp_path: Path, **inherited: str) -> dict[str, ProcessSpec]:
-    """The processes of a system that was started in this environment."""
+    """Return the processes of a system started with these variables."""
     plan = Plan(
         UpSettings(),
         LocalNats(DataDir(tmp_path), port=4222, http_port=8222),
@@ -28,13 +28,13 @@ def planned(tmp_path: Path, **inherited: str) -> dict[str, ProcessSpec]:
     return {spec.name: spec for spec in (plan.server(), *plan.services())}
 
 
-def test_two_agents_and_one_of_every_other_service(tmp_path: Path) -> None:
+def test_plan_has_two_agents_and_one_of_each_other_service(tmp_path: Path) -> None:
     assert list(planned(tmp_path)) == [
         "nats", "model-server", "workflows", "tool-runner", "agent-1", "agent-2", "gateway",
     ]  # fmt: skip
 
 
-def test_with_a_key_there_is_no_model_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_with_a_vendor_key_has_no_model_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BANKSMAN_MODELS__ANTHROPIC_API_KEY", "sk-ant-canary-0123456789")
 
     specs = planned(tmp_path)
@@ -43,8 +43,8 @@ def test_with_a_key_there_is_no_model_server(tmp_path: Path, monkeypatch: pytest
     assert specs["gateway"].environment["BANKSMAN_GATEWAY__DEFAULT_MODEL"].startswith("anthropic:claude-")
 
 
-def test_only_the_processes_that_call_models_get_the_keys_of_vendors(tmp_path: Path) -> None:
-    specs = planned(tmp_path, **SECRETS_OF_OTHERS)
+def test_only_processes_that_call_models_receive_vendor_keys(tmp_path: Path) -> None:
+    specs = planned(tmp_path, **UNRELATED_SECRETS)
 
     holders = {name for name, spec in specs.items() if KEYS.items() & spec.environment.items()}
     strays = {name for name, spec in specs.items() if "canary" in spec.environment.values()}
@@ -53,7 +53,7 @@ def test_only_the_processes_that_call_models_get_the_keys_of_vendors(tmp_path: P
     assert strays == set()
 
 
-def test_each_service_has_a_seed_of_its_own(tmp_path: Path) -> None:
+def test_each_service_receives_its_own_nats_seed(tmp_path: Path) -> None:
     seeds = {
         name: Path(spec.environment["BANKSMAN_NATS__NKEY_SEED_FILE"]).name
         for name, spec in planned(tmp_path).items()
@@ -69,10 +69,10 @@ def test_each_service_has_a_seed_of_its_own(tmp_path: Path) -> None:
     }
 
 
-def test_the_tool_runner_is_told_nothing_of_models_approvals_and_the_gateway(tmp_path: Path) -> None:
-    told = planned(tmp_path, BANKSMAN_GATEWAY__KEYLESS="true", **KEYS)["tool-runner"].environment
+def test_tool_runner_receives_no_settings_of_other_services(tmp_path: Path) -> None:
+    environment = planned(tmp_path, BANKSMAN_GATEWAY__KEYLESS="true", **KEYS)["tool-runner"].environment
 
-    assert [name for name in told if name.startswith("BANKSMAN_")] == [
+    assert [name for name in environment if name.startswith("BANKSMAN_")] == [
         "BANKSMAN_NATS__URL",
         "BANKSMAN_NATS__NKEY_SEED_FILE",
         "BANKSMAN_NATS__MONITORING_URL",
@@ -81,7 +81,7 @@ def test_the_tool_runner_is_told_nothing_of_models_approvals_and_the_gateway(tmp
     ]
 
 
-def test_settings_of_a_service_reach_that_service(tmp_path: Path) -> None:
+def test_settings_of_a_service_are_passed_to_that_service_only(tmp_path: Path) -> None:
     specs = planned(tmp_path, BANKSMAN_TOOL_RUNNER__DRAIN_S="5", BANKSMAN_LOG__LEVEL="debug")
 
     assert [name for name, spec in specs.items() if "BANKSMAN_TOOL_RUNNER__DRAIN_S" in spec.environment] == [
@@ -90,13 +90,13 @@ def test_settings_of_a_service_reach_that_service(tmp_path: Path) -> None:
     assert all("BANKSMAN_LOG__LEVEL" in spec.environment for name, spec in specs.items() if name != "nats")
 
 
-def test_the_server_keeps_little_garbage_unless_its_environment_says_otherwise(tmp_path: Path) -> None:
-    usual = planned(tmp_path)
-    told = planned(tmp_path, GOGC="200", GOMEMLIMIT="4GiB")
+def test_nats_server_runs_with_gogc_50_unless_its_environment_sets_it(tmp_path: Path) -> None:
+    default = planned(tmp_path)
+    chosen = planned(tmp_path, GOGC="200", GOMEMLIMIT="4GiB")
 
-    assert usual["nats"].environment["GOGC"] == "50"
-    assert {name: told["nats"].environment[name] for name in ("GOGC", "GOMEMLIMIT")} == {
+    assert default["nats"].environment["GOGC"] == "50"
+    assert {name: chosen["nats"].environment[name] for name in ("GOGC", "GOMEMLIMIT")} == {
         "GOGC": "200",
         "GOMEMLIMIT": "4GiB",
     }
-    assert all("GOGC" not in spec.environment for name, spec in told.items() if name != "nats")
+    assert all("GOGC" not in spec.environment for name, spec in chosen.items() if name != "nats")

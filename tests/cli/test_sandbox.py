@@ -1,4 +1,4 @@
-"""Which sandbox a machine's tools get, as `banksman doctor` and `banksman up` see it."""
+"""The choice of the sandbox, as reported by `banksman doctor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.docker_engine import DockerEngine
 
 @pytest.fixture
 def programs() -> Iterator[Path]:
-    """A directory that is all of PATH, empty at first; pytest's own are closed to other users."""
+    """An empty directory that replaces PATH; other users can read it, unlike pytest's directories."""
     with tempfile.TemporaryDirectory(prefix="banksman-test-", dir="/var/tmp") as directory:
         os.chmod(directory, 0o755)
         yield Path(directory)
@@ -30,7 +30,7 @@ def link(programs: Path, name: str) -> None:
 
 
 def refusing(programs: Path) -> None:
-    """A bubblewrap on a machine that forbids it its namespaces."""
+    """Install a bubblewrap that the kernel refuses namespaces."""
     bwrap = programs / "bwrap"
     bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     bwrap.chmod(0o755)
@@ -41,33 +41,35 @@ def findings(tmp_path: Path, programs: Path, **environment: str) -> dict[str, di
     return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
-def test_containers_take_the_place_of_a_bubblewrap_that_is_not_there(
+def test_docker_is_used_when_bubblewrap_is_missing(
     tmp_path: Path, programs: Path, docker_engine: DockerEngine
 ) -> None:
     link(programs, "docker")
-    told = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host)["sandbox"]
-    assert told["level"] == "ok"
-    assert "bubblewrap is not installed" in told["seen"]
+    finding = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host)["sandbox"]
+    assert finding["level"] == "ok"
+    assert "bubblewrap is not installed" in finding["seen"]
 
 
-def test_containers_take_the_place_of_a_bubblewrap_that_is_refused(
+def test_docker_is_used_when_bubblewrap_is_refused(
     tmp_path: Path, programs: Path, docker_engine: DockerEngine
 ) -> None:
     link(programs, "docker")
     refusing(programs)
-    told = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host)["sandbox"]
-    assert told["level"] == "ok"
-    assert "setting up uid map: Permission denied" in told["seen"]
+    finding = findings(tmp_path, programs, DOCKER_HOST=docker_engine.host)["sandbox"]
+    assert finding["level"] == "ok"
+    assert "setting up uid map: Permission denied" in finding["seen"]
 
 
-def test_without_an_engine_the_refusal_is_told_with_its_remedy(tmp_path: Path, programs: Path) -> None:
+def test_doctor_names_the_refusal_and_its_remedy_without_a_docker_engine(
+    tmp_path: Path, programs: Path
+) -> None:
     refusing(programs)
-    told = findings(tmp_path, programs, DOCKER_HOST="unix:///run/no-such-engine.sock")["user namespaces"]
-    assert (told["level"], told["seen"]) == ("warning", "bwrap: setting up uid map: Permission denied")
-    assert told["remedy"]
+    finding = findings(tmp_path, programs, DOCKER_HOST="unix:///run/no-such-engine.sock")["user namespaces"]
+    assert (finding["level"], finding["seen"]) == ("warning", "bwrap: setting up uid map: Permission denied")
+    assert finding["remedy"]
 
 
-def test_a_setting_chooses_containers_where_bubblewrap_would_work(
+def test_sandbox_setting_selects_docker_over_working_bubblewrap(
     tmp_path: Path, docker_engine: DockerEngine
 ) -> None:
     chosen = {"BANKSMAN_TOOL_RUNNER__SANDBOX": "docker"}
@@ -75,5 +77,5 @@ def test_a_setting_chooses_containers_where_bubblewrap_would_work(
     assert (
         "containers" in findings(tmp_path, path, DOCKER_HOST=docker_engine.host, **chosen)["sandbox"]["seen"]
     )
-    told = findings(tmp_path, path, DOCKER_HOST="unix:///run/no-such-engine.sock", **chosen)["sandbox"]
-    assert (told["level"], told["remedy"]) == ("warning", "start a Docker engine")
+    finding = findings(tmp_path, path, DOCKER_HOST="unix:///run/no-such-engine.sock", **chosen)["sandbox"]
+    assert (finding["level"], finding["remedy"]) == ("warning", "start a Docker engine")

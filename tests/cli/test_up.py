@@ -1,4 +1,4 @@
-"""`banksman up`: one command starts everything, keeps it alive, and ends it in order."""
+"""`banksman up` starts the whole system, keeps it alive and stops it in order."""
 
 import contextlib
 import os
@@ -16,28 +16,28 @@ from banksman.cli.ports import free_port
 
 from .conftest import SERVICES_LEFT_OUT, WAIT_TIMEOUT_S, Start, Up, banksman
 
-GONE_WITHIN_S = 5.0
+ENDS_WITHIN_S = 5.0
 
 
-def test_every_process_is_told_ready_with_its_start_up_time_and_then_the_address(up: Up) -> None:
-    told = [event["event"] for event in up.events]
+def test_up_reports_each_ready_process_with_its_start_time_and_then_the_url(up: Up) -> None:
+    kinds = [event["event"] for event in up.events]
     ready = {event["process"]: event["after_s"] for event in up.events if event["event"] == "ready"}
     last = up.wait_for("up")
 
-    assert told == ["ready", "ready", "up"]
+    assert kinds == ["ready", "ready", "up"]
     assert set(ready) == {"nats", "model-server"}
     assert all(0 < after_s < WAIT_TIMEOUT_S for after_s in ready.values())
     assert last["url"] == f"http://127.0.0.1:{up.port}"
     assert [notice for notice in last["notices"] if "demo model answers because no key is set" in notice]
 
 
-def test_streams_are_synced_on_every_write_and_as_strong_as_promised(up: Up) -> None:
+def test_streams_of_up_pass_the_check(up: Up) -> None:
     checked = banksman("streams", "check", "--data-dir", str(up.data_dir))
 
     assert (checked.returncode, checked.stdout) == (0, "streams are as strong as required\n")
 
 
-def test_a_killed_process_is_named_and_started_again(up: Up) -> None:
+def test_killed_process_is_reported_and_restarted(up: Up) -> None:
     first = up.pid_of("model-server")
 
     os.kill(first, signal.SIGKILL)
@@ -45,11 +45,11 @@ def test_a_killed_process_is_named_and_started_again(up: Up) -> None:
     assert up.wait_for("ended", process="model-server")["how"] == "was killed by SIGKILL"
     up.wait_for("ready", process="model-server", again=True)
     assert up.pid_of("model-server") != first
-    with urlopen(up.instance["health"]["model-server"], timeout=5) as answer:
-        assert answer.status == 200
+    with urlopen(up.instance["health"]["model-server"], timeout=5) as response:
+        assert response.status == 200
 
 
-def test_a_killed_nats_server_comes_back_with_its_streams(up: Up) -> None:
+def test_killed_nats_server_restarts_with_its_streams(up: Up) -> None:
     os.kill(up.pid_of("nats"), signal.SIGKILL)
 
     up.wait_for("ready", process="nats", again=True)
@@ -57,7 +57,7 @@ def test_a_killed_nats_server_comes_back_with_its_streams(up: Up) -> None:
     assert banksman("streams", "check", "--data-dir", str(up.data_dir)).returncode == 0
 
 
-def test_starts_after_repeated_ends_are_further_and_further_apart(up: Up) -> None:
+def test_restart_delay_doubles_after_repeated_ends(up: Up) -> None:
     for times in (1, 2, 3):
         os.kill(up.pid_of("model-server"), signal.SIGKILL)
         up.wait_for("ready", count=times, process="model-server", again=True)
@@ -66,7 +66,7 @@ def test_starts_after_repeated_ends_are_further_and_further_apart(up: Up) -> Non
     assert waits == [0.2, 0.4, 0.8]
 
 
-def test_ctrl_c_ends_the_model_server_before_nats_and_leaves_nothing(up: Up) -> None:
+def test_ctrl_c_stops_the_model_server_before_nats_and_leaves_no_process(up: Up) -> None:
     pids = [up.pid_of(name) for name in ("nats", "model-server")]
 
     up.interrupt()
@@ -80,7 +80,7 @@ def test_ctrl_c_ends_the_model_server_before_nats_and_leaves_nothing(up: Up) -> 
     assert not (up.data_dir / "run.json").exists()
 
 
-def test_ctrl_c_in_the_middle_of_the_start_ends_it_at_once(start: Start) -> None:
+def test_ctrl_c_during_the_start_stops_it(start: Start) -> None:
     system = start()
     system.wait_for("ready", process="nats")
 
@@ -90,7 +90,7 @@ def test_ctrl_c_in_the_middle_of_the_start_ends_it_at_once(start: Start) -> None
     assert not [event for event in system.events if event["event"] == "up"]
 
 
-def test_a_second_ctrl_c_kills_what_does_not_end(up: Up) -> None:
+def test_second_ctrl_c_kills_processes_that_do_not_stop(up: Up) -> None:
     frozen = up.pid_of("model-server")
     os.kill(frozen, signal.SIGSTOP)
     up.interrupt()
@@ -100,11 +100,11 @@ def test_a_second_ctrl_c_kills_what_does_not_end(up: Up) -> None:
     up.interrupt()
 
     assert up.ended() == 0
-    assert time.monotonic() - began < GONE_WITHIN_S
+    assert time.monotonic() - began < ENDS_WITHIN_S
     assert not alive(frozen)
 
 
-def test_what_does_not_end_in_time_is_killed_and_named(start: Start) -> None:
+def test_process_that_exceeds_the_drain_timeout_is_killed_and_reported(start: Start) -> None:
     system = start(BANKSMAN_LOCAL__DRAIN_TIMEOUT_S="3")
     system.wait_for("up")
     os.kill(system.pid_of("model-server"), signal.SIGSTOP)
@@ -115,15 +115,15 @@ def test_what_does_not_end_in_time_is_killed_and_named(start: Start) -> None:
     assert "is killed" in system.wait_for("warning", process="model-server")["text"]
 
 
-def test_kill_9_of_the_supervisor_leaves_no_orphan(up: Up) -> None:
+def test_kill_9_of_the_supervisor_leaves_no_orphaned_process(up: Up) -> None:
     children = [os.pidfd_open(up.pid_of(name)) for name in ("nats", "model-server")]
 
     up.process.kill()
 
-    assert [gone(child, GONE_WITHIN_S) for child in children] == [True, True]
+    assert [ended(child, ENDS_WITHIN_S) for child in children] == [True, True]
 
 
-def test_after_kill_9_of_the_supervisor_the_next_one_starts_on_the_same_state(up: Up, start: Start) -> None:
+def test_up_after_kill_9_of_the_supervisor_keeps_the_state(up: Up, start: Start) -> None:
     seed = (up.data_dir / "keys" / "agent.nk").read_bytes()
     up.process.kill()
     up.process.wait()
@@ -135,7 +135,7 @@ def test_after_kill_9_of_the_supervisor_the_next_one_starts_on_the_same_state(up
     assert banksman("streams", "check", "--data-dir", str(up.data_dir)).returncode == 0
 
 
-def test_a_second_up_says_what_runs_and_changes_nothing(up: Up) -> None:
+def test_second_up_reports_the_running_system_and_changes_nothing(up: Up) -> None:
     before = up.instance
 
     second = banksman("up", "--data-dir", str(up.data_dir), "--port", str(free_port()))
@@ -147,7 +147,7 @@ def test_a_second_up_says_what_runs_and_changes_nothing(up: Up) -> None:
     assert up.instance == before
 
 
-def test_a_busy_port_is_one_sentence(data_dir: Path) -> None:
+def test_port_in_use_prints_one_sentence(data_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = banksman("up", "--data-dir", str(data_dir), BANKSMAN_GATEWAY__PORT=str(port))
@@ -173,7 +173,7 @@ def test_a_busy_port_is_one_sentence(data_dir: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_one_sentence(data_dir: Path, name: str, value: str, sentence: str) -> None:
+def test_invalid_setting_prints_one_sentence(data_dir: Path, name: str, value: str, sentence: str) -> None:
     done = banksman("up", "--data-dir", str(data_dir), "--port", "0", **{name: value})
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -181,7 +181,7 @@ def test_a_wrong_setting_is_one_sentence(data_dir: Path, name: str, value: str, 
     assert done.stderr.count("\n") == 1
 
 
-def test_a_setting_that_only_a_service_knows_to_be_wrong_ends_everything_with_its_sentence(
+def test_setting_that_a_service_rejects_stops_the_system_with_its_sentence(
     start: Start,
 ) -> None:
     system = start(BANKSMAN_MODEL_SERVER__PROT="1")
@@ -191,7 +191,7 @@ def test_a_setting_that_only_a_service_knows_to_be_wrong_ends_everything_with_it
     assert not [event for event in system.events if event["event"] == "ended"]
 
 
-def test_what_is_not_ready_in_time_is_named_and_waited_for(start: Start) -> None:
+def test_process_that_is_not_ready_in_time_is_named_and_awaited(start: Start) -> None:
     system = start(BANKSMAN_LOCAL__READY_TIMEOUT_S="0.3")
 
     assert system.wait_for("not_ready", process="model-server")["reason"]
@@ -199,7 +199,7 @@ def test_what_is_not_ready_in_time_is_named_and_waited_for(start: Start) -> None
     system.wait_for("up")
 
 
-def test_detached_it_returns_when_ready_and_down_ends_it(data_dir: Path) -> None:
+def test_detached_up_returns_when_ready_and_down_stops_it(data_dir: Path) -> None:
     left_out = [word for name in SERVICES_LEFT_OUT for word in ("--without", name)]
     try:
         begun = banksman("up", "--detach", "--data-dir", str(data_dir), "--port", "0", *left_out)
@@ -213,14 +213,14 @@ def test_detached_it_returns_when_ready_and_down_ends_it(data_dir: Path) -> None
     assert (ended.stdout, nothing.stdout) == ("stopped\n", "nothing is running\n")
 
 
-def test_detached_a_start_that_fails_says_why(data_dir: Path) -> None:
+def test_detached_up_prints_the_reason_of_a_failed_start(data_dir: Path) -> None:
     done = banksman("up", "--detach", "--data-dir", str(data_dir), BANKSMAN_MODEL_SERVER__PROT="1")
 
     assert done.returncode == 2
     assert "BANKSMAN_MODEL_SERVER__PROT" in done.stderr
 
 
-def test_everything_private_is_readable_by_its_owner_only(up: Up) -> None:
+def test_private_files_are_readable_by_their_owner_only(up: Up) -> None:
     files = list(walk(up.data_dir / "keys"))
 
     assert files
@@ -231,19 +231,19 @@ def test_everything_private_is_readable_by_its_owner_only(up: Up) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie has ended."""
+    """Whether a process is running; a zombie is not."""
     with contextlib.suppress(OSError):
         return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
     return False
 
 
-def gone(pidfd: int, within_s: float) -> bool:
-    """Whether a process ends in time."""
+def ended(pidfd: int, within_s: float) -> bool:
+    """Wait for the end of a process; return False on timeout."""
     ended, _, _ = select.select([pidfd], [], [], within_s)
     os.close(pidfd)
     return bool(ended)
 
 
 def walk(directory: Path) -> Iterator[Path]:
-    """All files below a directory."""
+    """Return all files below a directory."""
     return (path for path in directory.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Who may do what on the one server configuration that a deployment runs."""
+"""Permissions of all users under the deployed server configuration."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def first(queue: asyncio.Queue[Message]) -> Message:
         return await queue.get()
 
 
-async def test_a_runner_takes_a_call_and_stores_its_start_and_result_in_app(
+async def test_runner_receives_a_call_and_stores_start_and_result_in_app(
     connect: Connect, tenant: str
 ) -> None:
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
@@ -101,9 +101,7 @@ async def test_a_runner_takes_a_call_and_stores_its_start_and_result_in_app(
     assert facts.finished == finished
 
 
-async def test_a_runner_learns_that_its_start_came_second_without_a_right_to_read(
-    connect: Connect, tenant: str
-) -> None:
+async def test_runner_detects_a_second_start_without_read_permission(connect: Connect, tenant: str) -> None:
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
     void = CallStarted(conversation_id="c1", attempt="k-2", runner=None, void=True, ts=now())
     assert (await CallSlots(agent).put_started(tenant, void)).fresh
@@ -112,7 +110,7 @@ async def test_a_runner_learns_that_its_start_came_second_without_a_right_to_rea
     assert placed.stored is None
 
 
-async def test_a_runner_renews_its_own_lease_and_no_other(connect: Connect) -> None:
+async def test_runner_can_renew_only_its_own_lease(connect: Connect) -> None:
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
     mine = RunnerLease(runner="r1", runner_epoch=1)
     revision = await take_lease(runner, mine)
@@ -125,17 +123,17 @@ async def test_a_runner_renews_its_own_lease_and_no_other(connect: Connect) -> N
         await take_lease(runner, RunnerLease(runner="r2", runner_epoch=9))
 
 
-async def test_a_dead_runner_is_known_at_once(connect: Connect, tenant: str) -> None:
+async def test_request_to_a_dead_runner_fails_with_no_responders(connect: Connect, tenant: str) -> None:
     agent = await connect(users.AGENT)
     with pytest.raises(NoResponders):
         await agent.request(subjects.tool_call("r2", tenant, "c1"), b"{}", 5)
 
 
-async def test_progress_of_a_runner_reaches_the_gateway(connect: Connect, tenant: str) -> None:
+async def test_progress_of_a_runner_is_received_by_the_gateway(connect: Connect, tenant: str) -> None:
     gateway, runner = await connect(users.GATEWAY), await connect(RUNNER)
-    heard = await collect(gateway, subjects.tool_progress(tenant, subjects.ANY))
+    received = await collect(gateway, subjects.tool_progress(tenant, subjects.ANY))
     await runner.publish(subjects.tool_progress(tenant, "c1"), b"line")
-    assert (await first(heard)).data == b"line"
+    assert (await first(received)).data == b"line"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +152,7 @@ async def test_progress_of_a_runner_reaches_the_gateway(connect: Connect, tenant
         "_INBOX_agent.x",
     ],
 )
-async def test_a_runner_may_publish_nothing_else(connect: Connect, subject: str) -> None:
+async def test_runner_cannot_publish_on_other_subjects(connect: Connect, subject: str) -> None:
     runner = await connect(RUNNER)
     with pytest.raises(Forbidden):
         await durable(runner, subject, b"forged", msg_id=f"forged:{subject}")
@@ -172,16 +170,14 @@ async def test_a_runner_may_publish_nothing_else(connect: Connect, subject: str)
         ">",
     ],
 )
-async def test_a_runner_may_hear_nothing_else(connect: Connect, subject: str) -> None:
+async def test_runner_cannot_subscribe_to_other_subjects(connect: Connect, subject: str) -> None:
     runner = await connect(RUNNER)
     await collect(runner, subject)
     assert runner.stats.forbidden == 1
 
 
-async def test_a_reply_subject_that_a_runner_forges_stays_in_its_account(
-    connect: Connect, tenant: str
-) -> None:
-    """A permitted request's reply subject is not checked: so it must not reach APP."""
+async def test_forged_reply_subject_of_a_runner_stays_in_its_account(connect: Connect, tenant: str) -> None:
+    """The server does not check the reply subject of a permitted request, so it must not reach APP."""
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
     inbox = f"{agent.inbox_prefix}.forged"
     heard_by_agent = await collect(agent, f"{inbox}.*")
@@ -190,7 +186,7 @@ async def test_a_reply_subject_that_a_runner_forges_stays_in_its_account(
     for number, reply in enumerate((f"{inbox}.1", target)):
         await runner.nc.publish(slot, b"x", reply=reply, headers={"Nats-Msg-Id": f"{tenant}:{number}"})
     await runner.ready()
-    # The slot was written, so the server has answered both by now.
+    # The slot is written, so the server has processed both requests.
     assert await CallSlots(runner, may_read=False).put_started(tenant, started("k-3"))
     await agent.ready()
     assert heard_by_agent.empty()
@@ -198,16 +194,14 @@ async def test_a_reply_subject_that_a_runner_forges_stays_in_its_account(
     assert await last_message(operator, "RUNS", target) is None
 
 
-async def test_app_cannot_be_read_from_run(connect: Connect) -> None:
-    """RUN has a JetStream of its own: the same API subject reaches only that."""
+async def test_account_run_cannot_read_account_app(connect: Connect) -> None:
+    """RUN has its own JetStream; the API subject reaches only that one."""
     files = await connect(users.OPERATOR_FILES)
     found = await verify(files, app_topology(BUDGET))
     assert "stream EVENTS is missing" in found
 
 
-async def test_outputs_are_written_by_the_runner_and_read_by_the_gateway(
-    connect: Connect, tenant: str
-) -> None:
+async def test_runner_writes_outputs_and_gateway_reads_them(connect: Connect, tenant: str) -> None:
     runner, gateway = await connect(RUNNER), await connect(users.GATEWAY_FILES)
     await Objects(runner, "outputs").put(f"{tenant}/k-1", b"whole output")
     assert await Objects(gateway, "outputs").get(f"{tenant}/k-1") == b"whole output"
@@ -217,9 +211,9 @@ async def test_outputs_are_written_by_the_runner_and_read_by_the_gateway(
 
 @pytest.mark.parametrize("user", [users.GATEWAY, users.AGENT, users.WORKFLOWS])
 @pytest.mark.one_server
-async def test_every_service_may_check_what_exists(connect: Connect, user: str) -> None:
+async def test_each_service_has_permission_to_check_streams(connect: Connect, user: str) -> None:
     found = await verify(await connect(user), app_topology(BUDGET))
-    # How a server syncs is no matter of rights, and the one of all tests does not.
+    # sync_interval is not a permission, and the server of the tests does not sync every write.
     assert [weakness for weakness in found if not weakness.startswith("server:")] == []
 
 
@@ -234,26 +228,26 @@ async def test_every_service_may_check_what_exists(connect: Connect, user: str) 
         "$JS.API.STREAM.DELETE.EVENTS",
     ],
 )
-async def test_a_gateway_neither_appends_nor_calls(connect: Connect, subject: str) -> None:
+async def test_gateway_cannot_append_or_call_tools(connect: Connect, subject: str) -> None:
     gateway = await connect(users.GATEWAY)
     with pytest.raises(Forbidden):
         await durable(gateway, subject, b"forged", msg_id=f"forged:{subject}")
 
 
 @pytest.mark.parametrize("user", [users.GATEWAY, users.WORKFLOWS])
-async def test_only_the_janitors_user_may_purge_a_log(connect: Connect, user: str) -> None:
+async def test_only_the_agent_user_can_purge_a_log(connect: Connect, user: str) -> None:
     with pytest.raises(Forbidden):
         await EventLog(await connect(user)).purge("t1", "c1")
     assert await EventLog(await connect(users.AGENT)).purge("t1", "c1") == 0
 
 
-async def test_no_service_hears_the_inbox_of_another(connect: Connect) -> None:
+async def test_no_service_can_subscribe_to_the_inbox_of_another(connect: Connect) -> None:
     gateway = await connect(users.GATEWAY)
     await collect(gateway, "_INBOX_agent.>")
     assert gateway.stats.forbidden == 1
 
 
-async def test_a_tenant_hears_its_own_conversations_only(connect: Connect) -> None:
+async def test_tenant_receives_its_own_conversations_only(connect: Connect) -> None:
     acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
     deltas, commits = await collect(acme, "delta.>"), await collect(acme, "live.>")
     for tenant in ("other", "acme"):
@@ -267,7 +261,7 @@ async def test_a_tenant_hears_its_own_conversations_only(connect: Connect) -> No
     assert deltas.empty() and commits.empty()
 
 
-async def test_a_tenant_reaches_its_door_and_no_api_of_the_broker(connect: Connect) -> None:
+async def test_tenant_can_use_its_api_and_no_jetstream_api(connect: Connect) -> None:
     acme, gateway = await connect("tenant-acme"), await connect(users.GATEWAY)
 
     async def door(message: Message) -> None:
@@ -283,7 +277,7 @@ async def test_a_tenant_reaches_its_door_and_no_api_of_the_broker(connect: Conne
         await call(acme, "$JS.API.STREAM.INFO.EVENTS")
 
 
-async def test_a_tenant_serves_its_tools_and_stores_their_results(connect: Connect) -> None:
+async def test_tenant_serves_its_tools_and_stores_results(connect: Connect) -> None:
     acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
 
     async def accept(message: Message) -> None:
@@ -295,7 +289,7 @@ async def test_a_tenant_serves_its_tools_and_stores_their_results(connect: Conne
     assert (await CallSlots(acme, may_read=False).put_started("acme", started("k-9", "weather"))).fresh
 
 
-async def test_a_registration_from_a_tenants_account_names_the_tenant(connect: Connect) -> None:
+async def test_registration_from_a_tenant_account_names_the_tenant(connect: Connect) -> None:
     acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
 
     async def registry(message: Message) -> None:
@@ -307,7 +301,7 @@ async def test_a_registration_from_a_tenants_account_names_the_tenant(connect: C
     assert answer.decode() == subjects.tenant_registry("tool", "register", "acme")
 
 
-def test_seeds_are_readable_by_their_owner_only_and_made_once(tmp_path: Path) -> None:
+def test_seeds_are_created_once_and_readable_by_their_owner_only(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     made = generate_keys(keys, user_names(runners=("r1",)))
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700
@@ -316,8 +310,8 @@ def test_seeds_are_readable_by_their_owner_only_and_made_once(tmp_path: Path) ->
     assert len(set(made.values())) == len(made) == len(list(keys.iterdir()))
 
 
-def test_the_deployed_configuration_is_the_tested_one() -> None:
-    """`deploy/nats/nats.conf` is rendered from the same rights, with keys from the server's environment."""
+def test_deployed_configuration_equals_the_tested_one() -> None:
+    """`deploy/nats/nats.conf` has the same permissions, with keys from the server's environment."""
     deployed = ROOT / "deploy" / "nats" / "nats.conf"
     variables = {user: Variable(key_variable(user)) for user in user_names()}
     assert "tenant-" not in "".join(user_names()) and Tenant("x").user == "tenant-x"

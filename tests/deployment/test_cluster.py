@@ -1,4 +1,4 @@
-"""Three nodes: a leader is killed, and nothing that was acknowledged is lost."""
+"""A cluster of three servers keeps acknowledged messages when leaders are killed."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ async def leader(bus: Bus, stream: str) -> str:
     return (await call(bus, api("STREAM.INFO", stream)))["cluster"]["leader"]
 
 
-async def test_nothing_is_lost_when_leaders_are_killed(cluster: NatsCluster) -> None:
-    """Appends, work and decisions go on; followers miss nothing; nothing runs twice beside itself."""
+async def test_acked_messages_survive_killed_leaders(cluster: NatsCluster) -> None:
+    """Appends, work and decisions continue; followers miss nothing; no work runs twice concurrently."""
     done: dict[bytes, int] = {}
     finished = asyncio.Event()
     seen: list[int] = []
@@ -86,8 +86,8 @@ async def test_nothing_is_lost_when_leaders_are_killed(cluster: NatsCluster) -> 
         assert await approvals.store_reply(answered("t", "a1", by="bob")) == first
 
 
-async def test_a_server_that_is_coming_back_is_waited_for(cluster: NatsCluster) -> None:
-    """While one starts, a cluster refuses streams of three copies for a moment: it has too few "peers"."""
+async def test_provisioning_waits_for_a_restarting_server(cluster: NatsCluster) -> None:
+    """While a server starts, the cluster refuses streams with three replicas for lack of peers."""
     last = cluster.nodes[2]
     async with await Bus.connect(NatsSettings(url=cluster.urls[:2]), name="test") as bus:
         await asyncio.to_thread(last.stop)

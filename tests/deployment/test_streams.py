@@ -1,4 +1,4 @@
-"""What exists in NATS: made in one place, and checked for being as strong as promised."""
+"""Provisioning of streams and consumers, and the check that they are as strong as required."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ no_auth_user: "us"
 
 @pytest.fixture
 async def bus(nats_server: NatsServer) -> AsyncGenerator[Bus]:
-    """A connection that does not look at the server's own settings."""
+    """A connection whose check skips the server's settings."""
     async with await Bus.connect(NatsSettings(url=nats_server.url), name="test") as connected:
         yield connected
 
 
 async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
-    """The findings about streams and consumers; those about the server have tests of their own."""
+    """Return the findings about streams and consumers, without those about the server."""
     findings = await streams.verify(bus, topology)
     return tuple(finding for finding in findings if not finding.startswith("server:"))
 
 
 def small(name: str, **changes: Any) -> Topology:
-    """A topology of one stream and one consumer."""
+    """Return a topology of one stream and one consumer."""
     stream = Stream(name=name, subjects=(f"{name}.>",), max_bytes=10_000_000, write_once=True)
     consumer = Consumer(stream=name, durable="readers", filter=f"{name}.>")
     return Topology("TEST", (dataclasses.replace(stream, **changes),), (consumer,))
@@ -64,15 +64,15 @@ async def alter_stream(bus: Bus, name: str, **changes: Any) -> None:
     await call(bus, api("STREAM.UPDATE", name), {**config, **changes})
 
 
-async def test_provisioning_twice_changes_nothing(bus: Bus, tenant: str) -> None:
+async def test_repeated_provisioning_changes_nothing(bus: Bus, tenant: str) -> None:
     assert len(await provision(bus, small(tenant))) == 2
     assert await provision(bus, small(tenant)) == ()
     assert await verify(bus, small(tenant)) == ()
 
 
 @pytest.mark.one_server
-async def test_everything_of_both_accounts_is_as_described(bus: Bus) -> None:
-    """Also that the server took every setting: it leaves out silently what it does not know."""
+async def test_provisioned_topology_of_both_accounts_passes_the_check(bus: Bus) -> None:
+    """The server accepted every setting; it silently omits unknown ones."""
     for topology in (app_topology(StorageBudget(10 * 1024**3)), run_topology(StorageBudget(10 * 1024**3))):
         assert await verify(bus, topology) == ()
 
@@ -87,7 +87,7 @@ async def test_everything_of_both_accounts_is_as_described(bus: Bus) -> None:
         ({"max_msgs": 5}, "max_msgs is 5, expected -1"),
     ],
 )
-async def test_a_weaker_stream_is_found_and_repaired(
+async def test_weaker_stream_is_reported_and_updated(
     bus: Bus, tenant: str, changes: dict[str, Any], finding: str
 ) -> None:
     await provision(bus, small(tenant))
@@ -98,18 +98,18 @@ async def test_a_weaker_stream_is_found_and_repaired(
     assert await verify(bus, small(tenant)) == ()
 
 
-async def test_discard_old_loses_messages_and_is_found(bus: Bus, tenant: str) -> None:
+async def test_discard_old_is_reported_because_it_loses_messages(bus: Bus, tenant: str) -> None:
     await provision(bus, small(tenant, discard="old", write_once=False))
     found = await verify(bus, small(tenant, write_once=False))
     assert f"stream {tenant}: discard is 'old', expected 'new'" in found
 
 
-async def test_more_room_than_expected_is_no_finding(bus: Bus, tenant: str) -> None:
+async def test_larger_limits_are_not_reported(bus: Bus, tenant: str) -> None:
     await provision(bus, small(tenant, max_bytes=20_000_000))
     assert await verify(bus, small(tenant)) == ()
 
 
-async def test_a_consumer_that_gives_up_or_backs_off_is_found_and_repaired(bus: Bus, tenant: str) -> None:
+async def test_consumer_with_max_deliver_or_backoff_is_reported_and_updated(bus: Bus, tenant: str) -> None:
     topology = small(tenant)
     await provision(bus, topology)
     config = {**topology.consumers[0].config(), "max_deliver": 3, "backoff": [1_000_000_000, 60_000_000_000]}
@@ -122,7 +122,7 @@ async def test_a_consumer_that_gives_up_or_backs_off_is_found_and_repaired(bus: 
     assert await verify(bus, topology) == ()
 
 
-async def test_what_is_missing_is_named(bus: Bus, tenant: str) -> None:
+async def test_missing_streams_and_consumers_are_reported(bus: Bus, tenant: str) -> None:
     found = await verify(bus, small(tenant))
     assert found[:2] == (f"stream {tenant} is missing", f"consumer {tenant}/readers is missing")
 
@@ -130,7 +130,7 @@ async def test_what_is_missing_is_named(bus: Bus, tenant: str) -> None:
 @pytest.mark.parametrize("sync_always", [True, False])
 @pytest.mark.one_server
 async def test_a_single_server_must_sync_every_write(sync_always: bool) -> None:
-    """Without, a power cut loses messages that were acknowledged."""
+    """Otherwise a power cut loses acknowledged messages."""
     with NatsServer(plain_config(sync_always=sync_always)) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
         async with await Bus.connect(settings, name="test") as bus:
@@ -141,7 +141,7 @@ async def test_a_single_server_must_sync_every_write(sync_always: bool) -> None:
 
 
 @pytest.mark.one_server
-async def test_a_single_server_that_nobody_can_look_at_is_found(bus: Bus) -> None:
+async def test_single_server_without_monitoring_is_reported(bus: Bus) -> None:
     findings = await streams.verify(bus, app_topology(StorageBudget(10 * 1024**3)))
     assert [finding.partition(" is not set")[0] for finding in findings] == [
         "server: BANKSMAN_NATS__MONITORING_URL"
@@ -149,7 +149,7 @@ async def test_a_single_server_that_nobody_can_look_at_is_found(bus: Bus) -> Non
 
 
 @pytest.mark.one_server
-async def test_a_server_without_jetstream_is_found() -> None:
+async def test_server_without_jetstream_is_reported() -> None:
     with NatsServer(WITHOUT_JETSTREAM) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
         async with await Bus.connect(settings, name="test") as bus:
@@ -158,7 +158,7 @@ async def test_a_server_without_jetstream_is_found() -> None:
 
 
 @pytest.mark.one_server
-async def test_an_account_without_jetstream_is_found() -> None:
+async def test_account_without_jetstream_is_reported() -> None:
     with NatsServer(ACCOUNT_WITHOUT_JETSTREAM) as server:
         settings = NatsSettings(url=server.url, monitoring_url=server.monitoring_url)
         async with await Bus.connect(settings, name="test") as bus:
@@ -167,13 +167,13 @@ async def test_an_account_without_jetstream_is_found() -> None:
 
 
 @pytest.mark.one_server
-async def test_a_workflow_gets_a_durable_of_its_own(bus: Bus) -> None:
+async def test_each_workflow_has_its_own_consumer(bus: Bus) -> None:
     consumer = workflow_consumer("nightly-report")
     assert await provision_consumer(bus, consumer) == ["consumer WORKFLOWS/workflow-nightly-report created"]
     assert await provision_consumer(bus, consumer) == []
 
 
-def test_all_streams_together_stay_below_the_budget() -> None:
+def test_stream_limits_together_stay_below_the_budget() -> None:
     reserved = app_topology(BUDGET).reserved_bytes + run_topology(BUDGET).reserved_bytes
     assert reserved <= BUDGET.total_bytes * 0.95
     for stream in (*app_topology(BUDGET).streams, *run_topology(BUDGET).streams):
@@ -181,7 +181,7 @@ def test_all_streams_together_stay_below_the_budget() -> None:
         assert (stream.discard == "old") == (stream.name == "TIMERS")
 
 
-async def test_a_stream_that_is_nearly_full_is_told(bus: Bus, tenant: str) -> None:
+async def test_nearly_full_stream_is_reported(bus: Bus, tenant: str) -> None:
     topology = small(tenant)
     await provision(bus, topology)
     assert await streams.nearly_full(bus, topology) == ()

@@ -19,7 +19,7 @@ TOOLS: Any = [
 ]
 
 
-async def test_a_text_reply_arrives_whole(server: ModelServer, anthropic: AsyncAnthropic):
+async def test_text_reply_is_returned_unchanged(server: ModelServer, anthropic: AsyncAnthropic):
     model = server.play("greeting", [Reply(text="Good morning, world.")])
     message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
     assert [block.to_dict() for block in message.content] == [
@@ -30,7 +30,7 @@ async def test_a_text_reply_arrives_whole(server: ModelServer, anthropic: AsyncA
     assert message._request_id is not None
 
 
-async def test_the_sdk_assembles_a_stream_of_reasoning_text_and_parallel_calls(
+async def test_sdk_assembles_a_stream_of_reasoning_text_and_parallel_calls(
     server: ModelServer, anthropic: AsyncAnthropic
 ):
     calls = (
@@ -56,7 +56,7 @@ async def test_the_sdk_assembles_a_stream_of_reasoning_text_and_parallel_calls(
     assert message.usage.output_tokens > 1
 
 
-async def test_usage_and_finish_reason_can_be_stated(server: ModelServer, anthropic: AsyncAnthropic):
+async def test_scripted_usage_and_finish_reason_are_returned(server: ModelServer, anthropic: AsyncAnthropic):
     usage = Usage(input_tokens=9, output_tokens=0, cached_tokens=4)
     model = server.play("odd", [Reply(text="a", usage=usage, finish_reason="astonished")], at_end="repeat")
     message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
@@ -68,7 +68,7 @@ async def test_usage_and_finish_reason_can_be_stated(server: ModelServer, anthro
     assert message.stop_reason == "max_tokens"
 
 
-async def test_tokens_are_counted_like_they_are_reported(server: ModelServer, anthropic: AsyncAnthropic):
+async def test_counted_tokens_equal_reported_tokens(server: ModelServer, anthropic: AsyncAnthropic):
     model = server.play("count", [Reply(text="a")])
     request: Any = {"model": model, "messages": HELLO, "system": "x" * 400, "tools": TOOLS}
     count = await anthropic.messages.count_tokens(**request)
@@ -77,7 +77,7 @@ async def test_tokens_are_counted_like_they_are_reported(server: ModelServer, an
     assert count.input_tokens > 100
 
 
-async def test_the_models_are_listed_and_read(server: ModelServer, anthropic: AsyncAnthropic):
+async def test_models_are_listed_and_retrieved(server: ModelServer, anthropic: AsyncAnthropic):
     model = server.play("listed", [Reply(text="a")])
     assert [entry.id async for entry in anthropic.models.list()] == ["demo", model]
     assert (await anthropic.models.retrieve(model)).type == "model"
@@ -90,7 +90,7 @@ async def test_an_unknown_model_is_a_404(server: ModelServer, anthropic: AsyncAn
     assert server.violations == []
 
 
-async def test_a_request_names_its_api_version(server: ModelServer):
+async def test_request_without_api_version_is_refused(server: ModelServer):
     async with httpx.AsyncClient() as client:
         response = await client.post(
             f"{server.url}/v1/messages", json={"model": "demo", "messages": HELLO, "max_tokens": 1}

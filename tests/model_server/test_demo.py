@@ -28,11 +28,11 @@ def schema(fields: tuple[str, ...]) -> dict[str, Any]:
 
 @dataclass
 class Workspace:
-    """Stands in for the tools: files in memory, and results like a tool-runner's."""
+    """Replaces the tools: files in memory, and results like those of a tool-runner."""
 
     files: dict[str, str] = field(default_factory=lambda: {"b.md": "two\nlines", "a.txt": "alpha"})
     override: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """Results by tool name that come instead."""
+    """Results that replace the real ones, by tool name."""
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if name in self.override:
@@ -62,20 +62,20 @@ class Workspace:
 
 
 @dataclass
-class Talk:
-    """What one request led to."""
+class Exchange:
+    """The outcome of one request."""
 
-    answer: str
+    reply: str
     rounds: list[list[tuple[str, dict[str, Any]]]]
-    """The calls, reply by reply."""
+    """Calls of each reply."""
 
 
 class Agent(Protocol):
-    """A small loop over one tool protocol; keeps its conversation from request to request."""
+    """A small agent loop for one tool protocol that keeps its conversation across requests."""
 
     workspace: Workspace
 
-    async def ask(self, request: str) -> Talk: ...
+    async def send(self, request: str) -> Exchange: ...
 
 
 class OpenAIAgent:
@@ -90,9 +90,9 @@ class OpenAIAgent:
             ]
         }
 
-    async def ask(self, request: str) -> Talk:
+    async def send(self, request: str) -> Exchange:
         self.messages.append({"role": "user", "content": request})
-        talk = Talk("", [])
+        exchange = Exchange("", [])
         while True:
             completion = await self.client.chat.completions.create(
                 model="demo", messages=self.messages, **self.options
@@ -100,13 +100,13 @@ class OpenAIAgent:
             message = completion.choices[0].message
             self.messages.append(message.to_dict())
             if not message.tool_calls:
-                talk.answer = message.content or ""
-                return talk
-            talk.rounds.append([])
+                exchange.reply = message.content or ""
+                return exchange
+            exchange.rounds.append([])
             for call in message.tool_calls:
                 assert call.type == "function"
                 arguments = json.loads(call.function.arguments)
-                talk.rounds[-1].append((call.function.name, arguments))
+                exchange.rounds[-1].append((call.function.name, arguments))
                 result = json.dumps(self.workspace.call(call.function.name, arguments))
                 self.messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
@@ -120,9 +120,9 @@ class AnthropicAgent:
             {"name": name, "input_schema": schema(fields)} for name, fields in TOOLS.items()
         ]
 
-    async def ask(self, request: str) -> Talk:
+    async def send(self, request: str) -> Exchange:
         self.messages.append({"role": "user", "content": request})
-        talk = Talk("", [])
+        exchange = Exchange("", [])
         while True:
             async with self.client.messages.stream(
                 model="demo", messages=self.messages, max_tokens=1000, tools=self.tools
@@ -133,9 +133,9 @@ class AnthropicAgent:
             )
             calls = [block for block in message.content if block.type == "tool_use"]
             if not calls:
-                talk.answer = "".join(block.text for block in message.content if block.type == "text")
-                return talk
-            talk.rounds.append([(call.name, dict(call.input)) for call in calls])
+                exchange.reply = "".join(block.text for block in message.content if block.type == "text")
+                return exchange
+            exchange.rounds.append([(call.name, dict(call.input)) for call in calls])
             results = [self._result(call.id, call.name, dict(call.input)) for call in calls]
             self.messages.append({"role": "user", "content": results})
 
@@ -158,20 +158,20 @@ class JsonTextAgent:
         )
         self.messages: list[Any] = [{"role": "system", "content": prompt}]
 
-    async def ask(self, request: str) -> Talk:
+    async def send(self, request: str) -> Exchange:
         self.messages.append({"role": "user", "content": request})
-        talk = Talk("", [])
+        exchange = Exchange("", [])
         while True:
             completion = await self.client.chat.completions.create(model="demo", messages=self.messages)
             text = completion.choices[0].message.content or ""
             self.messages.append({"role": "assistant", "content": text})
             if not text.startswith("{"):
-                talk.answer = text
-                return talk
+                exchange.reply = text
+                return exchange
             call = json.loads(text)
             assert set(call) == {"tool", "parameters", "terminate"}
             assert call["terminate"] is False
-            talk.rounds.append([(call["tool"], call["parameters"])])
+            exchange.rounds.append([(call["tool"], call["parameters"])])
             result = json.dumps(self.workspace.call(call["tool"], call["parameters"]))
             self.messages.append({"role": "user", "content": f"Tool result for {call['tool']}:\n{result}"})
 
@@ -200,8 +200,8 @@ def agent(request: pytest.FixtureRequest, agent_of: Callable[[Any], Agent]) -> A
     return agent_of(request.param)
 
 
-def flat(talk: Talk) -> list[tuple[str, dict[str, Any]]]:
-    return [call for made in talk.rounds for call in made]
+def flat(exchange: Exchange) -> list[tuple[str, dict[str, Any]]]:
+    return [call for made in exchange.rounds for call in made]
 
 
 SENTENCES: list[Any] = [
@@ -255,34 +255,34 @@ SENTENCES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("request_text", "calls", "said"), SENTENCES)
-async def test_a_plain_request_becomes_calls_and_an_answer_that_quotes_their_results(
-    server: ModelServer, agent: Agent, request_text: str, calls: Any, said: list[str]
+@pytest.mark.parametrize(("request_text", "calls", "words"), SENTENCES)
+async def test_plain_request_leads_to_calls_and_a_reply_with_their_results(
+    server: ModelServer, agent: Agent, request_text: str, calls: Any, words: list[str]
 ):
-    talk = await agent.ask(request_text)
-    assert flat(talk) == calls
-    for words in [*said, "demo model"]:
-        assert words in talk.answer
+    exchange = await agent.send(request_text)
+    assert flat(exchange) == calls
+    for expected in [*words, "demo model"]:
+        assert expected in exchange.reply
     assert server.violations == []
 
 
-async def test_a_report_is_composed_of_the_real_listing_and_read_back(agent: Agent):
-    """R76: each result goes back for the next decision."""
-    talk = await agent.ask(
+async def test_report_contains_the_listing_and_is_read_back(agent: Agent):
+    """R76: each result is in the next model request."""
+    exchange = await agent.send(
         "list the files, then write a short report about them to report.md, and read it back"
     )
-    names = [name for name, _ in flat(talk)]
+    names = [name for name, _ in flat(exchange)]
     assert names == ["bash", "write_file", "read_file"]
     report = agent.workspace.files["report.md"]
     assert report.startswith("# Report")
     assert "2 entries" in report
     assert "- a.txt" in report
     assert "- b.md" in report
-    assert report.rstrip() in talk.answer
+    assert report.rstrip() in exchange.reply
 
 
 @pytest.mark.parametrize(
-    ("request_text", "at_once"),
+    ("request_text", "parallel"),
     [
         ("run `one` and `two`", 2),
         ("read a.txt and b.md", 2),
@@ -292,46 +292,46 @@ async def test_a_report_is_composed_of_the_real_listing_and_read_back(agent: Age
         ("write x to a.txt and read a.txt", 1),
     ],
 )
-async def test_independent_calls_are_made_at_once(
-    agent_of: Callable[[Any], Agent], request_text: str, at_once: int
+async def test_independent_calls_are_made_in_parallel(
+    agent_of: Callable[[Any], Agent], request_text: str, parallel: int
 ):
     for protocol in ("openai", "anthropic"):
-        talk = await agent_of(protocol).ask(request_text)
-        assert len(talk.rounds[0]) == at_once
-    talk = await agent_of("json_text").ask(request_text)
-    assert {len(made) for made in talk.rounds} == {1}
+        exchange = await agent_of(protocol).send(request_text)
+        assert len(exchange.rounds[0]) == parallel
+    exchange = await agent_of("json_text").send(request_text)
+    assert {len(made) for made in exchange.rounds} == {1}
 
 
-async def test_parallel_calls_can_be_switched_off(openai: AsyncOpenAI):
+async def test_parallel_calls_can_be_disabled(openai: AsyncOpenAI):
     agent = OpenAIAgent(openai, Workspace())
     agent.options["parallel_tool_calls"] = False
-    talk = await agent.ask("run `one` and `two`")
-    assert [len(made) for made in talk.rounds] == [1, 1]
-    assert "ran one" in talk.answer
-    assert "ran two" in talk.answer
+    exchange = await agent.send("run `one` and `two`")
+    assert [len(made) for made in exchange.rounds] == [1, 1]
+    assert "ran one" in exchange.reply
+    assert "ran two" in exchange.reply
 
 
-async def test_a_later_request_of_the_conversation_starts_anew_and_knows_the_last_file(agent: Agent):
-    await agent.ask("write hello to notes.txt")
-    talk = await agent.ask("Now read it back.")
-    assert flat(talk) == [("read_file", {"path": "notes.txt"})]
-    assert "hello" in talk.answer
-    assert "wrote" not in talk.answer
+async def test_later_request_reads_back_the_last_file(agent: Agent):
+    await agent.send("write hello to notes.txt")
+    exchange = await agent.send("Now read it back.")
+    assert flat(exchange) == [("read_file", {"path": "notes.txt"})]
+    assert "hello" in exchange.reply
+    assert "wrote" not in exchange.reply
 
 
-async def test_a_command_that_ends_with_another_exit_code_is_told_and_does_not_stop_the_rest(agent: Agent):
-    talk = await agent.ask("run `false`, then run `two`")
-    assert len(flat(talk)) == 2
-    assert "exit code 1" in talk.answer
-    assert "no luck" in talk.answer
-    assert "ran two" in talk.answer
+async def test_nonzero_exit_code_is_reported_and_later_steps_run(agent: Agent):
+    exchange = await agent.send("run `false`, then run `two`")
+    assert len(flat(exchange)) == 2
+    assert "exit code 1" in exchange.reply
+    assert "no luck" in exchange.reply
+    assert "ran two" in exchange.reply
 
 
-async def test_a_missing_file_stops_the_steps_behind_it(agent: Agent):
-    talk = await agent.ask("read none.txt, then run `two`")
-    assert flat(talk) == [("read_file", {"path": "none.txt"})]
-    assert "none.txt does not exist" in talk.answer
-    assert "did not run `two`" in talk.answer
+async def test_missing_file_skips_the_remaining_steps(agent: Agent):
+    exchange = await agent.send("read none.txt, then run `two`")
+    assert flat(exchange) == [("read_file", {"path": "none.txt"})]
+    assert "none.txt does not exist" in exchange.reply
+    assert "did not run `two`" in exchange.reply
 
 
 @pytest.mark.parametrize(
@@ -344,17 +344,17 @@ async def test_a_missing_file_stops_the_steps_behind_it(agent: Agent):
         ("tool_error", "failed"),
     ],
 )
-async def test_a_refused_or_failed_call_is_told_honestly(agent: Agent, kind: str, words: str):
+async def test_refused_or_failed_call_is_reported_with_its_reason(agent: Agent, kind: str, words: str):
     result = {"success": False, "error_kind": kind, "error": "Reason 17."}
     agent.workspace.override = {"write_file": result}
-    talk = await agent.ask("write hello to notes.txt and read it back")
-    assert len(flat(talk)) == 1
-    assert words in talk.answer
-    assert "Reason 17." in talk.answer
-    assert "did not read `notes.txt`" in talk.answer
+    exchange = await agent.send("write hello to notes.txt and read it back")
+    assert len(flat(exchange)) == 1
+    assert words in exchange.reply
+    assert "Reason 17." in exchange.reply
+    assert "did not read `notes.txt`" in exchange.reply
 
 
-async def test_a_tool_that_is_not_offered_is_not_called(openai: AsyncOpenAI):
+async def test_tool_that_is_not_offered_is_not_called(openai: AsyncOpenAI):
     """R57: without tools the model answers in text only."""
     completion = await openai.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "run `ls`"}]
@@ -366,40 +366,40 @@ async def test_a_tool_that_is_not_offered_is_not_called(openai: AsyncOpenAI):
 
 
 @pytest.mark.parametrize("request_text", ["hello", "what can you do?", "   ", "x " * 10_000, "`" * 5_000])
-async def test_a_request_that_no_rule_matches_gets_help(openai: AsyncOpenAI, request_text: str):
+async def test_unknown_request_returns_help(openai: AsyncOpenAI, request_text: str):
     agent = OpenAIAgent(openai, Workspace())
-    talk = await agent.ask(request_text)
-    assert "no language model" in talk.answer
-    assert "- list the files" in talk.answer
+    exchange = await agent.send(request_text)
+    assert "no language model" in exchange.reply
+    assert "- list the files" in exchange.reply
 
 
-async def test_what_was_not_understood_is_named(agent: Agent):
-    talk = await agent.ask("list the files; draw my portrait")
-    assert len(flat(talk)) == 1
-    assert "I did not understand: `draw my portrait`" in talk.answer
+async def test_unknown_clause_is_named_in_the_reply(agent: Agent):
+    exchange = await agent.send("list the files; draw my portrait")
+    assert len(flat(exchange)) == 1
+    assert "I did not understand: `draw my portrait`" in exchange.reply
 
 
-async def test_reading_back_needs_a_file(agent: Agent):
-    talk = await agent.ask("read it back")
-    assert talk.rounds == []
-    assert "which file" in talk.answer
+async def test_reading_back_without_a_file_is_refused(agent: Agent):
+    exchange = await agent.send("read it back")
+    assert exchange.rounds == []
+    assert "which file" in exchange.reply
 
 
-async def test_a_diagram_is_mermaid(agent: Agent):
-    talk = await agent.ask("Draw a diagram, please")
-    assert "```mermaid\nflowchart" in talk.answer
+async def test_diagram_request_returns_mermaid(agent: Agent):
+    exchange = await agent.send("Draw a diagram, please")
+    assert "```mermaid\nflowchart" in exchange.reply
 
 
-async def test_the_first_reply_with_calls_says_that_it_is_a_demo(openai: AsyncOpenAI):
+async def test_first_reply_with_calls_names_the_demo_model(openai: AsyncOpenAI):
     agent = OpenAIAgent(openai, Workspace())
-    await agent.ask("list the files, then read a.txt")
-    spoken = [message.get("content") for message in agent.messages if message["role"] == "assistant"]
-    assert spoken[0].startswith("I am the demo model")
-    assert "list the files and read `a.txt`" in spoken[0]
-    assert not spoken[1]
+    await agent.send("list the files, then read a.txt")
+    texts = [message.get("content") for message in agent.messages if message["role"] == "assistant"]
+    assert texts[0].startswith("I am the demo model")
+    assert "list the files and read `a.txt`" in texts[0]
+    assert not texts[1]
 
 
-async def test_code_fences_survive_in_what_is_quoted(agent: Agent):
+async def test_quoted_text_keeps_its_code_fences(agent: Agent):
     agent.workspace.files["f.md"] = "```\ninner\n```"
-    talk = await agent.ask("read f.md")
-    assert "````\n```\ninner\n```\n````" in talk.answer
+    exchange = await agent.send("read f.md")
+    assert "````\n```\ninner\n```\n````" in exchange.reply

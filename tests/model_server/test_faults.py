@@ -38,7 +38,7 @@ def faulty(fault: Fault) -> list[Reply]:
 
 
 async def read_stream(openai: AsyncOpenAI, model: str) -> tuple[str, str | None]:
-    """The text and the finish reason of a streamed reply."""
+    """Return text and finish reason of a streamed reply."""
     text, finish = "", None
     async for chunk in await openai.chat.completions.create(model=model, messages=HELLO, stream=True):
         text += chunk.choices[0].delta.content or ""
@@ -47,7 +47,7 @@ async def read_stream(openai: AsyncOpenAI, model: str) -> tuple[str, str | None]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_error_status_carries_the_vendors_error(
+async def test_error_status_has_the_vendors_error_object(
     server: ModelServer, openai: AsyncOpenAI, anthropic: AsyncAnthropic, stream: bool
 ):
     model = server.play("limited", faulty(HttpError(status=429, message="Slow down.", retry_after_s=1.5)))
@@ -65,7 +65,7 @@ async def test_an_error_status_carries_the_vendors_error(
     assert [request.outcome for request in server.requests("limited")] == ["faulted", "faulted"]
 
 
-async def test_an_error_body_can_be_anything(server: ModelServer, openai: AsyncOpenAI):
+async def test_error_body_can_be_scripted_verbatim(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("proxy", faulty(HttpError(status=502, body="<html>Bad Gateway</html>")))
     with pytest.raises(openai_sdk.InternalServerError) as caught:
         await openai.chat.completions.create(model=model, messages=HELLO)
@@ -73,9 +73,7 @@ async def test_an_error_body_can_be_anything(server: ModelServer, openai: AsyncO
     assert caught.value.response.headers["content-type"].startswith("text/plain")
 
 
-async def test_a_fault_that_happens_once_is_overcome_by_the_sdks_retry(
-    server: ModelServer, openai: AsyncOpenAI
-):
+async def test_sdk_retry_recovers_from_a_single_fault(server: ModelServer, openai: AsyncOpenAI):
     fault = HttpError(status=500, times=1, retry_after_s=0)
     model = server.play("flaky", [Reply(text=TEXT, fault=fault)])
     patient = openai.with_options(max_retries=1)
@@ -87,7 +85,7 @@ async def test_a_fault_that_happens_once_is_overcome_by_the_sdks_retry(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_connection_cut_before_the_response_is_a_connection_error(
+async def test_connection_cut_before_the_response_raises_a_connection_error(
     server: ModelServer, openai: AsyncOpenAI, stream: bool
 ):
     model = server.play("cut", faulty(ConnectionCut()))
@@ -97,7 +95,7 @@ async def test_a_connection_cut_before_the_response_is_a_connection_error(
     assert request.body["stream"] is stream
 
 
-async def test_a_connection_cut_in_a_stream_leaves_a_part_of_the_text(server: ModelServer):
+async def test_connection_cut_within_a_stream_delivers_partial_text(server: ModelServer):
     model = server.play("cut", faulty(ConnectionCut(after_events=3)))
     seen = ""
     async with httpx.AsyncClient(timeout=5) as client:
@@ -110,13 +108,15 @@ async def test_a_connection_cut_in_a_stream_leaves_a_part_of_the_text(server: Mo
     assert '"two "' in seen
 
 
-async def test_a_connection_cut_in_a_body_is_a_connection_error(server: ModelServer, openai: AsyncOpenAI):
+async def test_connection_cut_within_a_body_raises_a_connection_error(
+    server: ModelServer, openai: AsyncOpenAI
+):
     model = server.play("cut", faulty(ConnectionCut(after_events=1)))
     with pytest.raises(openai_sdk.APIConnectionError):
         await openai.chat.completions.create(model=model, messages=HELLO)
 
 
-async def test_an_error_in_the_stream_reaches_the_sdk(
+async def test_error_event_in_a_stream_raises_in_the_sdk(
     server: ModelServer, openai: AsyncOpenAI, anthropic: AsyncAnthropic
 ):
     fault = StreamError(after_events=2, message="The model melted.", error_type="overloaded_error")
@@ -130,7 +130,7 @@ async def test_an_error_in_the_stream_reaches_the_sdk(
         await openai.chat.completions.create(model=model, messages=HELLO)
 
 
-async def test_half_a_json_breaks_the_clients_parser(server: ModelServer):
+async def test_half_json_fails_in_the_clients_parser(server: ModelServer):
     model = server.play("half", faulty(HalfJson(after_events=1)))
     async with httpx.AsyncClient(timeout=5) as client:
         url, body = f"{server.openai_url}/chat/completions", {"model": model, "messages": HELLO}
@@ -143,15 +143,13 @@ async def test_half_a_json_breaks_the_clients_parser(server: ModelServer):
         whole.json()
 
 
-async def test_a_stream_that_ends_early_has_all_text_and_no_finish_reason(
-    server: ModelServer, openai: AsyncOpenAI
-):
+async def test_early_end_delivers_all_text_without_a_finish_reason(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("early", faulty(EarlyEnd()))
     assert await read_stream(openai, model) == (TEXT, None)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_silence_runs_into_the_clients_timeout(server: ModelServer, openai: AsyncOpenAI, stream: bool):
+async def test_silence_triggers_the_clients_timeout(server: ModelServer, openai: AsyncOpenAI, stream: bool):
     model = server.play("silent", faulty(Silence()))
     with pytest.raises(openai_sdk.APITimeoutError):
         hasty = openai.with_options(timeout=0.2)
@@ -161,7 +159,7 @@ async def test_silence_runs_into_the_clients_timeout(server: ModelServer, openai
     await server.wait_for_requests("silent", outcome="disconnected")
 
 
-async def test_silence_ends_with_a_cut_connection(server: ModelServer, openai: AsyncOpenAI):
+async def test_silence_ends_with_a_closed_connection(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("silent", faulty(Silence(duration_s=0.05)))
     with pytest.raises(openai_sdk.APIConnectionError):
         await openai.chat.completions.create(model=model, messages=HELLO)
@@ -178,12 +176,12 @@ async def test_an_empty_reply_is_complete(
         assert (await stream.get_final_message()).content == []
 
 
-async def test_an_unknown_finish_reason_is_sent_as_it_stands(server: ModelServer, openai: AsyncOpenAI):
+async def test_unknown_finish_reason_is_sent_unchanged(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("odd", [Reply(text=TEXT, finish_reason="astonished")])
     assert await read_stream(openai, model) == (TEXT, "astonished")
 
 
-async def test_a_raw_reply_is_sent_byte_by_byte(server: ModelServer):
+async def test_raw_reply_is_sent_verbatim(server: ModelServer):
     chunks = ('data: {"choices":[{"delta":{"content":"a"}}]}\n\n', "data: [DONE]\n\n")
     model = server.play("raw", [RawReply(raw_chunks=chunks, headers={"x-upstream": "sloppy"})])
     async with httpx.AsyncClient() as client:
@@ -194,7 +192,7 @@ async def test_a_raw_reply_is_sent_byte_by_byte(server: ModelServer):
     assert response.headers["x-upstream"] == "sloppy"
 
 
-async def test_delays_pace_the_stream(server: ModelServer, openai: AsyncOpenAI):
+async def test_chunk_delays_slow_the_stream(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("slow", [Reply(text=TEXT, first_delay_s=0.1, chunk_delay_s=0.02)])
     started = time.monotonic()
     stream = await openai.chat.completions.create(model=model, messages=HELLO, stream=True)
@@ -205,7 +203,7 @@ async def test_delays_pace_the_stream(server: ModelServer, openai: AsyncOpenAI):
     assert arrivals[-1] - arrivals[0] >= 0.1
 
 
-async def test_a_gate_holds_the_reply_until_it_is_opened(server: ModelServer, openai: AsyncOpenAI):
+async def test_gate_delays_the_reply_until_it_is_opened(server: ModelServer, openai: AsyncOpenAI):
     replies = [Reply(text=TEXT, gate=Gate(name="half-way", after_events=3))]
     stream = await openai.chat.completions.create(
         model=server.play("gated", replies), messages=HELLO, stream=True
@@ -217,16 +215,16 @@ async def test_a_gate_holds_the_reply_until_it_is_opened(server: ModelServer, op
     assert [chunk.choices[0].delta.content async for chunk in stream] == ["three ", "four ", "five", None]
 
 
-async def test_a_client_that_leaves_is_recorded(server: ModelServer, openai: AsyncOpenAI):
+async def test_disconnected_client_is_recorded(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("left", [Reply(tool_calls=(ToolCall(name="bash"),), gate=Gate(name="never"))])
     async with asyncio.TaskGroup() as tasks:
-        asking = tasks.create_task(_ask(openai, model))
+        pending = tasks.create_task(_complete(openai, model))
         await server.wait_for_requests("left")
-        asking.cancel()
+        pending.cancel()
     await server.wait_for_requests("left", outcome="disconnected")
 
 
-async def _ask(openai: AsyncOpenAI, model: str) -> None:
+async def _complete(openai: AsyncOpenAI, model: str) -> None:
     await openai.chat.completions.create(model=model, messages=HELLO)
 
 

@@ -24,7 +24,7 @@ TOOLS: Any = [
 
 
 async def events(server: ModelServer, model: str, **options: Any) -> list[dict[str, Any]]:
-    """The events of a raw stream, the closing `[DONE]` checked and left out."""
+    """Return the events of a raw stream without the closing `[DONE]`, which is checked."""
     async with httpx.AsyncClient() as client:
         response = await client.post(
             f"{server.openai_url}/chat/completions",
@@ -38,7 +38,7 @@ async def events(server: ModelServer, model: str, **options: Any) -> list[dict[s
     return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-1]]
 
 
-async def test_a_text_reply_arrives_whole(server: ModelServer, openai: AsyncOpenAI):
+async def test_text_reply_is_returned_unchanged(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("greeting", [Reply(text="Good morning, world.")])
     completion = await openai.chat.completions.create(model=model, messages=HELLO)
     assert completion.choices[0].message.content == "Good morning, world."
@@ -49,7 +49,7 @@ async def test_a_text_reply_arrives_whole(server: ModelServer, openai: AsyncOpen
     assert completion._request_id is not None
 
 
-async def test_a_streamed_text_is_the_same_text(server: ModelServer, openai: AsyncOpenAI):
+async def test_streamed_text_equals_the_reply(server: ModelServer, openai: AsyncOpenAI):
     text = "Two words,\n\n  an indented line; an emoji \N{CRAB} and a tail  "
     model = server.play("greeting", [Reply(text=text)])
     stream = await openai.chat.completions.create(model=model, messages=HELLO, stream=True)
@@ -58,7 +58,7 @@ async def test_a_streamed_text_is_the_same_text(server: ModelServer, openai: Asy
     assert len(pieces) > 5
 
 
-async def test_every_chunk_keeps_the_wire_contract(server: ModelServer):
+async def test_each_chunk_follows_the_wire_format(server: ModelServer):
     calls = (ToolCall(name="bash", arguments={"command": "ls"}),)
     model = server.play("contract", [Reply(text="Looking.", tool_calls=calls)])
     chunks = await events(server, model, stream_options={"include_usage": True})
@@ -74,7 +74,7 @@ async def test_every_chunk_keeps_the_wire_contract(server: ModelServer):
     assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks[:-2])
 
 
-async def test_a_stream_reports_usage_only_when_asked(server: ModelServer):
+async def test_stream_reports_usage_only_on_request(server: ModelServer):
     model = server.play("quiet", [Reply(text="Hi.")])
     chunks = await events(server, model)
     assert all("usage" not in chunk for chunk in chunks)
@@ -111,7 +111,7 @@ async def test_calls_without_text_have_null_content(server: ModelServer, openai:
     assert completion.choices[0].finish_reason == "tool_calls"
 
 
-async def test_reasoning_is_apart_from_the_text(server: ModelServer, openai: AsyncOpenAI):
+async def test_reasoning_is_separate_from_the_text(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("thinker", [Reply(text="42", reasoning="Let me see.")])
     completion = await openai.chat.completions.create(model=model, messages=HELLO)
     assert completion.choices[0].message.to_dict()["reasoning_content"] == "Let me see."
@@ -121,7 +121,7 @@ async def test_reasoning_is_apart_from_the_text(server: ModelServer, openai: Asy
     assert "".join(delta.get("content", "") for delta in deltas) == "42"
 
 
-async def test_usage_can_be_stated_or_missing(server: ModelServer, openai: AsyncOpenAI):
+async def test_scripted_usage_can_be_set_or_omitted(server: ModelServer, openai: AsyncOpenAI):
     stated = Usage(input_tokens=-3, output_tokens=10**12, cached_tokens=7)
     model = server.play("usage", [Reply(text="a", usage=stated), Reply(text="b", usage="missing")])
     first = await openai.chat.completions.create(model=model, messages=HELLO)
@@ -134,7 +134,7 @@ async def test_usage_can_be_stated_or_missing(server: ModelServer, openai: Async
     assert second.usage is None
 
 
-async def test_the_models_are_listed_and_read(server: ModelServer, openai: AsyncOpenAI):
+async def test_models_are_listed_and_retrieved(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("listed", [Reply(text="a")])
     assert [entry.id async for entry in openai.models.list()] == ["demo", model]
     assert (await openai.models.retrieve(model)).object == "model"
@@ -147,7 +147,7 @@ async def test_an_unknown_model_is_a_404(server: ModelServer, openai: AsyncOpenA
     assert server.violations == []
 
 
-async def test_an_unknown_path_names_itself(server: ModelServer):
+async def test_unknown_path_error_names_the_path(server: ModelServer):
     async with httpx.AsyncClient() as client:
         response = await client.post(f"{server.url}/chat/completions", json={})
         health = [(await client.get(server.url + path)).status_code for path in ("/healthz", "/readyz", "/")]

@@ -16,46 +16,46 @@ SEQUENCE = [Reply(text="first"), Reply(text="second"), Reply(text="third")]
 
 
 def history(*replies: str, opening: str = "hello") -> Any:
-    """A conversation in which the model has said these texts."""
+    """Return a conversation in which the model has replied with these texts."""
     messages = [{"role": "user", "content": opening}]
     for text in replies:
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "go on"}]
     return messages
 
 
-async def ask(openai: AsyncOpenAI, model: str, messages: Any) -> ChatCompletionMessage:
+async def complete(openai: AsyncOpenAI, model: str, messages: Any) -> ChatCompletionMessage:
     completion = await openai.chat.completions.create(model=model, messages=messages)
     return completion.choices[0].message
 
 
-async def test_a_script_advances_by_the_position_in_the_conversation(
+async def test_script_advances_with_the_position_in_the_conversation(
     server: ModelServer, openai: AsyncOpenAI
 ):
     model = server.play("story", SEQUENCE)
-    asked = [history(), history("a"), history("a"), history(), history("a", "b")]
-    said = [(await ask(openai, model, messages)).content for messages in asked]
-    assert said == ["first", "second", "second", "first", "third"]
+    requests = [history(), history("a"), history("a"), history(), history("a", "b")]
+    replies = [(await complete(openai, model, messages)).content for messages in requests]
+    assert replies == ["first", "second", "second", "first", "third"]
 
 
-async def test_a_script_can_advance_by_its_count_of_requests(server: ModelServer, openai: AsyncOpenAI):
+async def test_script_can_advance_with_the_number_of_requests(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("story", SEQUENCE, by="count")
-    said = [(await ask(openai, model, history())).content for _ in range(3)]
-    assert said == ["first", "second", "third"]
+    replies = [(await complete(openai, model, history())).content for _ in range(3)]
+    assert replies == ["first", "second", "third"]
 
 
-@pytest.mark.parametrize(("at_end", "said"), [("repeat", "third"), ("loop", "second")])
-async def test_a_script_can_go_on_at_its_end(
-    server: ModelServer, openai: AsyncOpenAI, at_end: Any, said: str
+@pytest.mark.parametrize(("at_end", "replies"), [("repeat", "third"), ("loop", "second")])
+async def test_script_can_repeat_or_loop_at_its_end(
+    server: ModelServer, openai: AsyncOpenAI, at_end: Any, replies: str
 ):
     model = server.play("story", SEQUENCE, at_end=at_end)
-    message = await ask(openai, model, history("a", "b", "c", "d"))
-    assert message.content == said
+    message = await complete(openai, model, history("a", "b", "c", "d"))
+    assert message.content == replies
 
 
-async def test_a_script_that_is_asked_too_often_refuses(server: ModelServer, openai: AsyncOpenAI):
+async def test_exhausted_script_refuses_requests(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("story", SEQUENCE)
     with pytest.raises(sdk.BadRequestError) as caught:
-        await ask(openai, model, history("a", "b", "c"))
+        await complete(openai, model, history("a", "b", "c"))
     assert caught.value.code == "script_exhausted"
     assert [violation.model for violation in server.violations] == [model]
 
@@ -63,7 +63,7 @@ async def test_a_script_that_is_asked_too_often_refuses(server: ModelServer, ope
 async def test_random_call_ids_never_repeat(server: ModelServer, openai: AsyncOpenAI):
     calls = (ToolCall(name="bash"), ToolCall(name="bash"))
     model = server.play("calls", [Reply(tool_calls=calls)])
-    messages = [await ask(openai, model, history()) for _ in range(3)]
+    messages = [await complete(openai, model, history()) for _ in range(3)]
     ids = [call.id for message in messages for call in message.tool_calls or ()]
     assert len(set(ids)) == 6
 
@@ -72,10 +72,10 @@ async def test_derived_call_ids_repeat_for_a_repeated_request_only(server: Model
     calls = (ToolCall(name="bash"), ToolCall(name="bash"))
     replies = [Reply(tool_calls=calls), Reply(tool_calls=calls)]
     models = [server.play(name, replies, call_ids="derived") for name in ("one", "two")]
-    asked = [history(), history("a"), history(opening="other")]
+    requests = [history(), history("a"), history(opening="other")]
 
     async def ids() -> list[str]:
-        messages = [await ask(openai, model, each) for model in models for each in asked]
+        messages = [await complete(openai, model, each) for model in models for each in requests]
         return [call.id for message in messages for call in message.tool_calls or ()]
 
     first = await ids()
@@ -83,11 +83,11 @@ async def test_derived_call_ids_repeat_for_a_repeated_request_only(server: Model
     assert await ids() == first
 
 
-async def test_requests_are_recorded_whole_with_secrets_masked(server: ModelServer, openai: AsyncOpenAI):
+async def test_requests_are_recorded_with_masked_secrets(server: ModelServer, openai: AsyncOpenAI):
     model = server.play("story", SEQUENCE)
     system = {"role": "system", "content": "Sp\u00e4\u00dfe  bleiben   \n stehen."}
     secret = openai.with_options(api_key="sk-very-secret", default_headers={"x-trace": "abc"})
-    await ask(secret, model, [system, *history()])
+    await complete(secret, model, [system, *history()])
     (request,) = server.requests("story")
     assert request.body["messages"] == [system, *history()]
     assert json.loads(request.raw) == request.body
@@ -98,30 +98,30 @@ async def test_requests_are_recorded_whole_with_secrets_masked(server: ModelServ
     assert server.requests("other") == []
 
 
-async def test_a_test_in_another_process_uses_the_admin_routes(server: ModelServer, openai: AsyncOpenAI):
+async def test_admin_routes_serve_tests_in_other_processes(server: ModelServer, openai: AsyncOpenAI):
     script = {"replies": [{"text": "from json"}], "at_end": "repeat"}
     async with httpx.AsyncClient(base_url=server.url) as admin:
         loaded = await admin.put("/scripts/remote", json=script)
         assert loaded.json() == {"model": "scripted/remote"}
-        assert (await ask(openai, "scripted/remote", history())).content == "from json"
+        assert (await complete(openai, "scripted/remote", history())).content == "from json"
         query = {"script": "remote", "at_least": 1, "wait_s": 5}
         (request,) = (await admin.get("/requests", params=query)).json()
         assert request["body"]["model"] == "scripted/remote"
         assert json.loads(request["raw"]) == request["body"]
         with pytest.raises(sdk.BadRequestError):
-            await ask(openai, "scripted/remote", [])
+            await complete(openai, "scripted/remote", [])
         assert [violation["param"] for violation in (await admin.get("/violations")).json()] == ["messages"]
         assert (await admin.delete("/violations")).status_code == 204
         assert (await admin.delete("/requests")).status_code == 204
         assert (await admin.put("/gates/any")).status_code == 204
         assert (await admin.delete("/scripts/remote")).status_code == 204
         with pytest.raises(sdk.NotFoundError):
-            await ask(openai, "scripted/remote", history())
+            await complete(openai, "scripted/remote", history())
         assert len((await admin.get("/requests")).json()) == 1
     assert server.violations == []
 
 
-async def test_a_wrong_script_is_refused_with_its_reason(server: ModelServer):
+async def test_invalid_script_is_refused_with_the_reason(server: ModelServer):
     async with httpx.AsyncClient(base_url=server.url) as admin:
         response = await admin.put("/scripts/bad", json={"replies": [{"txet": "typo"}]})
         name = await admin.put("/scripts/not%20a%20name", json={"replies": [{"text": "a"}]})
@@ -132,7 +132,7 @@ async def test_a_wrong_script_is_refused_with_its_reason(server: ModelServer):
     assert query.status_code == 400
 
 
-async def test_the_admin_routes_need_recording():
+async def test_admin_routes_exist_only_while_recording():
     async with ModelServer.running(recording=False) as server, httpx.AsyncClient() as client:
         assert (await client.get(server.url + "/requests")).status_code == 404
         assert (await client.put(server.url + "/scripts/a", json={})).status_code == 404

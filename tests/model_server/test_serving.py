@@ -21,7 +21,7 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 
 @asynccontextmanager
 async def model_server(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """The server as a process of its own, ended when the context ends."""
+    """Run the server in its own process while the context is open."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -46,7 +46,7 @@ async def ready_url(process: asyncio.subprocess.Process) -> str:
     return line.split()[-1]
 
 
-async def test_the_command_serves_its_scripts_until_it_is_told_to_stop(tmp_path: Path):
+async def test_command_serves_its_scripts_until_sigterm(tmp_path: Path):
     scripts = tmp_path / "scripts.json"
     scripts.write_text(json.dumps({"greeting": {"replies": [{"text": "from a file"}]}}), encoding="utf-8")
     async with model_server("--port", "0", "--scripts", str(scripts), "--chunk-delay-s", "0") as process:
@@ -63,7 +63,7 @@ async def test_the_command_serves_its_scripts_until_it_is_told_to_stop(tmp_path:
         assert (process.returncode, errors) == (0, b"")
 
 
-async def test_a_busy_port_is_one_sentence(server: ModelServer):
+async def test_port_in_use_prints_one_sentence(server: ModelServer):
     port = server.url.rsplit(":", 1)[1]
     async with model_server("--port", port) as process, asyncio.timeout(WAIT_TIMEOUT_S):
         _, errors = await process.communicate()
@@ -72,10 +72,12 @@ async def test_a_busy_port_is_one_sentence(server: ModelServer):
     assert "address already in use" in errors.decode()
 
 
-async def test_the_demo_streams_word_by_word_at_the_servers_pace():
+async def test_demo_streams_one_word_per_chunk_with_the_server_delay():
     async with (
         ModelServer.running(chunk_delay_s=0.001) as server,
-        AsyncOpenAI(base_url=server.openai_url, api_key="any", max_retries=0, timeout=WAIT_TIMEOUT_S) as openai,
+        AsyncOpenAI(
+            base_url=server.openai_url, api_key="any", max_retries=0, timeout=WAIT_TIMEOUT_S
+        ) as openai,
     ):
         stream = await openai.chat.completions.create(model="demo", messages=HELLO, stream=True)
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
@@ -83,12 +85,12 @@ async def test_the_demo_streams_word_by_word_at_the_servers_pace():
     assert max(len(piece.split()) for piece in pieces) == 1
 
 
-async def test_a_stop_cuts_the_replies_that_still_wait():
+async def test_stop_cuts_waiting_replies():
     async with httpx.AsyncClient(timeout=None) as client, asyncio.timeout(WAIT_TIMEOUT_S):
         async with ModelServer.running() as server:
             model = server.play("late", [Reply(text="late", gate=Gate(name="never"))])
             body = {"model": model, "messages": HELLO}
-            asking = asyncio.create_task(client.post(f"{server.openai_url}/chat/completions", json=body))
+            pending = asyncio.create_task(client.post(f"{server.openai_url}/chat/completions", json=body))
             await server.wait_for_requests("late")
         with pytest.raises(httpx.TransportError):
-            await asking
+            await pending

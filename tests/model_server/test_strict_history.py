@@ -112,7 +112,7 @@ async def test_openai_refuses_a_broken_history(
         ({"n": 2}, "one choice"),
     ],
 )
-async def test_openai_refuses_wrong_options(
+async def test_openai_refuses_invalid_options(
     openai: AsyncOpenAI, model: str, options: dict[str, Any], reason: str
 ):
     with pytest.raises(openai_sdk.BadRequestError) as caught:
@@ -217,7 +217,7 @@ async def test_anthropic_refuses_a_broken_history(
         ({"system": [text_block("")]}, "must be non-empty"),
     ],
 )
-async def test_anthropic_refuses_wrong_options(
+async def test_anthropic_refuses_invalid_options(
     anthropic: AsyncAnthropic, model: str, options: dict[str, Any], reason: str
 ):
     with pytest.raises(anthropic_sdk.BadRequestError) as caught:
@@ -253,7 +253,7 @@ async def test_anthropic_accepts_what_its_vendor_accepts(
         ([], "must hold the thinking block"),
     ],
 )
-async def test_anthropic_demands_the_thinking_of_a_call_back_unchanged(
+async def test_anthropic_requires_the_thinking_of_a_call_unchanged(
     server: ModelServer, anthropic: AsyncAnthropic, returned: list[Any], reason: str
 ):
     call = ToolCall(name="a", id="toolu_1")
