@@ -262,7 +262,7 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
 async def _wait_for_streams(settings: GatewayServiceSettings, life: Life) -> bool:
     """Wait until the streams are as durable as promised; return False if the process stops first.
 
-    Meanwhile readiness reports what is weaker.
+    Until then readiness names the weaker settings.
     """
     async with health_server(life.health, settings.gateway), await _connect(settings, life.health) as bus:
         durability = Durability.of_app(bus)
@@ -271,7 +271,7 @@ async def _wait_for_streams(settings: GatewayServiceSettings, life: Life) -> boo
 
 
 async def main(settings: GatewayServiceSettings, life: Life) -> None:
-    """Serve until the process is asked to stop, once the streams are as durable as promised."""
+    """Wait until the streams are as durable as promised, then serve until `life.stop` is set."""
     if not settings.allow_weak_durability and not await _wait_for_streams(settings, life):
         return
     async with serving(settings, life.health):

@@ -21,8 +21,9 @@ SSE_HEADERS = {
 class Stream(Response):
     """A body in pieces, which is cancelled as soon as the client disconnects.
 
-    Starlette's `StreamingResponse` notices a disconnect only when it next sends a piece, which may be minutes
-    later while a model works.
+    Starlette's `StreamingResponse`, and FastAPI's `EventSourceResponse` on top of it, do not fit. For servers
+    of ASGI 2.4 they notice a disconnect only at the next piece, which may be minutes away while a model works.
+    For other servers they cancel by a scope of anyio, which interrupts each `await` of the clean-up again.
     """
 
     def __init__(

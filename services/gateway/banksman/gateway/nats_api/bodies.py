@@ -1,4 +1,4 @@
-"""The bodies of requests over NATS: what body, subject and headers of a message say together."""
+"""Decode the requests over NATS: body, subject and headers of a message together."""
 
 from __future__ import annotations
 

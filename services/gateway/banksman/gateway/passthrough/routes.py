@@ -177,11 +177,11 @@ async def _opened(
     leaving = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait((opening, leaving), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        gone = leaving.done() and not opening.done()
-        if gone:
+        client_left = leaving.done() and not opening.done()
+        if client_left:
             opening.cancel()
             await asyncio.wait((opening,))
-        return not gone
+        return not client_left
     except asyncio.CancelledError:
         opening.cancel()
         raise

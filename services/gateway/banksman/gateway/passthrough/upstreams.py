@@ -165,13 +165,13 @@ class Upstreams:
 
 
 def _request_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    kept = {
+    forwarded = {
         name: value
         for name, value in headers.items()
         if name in FORWARDED_REQUEST_HEADERS or name.startswith(FORWARDED_REQUEST_PREFIXES)
     }
     # Compressed bytes cannot be split into events.
-    return kept | {"accept-encoding": "identity"}
+    return forwarded | {"accept-encoding": "identity"}
 
 
 def _response_headers(headers: Mapping[str, str]) -> dict[str, str]:
