@@ -56,11 +56,15 @@ class BackgroundTask:
         """Wait until the task has ended, but at most `within_s` seconds."""
         await asyncio.wait([self._task], timeout=within_s)
 
+    def cancel(self) -> None:
+        """Cancel the task without waiting for its end."""
+        self._task.cancel()
+        self._await_recovery(None)
+
     async def stop(self) -> None:
         """Cancel the task and wait until it has ended. Safe to call twice."""
-        self._task.cancel()
+        self.cancel()
         await asyncio.wait([self._task])
-        self._await_recovery(None)
 
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the task has ended."""

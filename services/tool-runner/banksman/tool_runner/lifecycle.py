@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from banksman.contracts.calls import DRAINING
 from banksman.contracts.errors import BanksmanError
 from banksman.runs.lease import Lease
+from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import Life
 from banksman.tool_runner.worker import Worker
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
@@ -36,20 +37,22 @@ class Lifecycle:
             Unavailable: the lease could not be stored.
         """
         await self.lease.take()
-        scheduling = tasks.create_task(self.scheduler.run(), name="workspaces")
+        scheduling = life.health.background.run("workspaces", self.scheduler.run)
+        # Not a supervised background task: without a lease the process must end.
         renewing = tasks.create_task(self._renew_lease(scheduling), name="lease")
         life.health.checks |= {"sandbox": self._sandbox_problem, "lease": self._lease_problem}
         life.ready()
         await life.stop.wait()
         self.lease.withdraw(DRAINING)
         await self.worker.drain(self.drain_s)
-        await _cancel(scheduling)
+        await scheduling.stop()
         # The lease is renewed until the last snapshot is stored: without it, another runner could take over.
         await self.scheduler.snapshot_all()
-        await _cancel(renewing)
+        renewing.cancel()
+        await asyncio.wait([renewing])
         await self.lease.release()
 
-    async def _renew_lease(self, scheduling: asyncio.Task[None]) -> None:
+    async def _renew_lease(self, scheduling: BackgroundTask) -> None:
         """Renew the lease. If it is lost, end every call and then the process.
 
         Raises:
@@ -69,8 +72,3 @@ class Lifecycle:
 
     async def _lease_problem(self) -> str | None:
         return None if self.lease.holds else "the lease is not renewed"
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

@@ -42,6 +42,8 @@ class SnapshotScheduler:
 
     async def run(self) -> NoReturn:
         """Check all workspaces repeatedly until cancelled."""
+        # A restart after an exception: snapshots that were cancelled before they began are still listed.
+        self._in_progress.clear()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._check_ownership(), name="workspace ownership")
             tasks.create_task(self._collect_repeatedly(), name="interrupted snapshots")
