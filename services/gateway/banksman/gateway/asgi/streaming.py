@@ -22,7 +22,7 @@ class Stream(Response):
     """A body in pieces, which is cancelled as soon as the client disconnects.
 
     Starlette's `StreamingResponse`, and FastAPI's `EventSourceResponse` on top of it, do not fit. For servers
-    of ASGI 2.4 they notice a disconnect only at the next piece, which may be minutes away while a model works.
+    of ASGI 2.4 they notice a disconnect only at the next piece, which may be minutes away.
     For other servers they cancel by a scope of anyio, which interrupts each `await` of the clean-up again.
     """
 

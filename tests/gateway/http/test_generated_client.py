@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from tests.gateway.conftest import TOKENS, Agent, Served
 
-REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+REQUIREMENTS = Path(__file__).with_name("openapi-client.txt")
 UV = Path(sys.executable).with_name("uv")
 
 Operation = Callable[..., Awaitable[Any]]
