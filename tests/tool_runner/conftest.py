@@ -1,7 +1,7 @@
 """A runner with real sandboxes, a workspace root that the sandbox user can reach, and local web servers.
 
-What asks for `runner` or `make_sandbox` runs once with each backend, so one behaviour holds for both. `only`
-says of what a backend alone has whose it is and why.
+A test that uses `runner` or `make_sandbox` runs once with each backend, so that both behave the same. `only`
+restricts a test to one backend and states the reason.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 TLS = ssl.create_default_context()
-"""Shared: reading the machine's certificates takes longer than most tests."""
+"""Shared, because reading the machine's certificates takes longer than most tests."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Everything of a runner but NATS."""
+    """A runner without NATS."""
 
     box: ToolBox
     sandbox: SandboxBackend
@@ -71,7 +71,7 @@ def _json(arguments: dict[str, object]) -> JsonObject:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A root for workspaces; pytest's own directories are closed to other users."""
+    """A root for workspaces. The sandbox user cannot reach pytest's own directories."""
     directory = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/var/tmp"))
     directory.chmod(0o711)
     yield directory
@@ -85,7 +85,7 @@ def limits() -> RunnerLimits:
 
 
 def only(backend: Literal["bwrap", "docker"], reason: str) -> pytest.MarkDecorator:
-    """A test of one backend; the reason stands in the test's id."""
+    """Restrict a test to one backend; the reason is part of the test's id."""
     return pytest.mark.parametrize(
         "backend", [pytest.param(backend, id=f"only {backend}: {reason}")], indirect=True
     )
@@ -98,12 +98,12 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 MakeSandbox = Callable[[Path, RunnerLimits], SandboxBackend]
-"""A sandbox for the workspaces below a root."""
+"""Creates a sandbox for the workspaces below a root."""
 
 
 @dataclass(frozen=True)
 class DockerBackend:
-    """Where the containers of these tests run, and from what."""
+    """The engine and the settings of the containers in these tests."""
 
     engine: DockerEngine
     settings: DockerSettings
@@ -111,14 +111,14 @@ class DockerBackend:
 
 @pytest.fixture
 def docker(docker_engine: DockerEngine, base_image: str, monkeypatch: pytest.MonkeyPatch) -> DockerBackend:
-    """The engine of these tests, named where a runner looks for it."""
+    """The engine of these tests, named in `DOCKER_HOST`."""
     monkeypatch.setenv("DOCKER_HOST", docker_engine.host)
     return DockerBackend(docker_engine, DockerSettings(image=base_image))
 
 
 @pytest.fixture
 def make_sandbox(backend: str, request: pytest.FixtureRequest) -> Iterator[MakeSandbox]:
-    """Makes sandboxes of one backend and closes them."""
+    """Creates sandboxes of one backend and closes them."""
     containers = request.getfixturevalue("docker") if backend == "docker" else None
     with contextlib.ExitStack() as made:
 
@@ -148,7 +148,7 @@ async def runner(root: Path, limits: RunnerLimits, backend: str, make_sandbox: M
 
 @pytest.fixture
 def small_workspace() -> RunnerLimits:
-    """A runner whose workspaces are full soon."""
+    """Limits with a small workspace quota."""
     return RunnerLimits(
         workspace=WorkspaceLimits(max_bytes=1024 * 1024, max_entries=200, max_depth=16, scan_share=1),
         sandbox=SandboxLimits(watchdog_interval_s=0.02),
@@ -161,19 +161,19 @@ def is_root() -> bool:
 
 
 def exists(path: str) -> bool:
-    """True when the host has something there."""
+    """Return whether the path exists on the host."""
     return os.path.lexists(path)
 
 
 async def started(event: asyncio.Event) -> None:
-    """Wait for an event that has to come."""
+    """Wait for an event that must occur."""
     async with asyncio.timeout(30):
         await event.wait()
 
 
 @dataclass
 class Server:
-    """A local server that answers every connection with the same bytes."""
+    """A local server that sends the same response on every connection."""
 
     host: str
     port: int
@@ -184,7 +184,7 @@ class Server:
 
 
 Answer = Callable[[asyncio.StreamWriter, str], Awaitable[None]]
-"""Writes the response to one request; gets its path."""
+"""Writes the response to one request with the given path."""
 
 
 @contextlib.asynccontextmanager
@@ -196,7 +196,7 @@ async def serving(
     handlers: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Python 3.11 logs an error for each handler that ends as cancelled.
+        # Python 3.11 logs an error for each cancelled handler.
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             requests.append(await reader.readuntil(b"\r\n\r\n"))
             await answer(writer, requests[-1].split()[1].decode())
@@ -219,7 +219,7 @@ async def serving(
 
 
 def replying(body: bytes, *headers: str, status: str = "200 OK") -> Answer:
-    """Always the same response."""
+    """Build an answer with a fixed response."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
 
     async def answer(writer: asyncio.StreamWriter, _: str) -> None:

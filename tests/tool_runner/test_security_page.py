@@ -1,4 +1,4 @@
-"""The security page names tests that exist, and leaves no listed attack out."""
+"""The security page names only existing tests and covers every attack case."""
 
 from __future__ import annotations
 

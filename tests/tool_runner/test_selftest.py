@@ -1,4 +1,4 @@
-"""What a runner proves before its first call, and what it says when it cannot."""
+"""The self-test of a runner, and its reports about failed checks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_workspace_root_out_of_reach_of_the_sandbox_user_is_reported(
 
 
 class Unsandboxed:
-    """A plain shell: what the self-test exists to catch."""
+    """An unsandboxed shell, which the self-test must detect."""
 
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None

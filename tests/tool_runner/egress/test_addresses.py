@@ -1,4 +1,4 @@
-"""The address policy, over all forms in which an IPv6 address carries an IPv4 one."""
+"""The address policy for all forms in which an IPv6 address embeds an IPv4 address."""
 
 from __future__ import annotations
 

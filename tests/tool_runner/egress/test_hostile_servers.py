@@ -1,4 +1,4 @@
-"""What a server, or a link to it, can try with a fetch."""
+"""Attacks of servers and links on a fetch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def egress(*servers: Server, timeout_s: float = 10, hosts: HostRules | None = No
 
 
 def writing(*pieces: bytes, endless: bytes = b"") -> Answer:
-    """An answer that is sent as it is, with `endless` again and again at its end."""
+    """Send these bytes unchanged, then repeat `endless`."""
 
     async def answer(writer: asyncio.StreamWriter, _: str) -> None:
         for piece in pieces:
@@ -162,7 +162,7 @@ async def test_a_url_cannot_add_a_header_or_a_request(path: str) -> None:
 
 
 async def test_fetches_share_no_state() -> None:
-    """No cookies, no credentials, no referrer, no connection that is used again."""
+    """No cookies, credentials or referrer are sent, and no connection is reused."""
     cookie = ("Set-Cookie: session=secret; Path=/", "Content-Type: text/plain")
     async with serving(replying(b"text", *cookie)) as server:
         way_out = egress(server)

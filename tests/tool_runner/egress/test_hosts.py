@@ -1,4 +1,4 @@
-"""Which hosts may be reached: the operator's lists, and within them those of the assistant."""
+"""Host rules: the operator's lists, and within them those of the assistant."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_denied_host_is_never_admitted(
     host: str,
     port: int,
 ) -> None:
-    """More patterns in an allow list admit no less, more in a deny list admit no more."""
+    """A longer allow list admits at least the same hosts; a longer deny list admits no further host."""
     admitted = HostRules(allow, deny).admit(host, port)
     assert not HostRules(("*",), (*deny, host)).admit(host, port)
     assert HostRules((*allow, *also_allow), deny).admit(host, port) >= admitted
@@ -108,8 +108,8 @@ async def test_an_assistant_reaches_only_the_hosts_of_its_policy(runner: Runner)
         way_out = egress(server)
         assert await refusal(runner, way_out, server.url(host="good.example"), policy) is None
         for host in ("bad.example", "BAD.example", "bad.example.", "site.test"):
-            said = await refusal(runner, way_out, server.url(host=host), policy)
-            assert "is not allowed for this assistant" in (said or "")
+            refused = await refusal(runner, way_out, server.url(host=host), policy)
+            assert "is not allowed for this assistant" in (refused or "")
         assert await refusal(runner, way_out, server.url(host="site.test"), None) is None
 
 
@@ -119,8 +119,8 @@ async def test_an_assistant_cannot_widen_what_the_operator_allows(runner: Runner
         way_out = egress(server, hosts=HostRules(("*.example",), ("bad.example",)))
         for host in ("bad.example", "site.test"):
             policy = NetworkPolicy(allow_hosts=(host, "*"))
-            said = await refusal(runner, way_out, server.url(host=host), policy)
-            assert "is not allowed on this runner" in (said or "")
+            refused = await refusal(runner, way_out, server.url(host=host), policy)
+            assert "is not allowed on this runner" in (refused or "")
 
 
 @beside
@@ -129,8 +129,8 @@ async def test_policy_of_an_assistant_applies_to_every_hop(runner: Runner) -> No
         elsewhere = f"Location: http://other.example:{other.port}/"
         async with serving(replying(b"", elsewhere, status="302 Found")) as server:
             policy = NetworkPolicy(allow_hosts=("site.example",))
-            said = await refusal(runner, egress(server, other), server.url(), policy)
-    assert "'other.example' is not allowed for this assistant" in (said or "")
+            refused = await refusal(runner, egress(server, other), server.url(), policy)
+    assert "'other.example' is not allowed for this assistant" in (refused or "")
     assert (len(server.requests), other.requests) == (1, [])
 
 

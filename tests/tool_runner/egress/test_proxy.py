@@ -1,4 +1,4 @@
-"""The way out of a command: only where it is granted, only where the rules of a fetch lead, only for it."""
+"""The proxy of a command: only with a grant, only to hosts that a fetch may reach, only for this command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Connected:
-    """A runner whose operator lets policies grant commands a proxy."""
+    """A runner whose operator allows policies to grant commands a proxy."""
 
     runner: Runner
     box: ToolBox
@@ -73,7 +73,7 @@ def connected(
 
 
 def get(url: str) -> str:
-    """A program that prints what a GET by the environment's proxy gives, or how it fails."""
+    """A program that prints the result or the error of a GET through the environment's proxy."""
     return f"""
 import urllib.error, urllib.request
 try:
@@ -86,7 +86,7 @@ except OSError as error:
 
 
 def raw(*requests: bytes) -> str:
-    """A program that sends each request on a connection of its own and prints a JSON list of the answers."""
+    """A program that sends each request on its own connection and prints the responses as a JSON list."""
     return f"""
 import json, socket
 answers = []
@@ -104,8 +104,8 @@ print(json.dumps(answers))
 
 async def test_command_with_a_grant_reaches_an_allowed_server(runner: Runner) -> None:
     async with serving(replying(b"from outside")) as server:
-        said = await connected(runner, server).python(get(server.url("/a?b=1")))
-    assert said == "from outside\n"
+        printed = await connected(runner, server).python(get(server.url("/a?b=1")))
+    assert printed == "from outside\n"
     head = server.requests[0].decode().lower()
     assert head.startswith("get /a?b=1 http/1.1\r\n")
     assert f"host: site.example:{server.port}\r\n" in head
@@ -220,8 +220,8 @@ async def test_command_cannot_reach_what_a_fetch_cannot(runner: Runner) -> None:
 async def test_operators_host_lists_limit_commands(runner: Runner) -> None:
     async with serving(replying(b"secret")) as server:
         way_out = connected(runner, server, hosts=HostRules(("*",), ("site.example",)))
-        said = await way_out.python(get(server.url()))
-    assert said.startswith("403 banksman: host 'site.example' is not allowed on this runner")
+        printed = await way_out.python(get(server.url()))
+    assert printed.startswith("403 banksman: host 'site.example' is not allowed on this runner")
     assert server.requests == []
 
 
@@ -233,8 +233,8 @@ async def test_changing_name_is_resolved_once_per_connection(runner: Runner) -> 
 
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server, resolver=rebinding)
-        said = [await way_out.python(get(server.url())) for _ in range(4)]
-    assert [text[:4] for text in said] == ["text", "403 ", "text", "403 "]
+        printed = [await way_out.python(get(server.url())) for _ in range(4)]
+    assert [text[:4] for text in printed] == ["text", "403 ", "text", "403 "]
 
 
 async def test_command_cannot_bypass_the_proxy(runner: Runner) -> None:
@@ -263,16 +263,16 @@ for family, kind, place in (
 
 
 async def test_command_reaches_only_its_own_proxy(runner: Runner) -> None:
-    """Each has a network of its own: the policy of one command is never the way out of another."""
+    """Each command has its own network, so that no command can use the policy of another."""
     policy = NetworkPolicy(commands=True, deny_hosts=("site.example",))
     meet = "touch here; for _ in {1..400}; do [ -e go ] && break; sleep 0.05; done; "
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server)
-        ask = f"python3 -c {shlex.quote(get(server.url()))}"
+        fetch = f"python3 -c {shlex.quote(get(server.url()))}"
         spaces = [runner.store.get("acme", conversation).directory for conversation in ("c1", "c2")]
         async with asyncio.TaskGroup() as tasks:
-            allowed = tasks.create_task(way_out.bash(meet + ask))
-            denied = tasks.create_task(way_out.bash(meet + ask, policy, "c2"))
+            allowed = tasks.create_task(way_out.bash(meet + fetch))
+            denied = tasks.create_task(way_out.bash(meet + fetch, policy, "c2"))
             async with asyncio.timeout(20):
                 while not all((space / "here").exists() for space in spaces):
                     await asyncio.to_thread(asyncio.run, asyncio.sleep(0.02))
@@ -302,26 +302,26 @@ print(link.recv(100), flush=True)
 link.sendall(b"x")
 os.kill(os.getpid(), 9)
 """
-        said = await connected(runner, server).python(program)
+        printed = await connected(runner, server).python(program)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await ended.wait()
-    assert "Connection established" in said
+    assert "Connection established" in printed
 
 
 async def test_bytes_through_the_proxy_are_limited_per_command(runner: Runner) -> None:
     async with serving(replying(b"x" * 300_000)) as server:
         way_out = connected(runner, server, limits=ProxyLimits(max_bytes=100_000))
-        said = await way_out.python(get(server.url()) + get(server.url()))
-    assert "x" * 200_000 not in said
+        printed = await way_out.python(get(server.url()) + get(server.url()))
+    assert "x" * 200_000 not in printed
     assert len(server.requests) <= 2
 
 
 async def test_connections_through_the_proxy_are_limited_per_command(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server, limits=ProxyLimits(max_total_connections=2))
-        said = await way_out.python(get(server.url()) * 4)
-    assert said.count("text\n") == 2
-    assert said.count("failed") == 2
+        printed = await way_out.python(get(server.url()) * 4)
+    assert printed.count("text\n") == 2
+    assert printed.count("failed") == 2
 
 
 NO_REQUESTS = {
@@ -343,7 +343,7 @@ AMBIGUOUS = (
     "X: a\r\n folded\r\n\x00: b\r\n\r\n",
     "Bad Name: 1\r\n\r\n",
 )
-"""Headers that two readers of one request may take for different requests."""
+"""Headers that two parsers may interpret as different requests."""
 
 
 async def test_proxy_refuses_invalid_and_ambiguous_requests(runner: Runner) -> None:
@@ -365,16 +365,16 @@ link = socket.create_connection(("127.0.0.1", 3128), 20)
 link.sendall(b"GET http://site.example/ HT")
 print(link.makefile("rb").read().decode())
 """
-        said = await way_out.python(program)
-    assert said.startswith("HTTP/1.1 400 ")
+        printed = await way_out.python(program)
+    assert printed.startswith("HTTP/1.1 400 ")
 
 
 async def test_second_request_on_a_connection_is_not_forwarded(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         first = f"GET {server.url()} HTTP/1.1\r\nHost: other.example\r\n\r\n"
         second = f"GET http://other.example:{server.port}/ HTTP/1.1\r\nHost: other.example\r\n\r\n"
-        said = await connected(runner, server).python(raw((first + second).encode()))
-    assert said.count("HTTP/1.1") == 1
+        printed = await connected(runner, server).python(raw((first + second).encode()))
+    assert printed.count("HTTP/1.1") == 1
     assert len(server.requests) == 1
     assert f"host: site.example:{server.port}\r\n" in server.requests[0].decode().lower()
 

@@ -1,4 +1,4 @@
-"""web_fetch with `format: markdown`: what a model reads of a page, and what a page can do to us."""
+"""web_fetch with `format: markdown`: the converted page, and attacks of hostile pages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ls  -l
 
 
 PATIENT = MarkdownLimits(timeout_s=50)
-"""The usual limits with the time of a busy machine."""
+"""The default limits with enough time for a busy machine."""
 
 
 async def fetched(

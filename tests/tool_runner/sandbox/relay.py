@@ -1,4 +1,4 @@
-"""A wire between a Docker client and a real engine that can be frozen and cut."""
+"""A relay between a Docker client and a real engine that can be frozen and disconnected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Relay:
-    """Passes bytes both ways. In threads: clients of an engine block the event loop that starts them."""
+    """Forwards bytes in both directions, in threads: a client may block the event loop while it connects."""
 
     def __init__(self, path: Path, engine: str) -> None:
         self.host = f"unix://{path}"
@@ -22,7 +22,7 @@ class Relay:
         self._listener = self._listen()
 
     def freeze(self) -> None:
-        """Pass nothing on, in either direction; connections are still accepted."""
+        """Stop forwarding in both directions; connections are still accepted."""
         self._flowing.clear()
 
     def thaw(self) -> None:
@@ -31,7 +31,7 @@ class Relay:
     def cut(self) -> None:
         """Close every connection and accept no more."""
         with contextlib.suppress(OSError):
-            # Wakes the thread that accepts, which closing does not.
+            # Shutdown wakes the accepting thread; close does not.
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._path.unlink(missing_ok=True)
@@ -73,7 +73,7 @@ class Relay:
 
 @contextlib.contextmanager
 def relaying(path: Path, engine: str) -> Iterator[Relay]:
-    """A relay to the engine at `engine` (`unix:///…`) for the length of a block."""
+    """Run a relay to the engine at `engine` (`unix:///…`) during the block."""
     relay = Relay(path, engine)
     try:
         yield relay

@@ -1,4 +1,4 @@
-"""Attacks beyond the plan's list, tried for real; `docs/security.md` says what became of each."""
+"""Attacks beyond the numbered cases, really executed; `docs/security.md` lists the outcome of each."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ PROBES = {
             attempt(lambda: os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(1))
     """,
 }
-"""What hostile code tries from inside, and gets an error for each time; but the first, which may succeed."""
+"""Attempts of hostile code in the sandbox. Each must fail, except the first, which must succeed."""
 
 HARNESS = """
 import ctypes, fcntl, json, os, pty, resource, socket, stat
@@ -182,7 +182,7 @@ async def test_setuid_bit_gives_no_rights(runner: Runner) -> None:
     assert str(outcome.value["stdout"]).splitlines()[-1].split()[-1] == "1"
     status = (runner.workspace.directory / "sh").stat()
     assert status.st_uid == runner.identity.uid != 0
-    # Nobody else on the host gets to it.
+    # No other user of the host can reach it.
     assert stat.S_IMODE(runner.workspace.directory.stat().st_mode) == 0o700
 
 
@@ -205,7 +205,7 @@ async def test_control_characters_in_names_and_output_stay_data(runner: Runner) 
 
 
 async def test_whole_output_is_never_written_through_a_link(runner: Runner) -> None:
-    """The directory of kept outputs is the workspace's, and a command may put a link there."""
+    """The directory of stored outputs is in the workspace, so a command may put a link there."""
     await bash(runner, "ln -s /var/tmp .banksman")
     before = set(os.listdir("/var/tmp"))
     outcome = await bash(runner, "seq 20000")
@@ -242,15 +242,15 @@ time.sleep(20)
 
 
 async def test_buffers_of_sockets_cannot_be_enlarged(runner: Runner) -> None:
-    """Memory in a socket belongs to no process: without a cgroup only its size and number bound it."""
+    """Socket memory belongs to no process: without a cgroup, only buffer sizes and the number limit it."""
     program = """
 import socket
-def fill(wish):
+def fill(size):
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    if wish:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wish)
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wish)
+    if size:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
     filled = 0
     try:
         while True:
@@ -264,7 +264,7 @@ print(fill(1 << 30) <= fill(0))
 
 
 async def test_calls_continue_beside_a_hostile_one(runner: Runner) -> None:
-    """What one call may do to others: take its share of the processors, no more."""
+    """A hostile call can only take its share of the processors."""
     hostile = "while :; do :; done & yes > /dev/null & while :; do kill -9 -1 2>/dev/null; done"
     neighbour = runner.store.get("acme", "neighbour")
     async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""A cgroup for each command: what of it this machine can run, with the real kernel's cgroup v2."""
+"""A cgroup for each command, as far as this machine supports it, with the kernel's real cgroup v2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def divided(root: Path, needed: frozenset[str] = NOTHING) -> CallCgroups:
-    """The own cgroup, divided; left out where this machine gives it to nobody."""
+    """The own cgroup, divided; skipped if this machine does not delegate it."""
     try:
         return delegated(root, needed=needed)
     except NotDelegated as reason:
@@ -72,7 +72,7 @@ async def test_cgroup_contains_all_processes_of_its_command_and_ends_with_it(
     outcome = running.result()
     sandbox.close()
     outcome.output.close()
-    # The outer bwrap, the first process of the namespace, bash and three that sleep.
+    # The outer bwrap, the first process of the namespace, bash and three sleeping processes.
     assert len(inside) >= 5
     assert list(cgroups.directory.glob("call-*")) == []
     assert not any(exists(f"/proc/{pid}") for pid in inside)
@@ -103,7 +103,7 @@ def test_next_runner_kills_leftovers_in_the_cgroup(runner: Runner, cgroups: Call
 
 
 def test_cgroup_with_foreign_processes_is_not_divided(runner: Runner, root: Path) -> None:
-    """A session's cgroup belongs to more than the runner; its processes are not ours to move."""
+    """A session's cgroup has processes beside the runner, which must not be moved."""
     cgroups = divided(root)
     shared = cgroups.create(SandboxLimits())
     program = """
@@ -117,13 +117,13 @@ except NotDelegated as reason:
 """
     with subprocess.Popen(["sleep", "778073"], start_new_session=True) as stranger:
         (shared.directory / "cgroup.procs").write_text(str(stranger.pid))
-        said = subprocess.run(
+        ended = subprocess.run(
             [sys.executable, "-c", program, str(shared.directory)],
             capture_output=True, text=True, check=True, timeout=30,
         )  # fmt: skip
         shared.end()
     removed(cgroups)
-    assert "has processes that do not belong to the runner" in said.stdout
+    assert "has processes that do not belong to the runner" in ended.stdout
 
 
 def test_a_runner_moves_itself_out_of_the_cgroup_that_it_divides(runner: Runner, root: Path) -> None:
@@ -142,14 +142,14 @@ for _ in range(2):
     call.end()
 made.directory.rmdir()
 """
-    said = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program, str(own.directory), str(root)],
         capture_output=True, text=True, check=True, timeout=30,
     )  # fmt: skip
     (own.directory / "banksman-runner").rmdir()
     own.end()
     removed(cgroups)
-    assert said.stdout == f"banksman-runner {own.directory}\n" * 2
+    assert ended.stdout == f"banksman-runner {own.directory}\n" * 2
 
 
 def test_a_missing_controller_is_named(runner: Runner) -> None:
@@ -160,7 +160,7 @@ def test_a_missing_controller_is_named(runner: Runner) -> None:
 async def test_memory_and_processes_of_a_whole_call_are_limited_by_the_kernel(
     runner: Runner, root: Path
 ) -> None:
-    """Many processes that are each within their rlimits are together bounded: the memory of the call is."""
+    """Processes within their rlimits are limited together: the memory of the whole call is."""
     cgroups = divided(root, NEEDED)
     limits = SandboxLimits(memory_bytes=128 * 1024 * 1024, max_processes=20, watchdog_interval_s=10)
     sandbox = sandbox_with(cgroups, runner, limits)
@@ -173,10 +173,10 @@ async def test_memory_and_processes_of_a_whole_call_are_limited_by_the_kernel(
     bomb = await sandbox.run(
         SandboxCommand("for i in {1..60}; do sleep 5 & done; wait", runner.workspace.directory, 30)
     )
-    said = bomb.output.shown().stderr
+    errors = bomb.output.shown().stderr
     sandbox.close()
     for outcome in (hogs, bomb):
         outcome.output.close()
     removed(cgroups)
     assert hogs.exit_code is not None
-    assert "fork" in said
+    assert "fork" in errors

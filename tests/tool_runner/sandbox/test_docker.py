@@ -1,4 +1,4 @@
-"""What only containers have: how they are made, when they go, and what becomes of calls when engines do."""
+"""Behaviour of containers only: creation, removal, and calls while the engine fails."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 WAIT_S = 30
 ENGINE_TIMEOUT_S = 8
-"""For tests in which an engine hangs: more than a busy machine's engine takes for a request."""
+"""Engine time-out for tests with a hanging engine; longer than a request on a busy machine."""
 
 
 @pytest.fixture
 def backend() -> str:
-    """Here `runner` has containers."""
+    """In this module, `runner` uses containers."""
     return "docker"
 
 
@@ -46,7 +46,7 @@ Make = Callable[..., DockerSandbox]
 
 @pytest.fixture
 def make(root: Path, docker: DockerBackend) -> Iterator[Make]:
-    """Makes a sandbox with settings or limits of the test's own."""
+    """Creates a sandbox with the test's own settings or limits."""
     made: list[DockerSandbox] = []
 
     def make(*, at: Path = root, limits: SandboxLimits | None = None, **settings: object) -> DockerSandbox:
@@ -60,7 +60,7 @@ def make(root: Path, docker: DockerBackend) -> Iterator[Make]:
 
 
 async def run(sandbox: DockerSandbox, workspace: Path, script: str, timeout_s: float = 20) -> str:
-    """Standard output of a command that ends by itself."""
+    """Run a command that ends by itself; return its standard output."""
     outcome = await sandbox.run(SandboxCommand(script, workspace, timeout_s))
     with closing(outcome.output) as output:
         assert outcome.killed_reason is None, outcome
@@ -69,13 +69,13 @@ async def run(sandbox: DockerSandbox, workspace: Path, script: str, timeout_s: f
 
 @asynccontextmanager
 async def running(sandbox: DockerSandbox, workspace: Path) -> AsyncIterator[asyncio.Task[str]]:
-    """A command that has spoken and sleeps; its task says how it ended."""
-    spoke, stop = asyncio.Event(), Stop()
+    """Run a command that has written output and sleeps; its task returns the outcome."""
+    has_output, stop = asyncio.Event(), Stop()
 
     async def call() -> str:
         command = SandboxCommand("echo ready; sleep 3600", workspace, 3600)
         try:
-            outcome = await sandbox.run(command, on_output=lambda *_: spoke.set(), stop=stop)
+            outcome = await sandbox.run(command, on_output=lambda *_: has_output.set(), stop=stop)
         except SandboxUnavailable as error:
             return str(error)
         outcome.output.close()
@@ -83,17 +83,17 @@ async def running(sandbox: DockerSandbox, workspace: Path) -> AsyncIterator[asyn
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         task = group.create_task(call())
-        await started(spoke)
+        await started(has_output)
         yield task
         stop.request("cancelled")
 
 
 def containers(engine: DockerEngine, workspace: str, root: Path) -> list[dict[str, Any]]:
-    """What the engine says of the containers of a workspace below `root`."""
+    """Inspect the containers of a workspace below `root`."""
     listed = engine.output("ps", "--all", "--quiet", "--filter", f"label=banksman.workspace={workspace}")
     if not listed:
         return []
-    # One may go between the two commands.
+    # A container may end between the two commands.
     found: list[dict[str, Any]] = json.loads(engine.docker("inspect", *listed.split()).stdout)
     return [each for each in found if each["HostConfig"]["Mounts"][0]["Source"].startswith(f"{root}/")]
 
@@ -251,7 +251,7 @@ async def test_start_removes_only_containers_of_an_earlier_runner(
 
 @pytest.fixture
 def relay(root: Path, docker: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
-    """The wire to the engine for sandboxes that are made from now on."""
+    """Relay to the engine for sandboxes that are created afterwards."""
     with relaying(root / "engine.sock", docker.engine.host) as wire:
         monkeypatch.setenv("DOCKER_HOST", wire.host)
         yield wire
@@ -310,7 +310,7 @@ async def test_stop_during_a_container_start_returns_at_once(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"image": "no-such-image:none"}, ("no image no-such-image:none", "docker pull no-such-image:none")),
         ({"runtime": "no-such-runtime"}, ("does not know the runtime 'no-such-runtime'", "daemon.json")),
@@ -320,11 +320,11 @@ async def test_stop_during_a_container_start_returns_at_once(
     ],
 )
 async def test_missing_engine_feature_is_reported_with_its_remedy(
-    make: Make, root: Path, settings: dict[str, object], said: tuple[str, ...]
+    make: Make, root: Path, settings: dict[str, object], expected: tuple[str, ...]
 ) -> None:
     report = await self_test(root, sandbox_identity(), lambda: make(**settings))
     assert not report.ok
-    assert all(words in report.summary() for words in said), report.summary()
+    assert all(words in report.summary() for words in expected), report.summary()
 
 
 async def test_the_runtime_of_the_settings_runs_the_commands(
@@ -344,7 +344,7 @@ async def test_missing_engine_is_reported(make: Make, root: Path, monkeypatch: p
 
 @pytest.fixture
 def docker_image(docker: DockerBackend) -> Iterator[Callable[[str], str]]:
-    """Makes an image of the base image by one more instruction."""
+    """Builds an image from the base image and one more instruction."""
     made: list[str] = []
 
     def make(instruction: str) -> str:
@@ -427,7 +427,7 @@ asyncio.run(main())
 
 
 def test_a_runner_in_a_container_shares_its_volume_with_its_workspaces(docker: DockerBackend) -> None:
-    """As in compose.yaml: no path is configured, and the image is the runner's own."""
+    """As in compose.yaml: no host path is configured, and the image is the runner's own."""
     engine, image = docker.engine, str(docker.settings.image)
     paths = [path for path in sys.path if path and Path(path).exists()]
     version = engine.output("run", "--rm", image, "python3", "--version")
@@ -436,7 +436,7 @@ def test_a_runner_in_a_container_shares_its_volume_with_its_workspaces(docker: D
     volume = engine.output("volume", "create")
     socket = engine.host.removeprefix("unix://")
     try:
-        said = engine.output(
+        printed = engine.output(
             *("run", "--rm", "--network", "none", "--volume", f"{volume}:/workspaces"),
             *("--volume", f"{socket}:/var/run/docker.sock"),
             *(word for path in paths for word in ("--volume", f"{path}:{path}:ro")),
@@ -445,4 +445,4 @@ def test_a_runner_in_a_container_shares_its_volume_with_its_workspaces(docker: D
         )
     finally:
         engine.output("volume", "rm", "--force", volume)
-    assert said.splitlines() == ["all holds", "by the runner ['given', 'made']"]
+    assert printed.splitlines() == ["all holds", "by the runner ['given', 'made']"]

@@ -1,4 +1,4 @@
-"""Ways out that a command prepares for the tools beside it, and ways to use up what others need."""
+"""Escapes that a command prepares for the file tools, and exhaustion of shared resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def secret(runner: Runner) -> Path:
 
 
 async def test_links_of_a_command_lead_no_tool_outside(runner: Runner, secret: Path) -> None:
-    """Case A29 of the plan; also for links made to what the host has and the sandbox has not."""
+    """Case A29; also links to files that exist only on the host."""
     made = await runner.bash(
         f"ln -s {secret} abs; ln -s ../c2/secret rel; ln -s {secret.parent} dir; ln -s / top; ln -s .. up; "
         "ln -s /proc/self/root proc; ln -s /proc/1/environ env; mkfifo fifo; mkdir real; ln -s real alias"
@@ -47,7 +47,7 @@ async def test_devices_cannot_be_created_and_hard_links_stay_inside(runner: Runn
 
 
 async def test_setuid_programs_run_with_the_rights_of_the_command(runner: Runner) -> None:
-    """A set-user-id bit that a command gives its own file, and those that the system's programs have."""
+    """Setuid bits on a command's own file and on system programs."""
     outcome = await runner.bash(
         "cp /bin/bash shell; chmod 6755 shell; ./shell -p -c 'grep -h ^Cap /proc/self/status' | sort -u; "
         "find / -xdev -perm -4000 -type f 2>/dev/null | while read -r program; do $program --version; done"
@@ -63,7 +63,7 @@ async def test_setuid_programs_run_with_the_rights_of_the_command(runner: Runner
     ["truncate -s 10G big", "fallocate -l 10G big", "dd if=/dev/zero of=big bs=1M seek=10000 count=1 2>&1"],
 )
 async def test_file_of_ten_gigabytes_is_refused(runner: Runner, command: str) -> None:
-    """Case A31 of the plan."""
+    """Case A31."""
     outcome = await runner.bash(command)
     assert outcome.value["success"] is False
     big = runner.workspace.directory / "big"
@@ -76,7 +76,7 @@ class TestManyFiles:
         return small_workspace
 
     async def test_a_million_small_files_end_at_the_quota(self, runner: Runner) -> None:
-        """Case A31 of the plan."""
+        """Case A31."""
         outcome = await runner.bash("for i in {1..1000000}; do : > $RANDOM$i; done; sleep 30", timeout_s=30)
         assert outcome.value["killed_reason"] == "workspace_limit"
         assert (await runner.bash("find . -type f -delete; ls | wc -l")).value["stdout"] == "0\n"

@@ -1,4 +1,4 @@
-"""What is kept and shown of an output, for every output."""
+"""Stored and shown parts of any output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever ends a call, nobody of it is left; and what runs, runs as somebody without rights."""
+"""However a call ends, none of its processes is left; and its processes run without privileges."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 
 def living(marker: str) -> list[int]:
-    """Processes, zombies left out, whose command line has `marker`."""
+    """Return the processes, except zombies, whose command line contains `marker`."""
     return [pid for pid in _pids() if marker in _read(pid, "cmdline")]
 
 
 async def sleeping(seconds: str) -> int:
-    """The process that `sleep {seconds}` has become, once it has."""
+    """Wait for the process `sleep {seconds}` and return its id."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while not (found := living(f"sleep\0{seconds}")):  # noqa: ASYNC110 - nothing tells of it
+        while not (found := living(f"sleep\0{seconds}")):  # noqa: ASYNC110 - there is no notification
             await asyncio.sleep(0.005)
     return found[0]
 
 
 def watched(pids: Iterable[int]) -> list[int]:
-    """A descriptor of each process that is still there."""
+    """Open a pidfd for each process that still exists."""
     found: list[int] = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -63,7 +63,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def companions(pid: int) -> list[int]:
-    """Everybody in the pid namespace of a process, with the process itself."""
+    """Return all processes in the pid namespace of a process, including itself."""
     return [each for each in _pids() if _namespace(each) == _namespace(pid)]
 
 
@@ -75,13 +75,13 @@ def _namespace(pid: int) -> str | None:
 
 
 def sandboxes() -> list[int]:
-    """The bwraps below this process, each with everything below it."""
+    """Return the bwraps below this process, each with its descendants."""
     bwraps = [pid for pid in processes.descendants(os.getpid()) if _read(pid, "comm") == "bwrap\n"]
     return sorted({each for pid in bwraps for each in processes.descendants(pid)})
 
 
 def spawner() -> int:
-    """The process between this one and its sandboxes."""
+    """Return the spawner of this process."""
     (pid,) = [pid for pid in processes.children(os.getpid()) if "spawner_process" in _read(pid, "cmdline")]
     return pid
 
@@ -93,7 +93,7 @@ def user_ids(pid: int) -> set[int]:
 
 @contextlib.contextmanager
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of ours that has nothing to do with a sandbox."""
+    """Run a child process that is not a sandbox."""
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             yield process
@@ -103,13 +103,15 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
 
 @contextlib.asynccontextmanager
 async def running(runner: Runner, script: str) -> AsyncIterator[Stop]:
-    """A command that has said something and goes on; killed at the end."""
-    spoke, stop = asyncio.Event(), Stop()
+    """Run a command that has written output and continues; kill it at the end."""
+    has_output, stop = asyncio.Event(), Stop()
     command = SandboxCommand(f"echo ready; {script}", runner.workspace.directory, 30)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(runner.sandbox.run(command, on_output=lambda *_: spoke.set(), stop=stop))
+        task = group.create_task(
+            runner.sandbox.run(command, on_output=lambda *_: has_output.set(), stop=stop)
+        )
         try:
-            await started(spoke)
+            await started(has_output)
             yield stop
         finally:
             stop.request("cancelled")
@@ -126,21 +128,21 @@ async def test_time_out_leaves_no_process(runner: Runner) -> None:
 
 
 async def test_stop_leaves_no_process_and_returns_partial_output(runner: Runner) -> None:
-    spoke, stop = asyncio.Event(), Stop()
+    has_output, stop = asyncio.Event(), Stop()
     async with asyncio.TaskGroup() as group:
         call = group.create_task(
             runner.box.run(
                 "bash",
                 runner.workspace,
-                {"command": "echo begun; " + HARD_TO_KILL.format(n=77802)},
-                on_output=lambda *_: spoke.set(),
+                {"command": "echo started; " + HARD_TO_KILL.format(n=77802)},
+                on_output=lambda *_: has_output.set(),
                 stop=stop,
             )
         )
-        await started(spoke)
+        await started(has_output)
         stop.request("cancelled")
         outcome = await call
-    assert (outcome.error_kind, outcome.value["stdout"]) == ("cancelled", "begun\n")
+    assert (outcome.error_kind, outcome.value["stdout"]) == ("cancelled", "started\n")
     assert living("sleep\0" + "77802") == []
 
 
@@ -156,10 +158,10 @@ async def test_a_command_stopped_before_it_has_a_slot_is_never_spawned(runner: R
 
 
 async def test_cancelling_the_caller_leaves_no_process(runner: Runner) -> None:
-    spoke = asyncio.Event()
+    has_output = asyncio.Event()
     command = SandboxCommand("echo; " + HARD_TO_KILL.format(n=77803), runner.workspace.directory, 30)
-    call = asyncio.create_task(runner.sandbox.run(command, on_output=lambda *_: spoke.set()))
-    await started(spoke)
+    call = asyncio.create_task(runner.sandbox.run(command, on_output=lambda *_: has_output.set()))
+    await started(has_output)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -180,7 +182,7 @@ async def test_background_process_with_open_output_does_not_delay_the_result(run
 
 
 async def test_stop_at_any_moment_of_a_start_leaves_no_process(runner: Runner) -> None:
-    """bubblewrap issues 633 and 700: a sandbox outlives a bwrap that is killed while it starts."""
+    """bubblewrap issues 633 and 700: a sandbox stays alive if its outer bwrap is killed while it starts."""
     loop = asyncio.get_running_loop()
     command = SandboxCommand("sleep 778061", runner.workspace.directory, 30)
     for step in range(40):
@@ -205,7 +207,7 @@ async def test_running_calls_are_not_affected_by_the_end_of_others(runner: Runne
 
 @only("bwrap", "a container has its own first process")
 async def test_sweep_finds_no_process_of_calls_that_end_by_themselves(runner: Runner) -> None:
-    """bwrap ends before the first process of its namespace does: that one is on its way, not left behind."""
+    """bwrap ends before the first process of its namespace; that process is ending, not left behind."""
     seen: list[int] = []
 
     async def look() -> None:
@@ -376,19 +378,19 @@ _MANY_RUNNERS = textwrap.dedent("""
 
 @contextlib.contextmanager
 def many_runners(workspace: Path, script: str) -> Iterator[Callable[[], tuple[int, int]]]:
-    """Starts runners, each with one call that begins right now; gives their and their spawners' process ids.
+    """Start runners, each with one call that is starting; yield the process ids of runners and spawners.
 
-    They are forked: importing one anew takes longer than everything that is tested here.
+    The runners are forked: importing the modules again takes longer than the tested steps.
     """
     arguments = [sys.executable, "-c", _MANY_RUNNERS, str(workspace), script]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as runners:
         assert runners.stdin is not None and runners.stdout is not None
-        ask, answer = runners.stdin, runners.stdout
+        requests, replies = runners.stdin, runners.stdout
 
         def start() -> tuple[int, int]:
-            ask.write(b"next\n")
-            ask.flush()
-            runner, spawner = map(int, answer.readline().split())
+            requests.write(b"next\n")
+            requests.flush()
+            runner, spawner = map(int, replies.readline().split())
             return runner, spawner
 
         yield start
@@ -408,7 +410,7 @@ def test_runner_killed_at_any_moment_of_a_spawn_leaves_no_process(root: Path) ->
 
 
 def test_command_does_not_start_after_runner_and_spawner_are_killed(root: Path) -> None:
-    """What is left is at most a bwrap that waits for ever and was never let into its command."""
+    """At most a bwrap is left that waits forever and never starts its command."""
     workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
     moments = random.Random(21)
     with many_runners(workspace, "sleep 778161") as start:
@@ -448,7 +450,7 @@ _LEFT = (
     "--symlink usr/lib64 /lib64 --proc /proc --bind {workspace} /workspace -- "
     "bash -c 'echo ready; sleep {word}; true'"
 )
-"""A sandbox that nobody looks after: it does not die with its parent."""
+"""Run a sandbox without a spawner that does not die with its parent."""
 
 
 @contextlib.contextmanager
@@ -496,7 +498,7 @@ def run_as_ordinary_user(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def ordinary_python() -> str | None:
-    """A Python of our version that a user other than root can start."""
+    """Return a Python of this version that an unprivileged user can execute."""
     for candidate in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
         with contextlib.suppress(OSError):
             if run_as_ordinary_user(candidate, "-c", "import pydantic_core").returncode == 0:

@@ -1,4 +1,4 @@
-"""One server and one runner for all tests, and runners of a test's own."""
+"""A server and a runner for all tests, and runners for single tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tool_runner.service.processes import RunnerProcess, Runners
 
 @pytest.fixture(scope="session")
 def runners_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
-    """A server for all tests here. Never stop it."""
+    """A server for all tests in this folder. No test stops it."""
     with secured_server(tmp_path_factory.mktemp("keys")) as secured:
         yield secured
 
@@ -29,7 +29,7 @@ def session_runners(runners_nats: SecuredNats) -> Iterator[Runners]:
 
 @pytest.fixture
 def runners(runners_nats: SecuredNats) -> Iterator[Runners]:
-    """Makes runners of the test's own, which may be killed."""
+    """Creates runners for one test, which may be killed."""
     made = Runners(runners_nats)
     yield made
     made.close()
@@ -37,7 +37,7 @@ def runners(runners_nats: SecuredNats) -> Iterator[Runners]:
 
 @pytest.fixture
 def own_runners(tmp_path: Path) -> Iterator[Runners]:
-    """Makes runners on a server of the test's own, which may be frozen."""
+    """Creates runners on a server for one test, which may be frozen."""
     with secured_server(tmp_path) as secured:
         made = Runners(secured)
         yield made
@@ -46,7 +46,7 @@ def own_runners(tmp_path: Path) -> Iterator[Runners]:
 
 @pytest.fixture
 def north(tmp_path: Path) -> Iterator[Runners]:
-    """Makes runners on a server where only the runner `north` has a key."""
+    """Creates runners on a server where only the runner `north` has a key."""
     with secured_server(tmp_path, runners=("north",)) as secured:
         made = Runners(secured)
         yield made
@@ -55,7 +55,7 @@ def north(tmp_path: Path) -> Iterator[Runners]:
 
 @pytest.fixture(params=["bwrap", "docker"])
 def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The settings of a runner, once for each sandbox."""
+    """The settings of a runner, once per sandbox backend."""
     if request.param == "bwrap":
         return {}
     return request.getfixturevalue("docker")
@@ -63,7 +63,7 @@ def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def docker(docker_engine: DockerEngine, base_image: str) -> dict[str, Any]:
-    """The settings of a runner whose commands have containers."""
+    """The settings of a runner with the Docker backend."""
     return {
         "DOCKER_HOST": docker_engine.host,
         "BANKSMAN_TOOL_RUNNER__SANDBOX": "docker",
@@ -73,12 +73,12 @@ def docker(docker_engine: DockerEngine, base_image: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def runner(session_runners: Runners) -> RunnerProcess:
-    """A runner for all tests. Never end it; each test has a tenant of its own."""
+    """A runner for all tests. No test ends it; each test has its own tenant."""
     return session_runners.start()
 
 
 @pytest.fixture
 async def owner(runners_nats: SecuredNats, runner: RunnerProcess) -> AsyncGenerator[Owner]:
-    """An owner whose calls the shared runner takes."""
+    """An owner that sends its calls to the shared runner."""
     async with owning(runners_nats, runner) as made:
         yield made

@@ -1,4 +1,4 @@
-"""The owner of a run, as far as a runner knows it."""
+"""The owner of a run, as a runner sees it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from banksman.deployment.users import AGENT, GATEWAY
 
 
 class Owner:
-    """The owner of a run, on APP's side: it asks, listens, and cancels."""
+    """The owner of a run in APP: it sends calls, receives results, and cancels."""
 
     def __init__(self, bus: Bus, gateway: Bus, runner: RunnerProcess, tenant: str, conversation: str) -> None:
         self.bus = bus
         self.gateway = gateway
-        """For what people do: files and progress."""
+        """The gateway's connection, for files and progress."""
         self.runner = runner
         self.tenant = tenant
         self.conversation = conversation
@@ -57,7 +57,7 @@ class Owner:
     def request(
         self, tool: str, *, timeout_s: float = 60.0, within_s: float = 60.0, **arguments: Any
     ) -> CallRequest:
-        """A new call, as the log would hold it."""
+        """Build a new call as the log would contain it."""
         call = ToolCall(
             id=new_id("k"),
             name=tool,
@@ -112,12 +112,12 @@ class Owner:
         return await self.leases.get(self.runner.id)
 
     async def lease_ended(self, within_s: float) -> None:
-        """Wait until the runner's key is gone."""
+        """Wait until the runner's lease key is removed."""
 
-        async def is_gone() -> bool:
+        async def is_removed() -> bool:
             return await self.lease() is None
 
-        await until(is_gone, within_s)
+        await until(is_removed, within_s)
 
     async def file(self, request: FileRequest) -> FileReply:
         subject = subjects.files(self.runner.id, self.tenant, self.conversation)
@@ -127,7 +127,7 @@ class Owner:
 
 @asynccontextmanager
 async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[Owner]:
-    """An owner with a tenant and a conversation of its own."""
+    """Create an owner with its own tenant and conversation."""
     async with await secured.connect(AGENT) as bus, await secured.connect(GATEWAY) as gateway:
         owner = Owner(bus, gateway, runner, new_id("t"), new_id("c"))
         await watch_results(bus, owner.on_fact, tenant=owner.tenant)
@@ -137,5 +137,5 @@ async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[O
 
 
 def hearing_reports(bus: Bus) -> ControlPlane:
-    """What agents answer to runners that tell of their workspaces."""
+    """Reply to workspace reports of runners, as agents do."""
     return ControlPlane(bus, report_router(WorkspaceReports(bus)), title="reports")

@@ -1,4 +1,4 @@
-"""The real tool-runner process, on a server with the accounts of a deployment."""
+"""Real tool-runner processes on a server with the accounts of a deployment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_S = 20.0
 
 
 class RunnerProcess:
-    """A tool-runner, started as a deployment starts it, on a volume that outlives it."""
+    """A tool-runner process, started as in a deployment, on a volume that outlives it."""
 
     def __init__(self, url: str, seed: Path, root: Path, **settings: str) -> None:
         self.root = root
@@ -38,7 +38,7 @@ class RunnerProcess:
         self._environment = {
             "PATH": os.environ["PATH"],
             "BANKSMAN_NATS__URL": url,
-            # The tests' servers do not sync each write: that would cost time and prove nothing here.
+            # The tests' servers do not sync each write: that takes time and is not tested here.
             "BANKSMAN_ALLOW_WEAK_DURABILITY": "1",
             "BANKSMAN_NATS__NKEY_SEED_FILE": str(seed),
             "BANKSMAN_DATA_DIR": str(root),
@@ -49,7 +49,7 @@ class RunnerProcess:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the volume says of the runner: its id and epoch."""
+        """Read the runner's id and epoch from the volume."""
         return json.loads((self.root / ".runner.json").read_text())
 
     @property
@@ -61,7 +61,7 @@ class RunnerProcess:
         return int(self.identity["epoch"])
 
     def start(self, *, ready: bool = True) -> None:
-        """Start the process; wait until it is ready, or only until it has said that it is not."""
+        """Start the process; wait until it is ready, or with `ready=False` until it reports a problem."""
         self.begin()
         self.wait_ready(ready=ready)
 
@@ -74,7 +74,7 @@ class RunnerProcess:
             )
 
     def wait_ready(self, *, ready: bool = True) -> None:
-        """Wait until a process that was begun is ready, or only until it has said that it is not."""
+        """Wait until a started process is ready, or with `ready=False` until it reports that it is not."""
         deadline = time.monotonic() + START_S
         while not self._has_started(ready):
             assert self._process is not None
@@ -91,7 +91,7 @@ class RunnerProcess:
         return self.log_file.read_text()
 
     def readiness(self) -> dict[str, Any] | None:
-        """What `/readyz` says; None when nothing answers."""
+        """Return the body of `/readyz`; None if there is no response."""
         try:
             with urlopen(f"http://127.0.0.1:{self.health_port}/readyz", timeout=5) as answer:
                 return json.loads(answer.read())
@@ -102,7 +102,7 @@ class RunnerProcess:
 
     @property
     def spawner(self) -> int:
-        """The process between the runner and its sandboxes."""
+        """Return the process id of the runner's spawner."""
         assert self._process is not None
         (pid,) = children(self._process.pid)
         return pid
@@ -112,14 +112,14 @@ class RunnerProcess:
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """The exit code of a process that ends by itself."""
+        """Wait for a process that ends by itself; return its exit code."""
         assert self._process is not None
         code = self._process.wait(timeout=WAIT_S)
         self._process = None
         return code
 
     async def ended(self) -> int:
-        """Like `wait`, beside the test's own loop."""
+        """Call `wait` in a thread, so that the test's event loop continues."""
         return await asyncio.to_thread(self.wait)
 
     def close(self) -> None:
@@ -129,36 +129,38 @@ class RunnerProcess:
             self._process = None
 
     def _has_started(self, ready: bool) -> bool:
-        said = self.readiness()
-        return said is not None and (said["ready"] or (not ready and "process" not in said["problems"]))
+        readiness = self.readiness()
+        return readiness is not None and (
+            readiness["ready"] or (not ready and "process" not in readiness["problems"])
+        )
 
 
 class Runners:
-    """Makes runners on one server and ends them."""
+    """Creates runners on one server and ends them."""
 
     def __init__(self, secured: SecuredNats) -> None:
         self.secured = secured
         self._made = ExitStack()
 
     def make(self, *, user: str = TOOL_RUNNER, root: Path | None = None, **settings: str) -> RunnerProcess:
-        """A runner on a new volume, or on `root`, which another one made."""
+        """Create a runner on a new volume, or on the existing volume `root`."""
         root = root or self.directory()
         seed = self.secured.seed_file(user)
         server = self.secured.server
-        copies = {"BANKSMAN_NATS__REPLICAS": str(server.replicas)}
-        runner = RunnerProcess(server.url, seed, root, **copies, **settings)
+        replicas = {"BANKSMAN_NATS__REPLICAS": str(server.replicas)}
+        runner = RunnerProcess(server.url, seed, root, **replicas, **settings)
         self._made.callback(runner.close)
         return runner
 
     def directory(self) -> Path:
-        """A new volume."""
+        """Create a new volume."""
         root = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/var/tmp"))
         root.chmod(0o711)
         self._made.callback(delete_tree, root)
         return root
 
     def start(self, *, user: str = TOOL_RUNNER, root: Path | None = None, **settings: str) -> RunnerProcess:
-        """Make a runner and wait until it is ready."""
+        """Create a runner and wait until it is ready."""
         runner = self.make(user=user, root=root, **settings)
         runner.start()
         return runner
@@ -168,7 +170,7 @@ class Runners:
 
 
 def running(word: str) -> bool:
-    """Whether a process of this machine has `word` among its arguments."""
+    """Return whether any process has `word` among its arguments."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             arguments = path.read_bytes().split(b"\0")
@@ -180,25 +182,25 @@ def running(word: str) -> bool:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> None:
-    """Wait for something outside that tells nobody: a process, a key that ends."""
+    """Wait for an outside state without notifications, such as the end of a process or a key."""
     async with asyncio.timeout(within_s):
-        while not await holds():  # noqa: ASYNC110 - no event in this process says so
+        while not await holds():  # noqa: ASYNC110 - no event in this process reports it
             await asyncio.sleep(0.02)
 
 
-async def begins(word: str) -> None:
-    """Wait until such a process is there."""
+async def wait_for_start(word: str) -> None:
+    """Wait until a matching process exists."""
 
-    async def is_there() -> bool:
+    async def exists() -> bool:
         return running(word)
 
-    await until(is_there, WAIT_S)
+    await until(exists, WAIT_S)
 
 
-async def is_gone(word: str, within_s: float) -> None:
-    """Wait until no such process is left."""
+async def wait_for_end(word: str, within_s: float) -> None:
+    """Wait until no matching process is left."""
 
-    async def is_not_there() -> bool:
+    async def has_ended() -> bool:
         return not running(word)
 
-    await until(is_not_there, within_s)
+    await until(has_ended, within_s)

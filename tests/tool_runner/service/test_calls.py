@@ -1,4 +1,4 @@
-"""Calls over NATS: taken once, started once, one stored result."""
+"""Calls over NATS: accepted once, started once, with one stored result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.fixtures import SecuredNats
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.service.owner import Owner, owning
-from tests.tool_runner.service.processes import RunnerProcess, Runners, begins, is_gone
+from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for_end, wait_for_start
 
 from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS
@@ -26,7 +26,7 @@ WAIT_FOR_GO = "until [ -e go ]; do sleep 0.02; done"
 
 
 async def go(owner: Owner) -> None:
-    """Let the command pass that waits for the file `go`."""
+    """Release the command that waits for the file `go`."""
     data = base64.b64encode(b"!").decode()
     written = await owner.file(
         FileWrite(path="go", upload=new_id("u"), offset=0, data_base64=data, last=True)
@@ -100,12 +100,12 @@ async def test_calls_of_one_workspace_run_in_order_and_others_run_in_parallel(
 
 
 async def test_hanging_fetch_delays_no_other_call(runners: Runners, runners_nats: SecuredNats) -> None:
-    """Also: an allowed private server can be fetched from, on its own port only."""
-    asked = asyncio.Event()
+    """Also: an allowed private server can be fetched from, but only on its own port."""
+    requested = asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        asked.set()
+        requested.set()
         await reader.read()
         writer.close()
 
@@ -119,7 +119,7 @@ async def test_hanging_fetch_delays_no_other_call(runners: Runners, runners_nats
         async with owning(runners_nats, runner) as owner:
             fetch = await owner.accepted(owner.request("web_fetch", url=f"http://{address}/"))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                await asked.wait()
+                await requested.wait()
             assert (await owner.bash("echo beside")).exit_code == 0
             other_port = await owner.call("web_fetch", url=f"http://127.0.0.1:{runner.health_port}/healthz")
             assert other_port.error_kind == "denied"
@@ -181,14 +181,14 @@ async def test_call_ends_at_its_own_time_out_or_that_of_its_run(owner: Owner) ->
 
 
 async def test_cancel_kills_the_process_tree_and_returns_partial_output(owner: Owner) -> None:
-    """Target: gone within two seconds."""
+    """Target: all processes have ended within two seconds."""
     command = "echo early; trap '' TERM; (setsid sleep 7801.5 &); nohup sleep 7802.5 & sleep 7803.5"
     request = await owner.accepted(owner.request("bash", command=command))
     for word in ("7801.5", "7802.5", "7803.5"):
-        await begins(word)
+        await wait_for_start(word)
     assert (await owner.cancel(request)).answer == "accepted"
     for word in ("7801.5", "7802.5", "7803.5"):
-        await is_gone(word, within_s=2)
+        await wait_for_end(word, within_s=2)
     result = await owner.result(request)
     assert (result.error_kind, result.content["stdout"]) == ("cancelled", "early\n")
     assert (await owner.cancel(request)).answer == "done"
@@ -204,7 +204,7 @@ async def test_long_output_is_stored_completely(owner: Owner, runners_nats: Secu
 
 
 async def test_result_too_large_for_an_event_is_replaced_by_an_error(owner: Owner) -> None:
-    """A refused path comes back in the message that refuses it."""
+    """The error about a refused path repeats the path."""
     result = await owner.call("write_file", path="x" * (MAX_RESULT_BYTES + 1), content="")
     assert (result.error_kind, result.is_error) == ("output_limit", True)
     assert len(result.model_dump_json()) < 1000

@@ -1,4 +1,4 @@
-"""The whole tool-runner with containers: its calls, and what is left of it when it ends, however it ends."""
+"""The tool-runner with the Docker backend: its calls, and its leftovers after every kind of end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.tool_runner.service.processes import (
     WAIT_S,
     RunnerProcess,
     Runners,
-    begins,
-    is_gone,
     running,
     until,
+    wait_for_end,
+    wait_for_start,
 )
 
 from banksman.bus.names import OUTPUTS
@@ -32,11 +32,11 @@ from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 pytestmark = pytest.mark.timeout(180)
 
 CALLS = 4
-"""In flight at the moment of a kill."""
+"""Calls in flight at the moment of a kill."""
 
 
 async def containers_end(engine: DockerEngine, runner: RunnerProcess) -> None:
-    """Wait until no container has a workspace of this runner."""
+    """Wait until no container mounts a workspace of this runner."""
 
     async def none() -> bool:
         listed = await asyncio.to_thread(engine.output, "ps", "--all", "--quiet")
@@ -66,11 +66,11 @@ async def test_calls_files_and_outputs_share_one_workspace(
         async with await runners_nats.connect(GATEWAY_FILES) as files:
             whole = await Objects(files, OUTPUTS).get(long.output_ref, deadline_s=WAIT_S)
         assert whole.split()[-1] == b"20000"
-        request = await owner.accepted(owner.request("bash", command="echo begun; sleep 7861.5"))
-        await begins("7861.5")
+        request = await owner.accepted(owner.request("bash", command="echo started; sleep 7861.5"))
+        await wait_for_start("7861.5")
         await owner.cancel(request)
         cancelled = await owner.result(request)
-        assert (cancelled.error_kind, cancelled.content["stdout"]) == ("cancelled", "begun\n")
+        assert (cancelled.error_kind, cancelled.content["stdout"]) == ("cancelled", "started\n")
         assert not running("7861.5")
 
 
@@ -80,9 +80,9 @@ async def test_containers_of_a_killed_runner_end_and_workspaces_remain(
     runner = runners.start(**docker)
     async with owning(runners_nats, runner) as owner:
         await owner.accepted(owner.request("bash", command="touch kept; sleep 7862.5"))
-        await begins("7862.5")
+        await wait_for_start("7862.5")
         runner.signal(signal.SIGKILL)
-        await is_gone("7862.5", within_s=WAIT_S)
+        await wait_for_end("7862.5", within_s=WAIT_S)
         await runner.ended()
         await containers_end(docker_engine, runner)
         await asyncio.to_thread(runner.start)
@@ -97,7 +97,7 @@ async def test_restarted_runner_removes_containers_that_were_starting(
     docker_engine: DockerEngine,
     seed: int,
 ) -> None:
-    """A container that is created and not yet attached to is what only the next start can find."""
+    """Only the next start can find a container that was created and not attached yet."""
     moments = random.Random(seed)
     runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(CALLS), **docker)
     async with owning(runners_nats, runner) as owner:
@@ -107,7 +107,7 @@ async def test_restarted_runner_removes_containers_that_were_starting(
         await asyncio.sleep(moments.uniform(0, 1))
         runner.signal(signal.SIGKILL)
         await runner.ended()
-        await is_gone("7863.5", within_s=WAIT_S)
+        await wait_for_end("7863.5", within_s=WAIT_S)
         await asyncio.to_thread(runner.start)
         await containers_end(docker_engine, runner)
 
@@ -138,12 +138,12 @@ async def test_docker_runner_killed_anywhere_executes_a_call_at_most_once(
     executed: int,
     ended: bool,
 ) -> None:
-    """P2, A03: asked for again, only what nobody claimed is executed."""
+    """P2, A03: a repeated request executes only calls whose start is not recorded."""
     armed: dict[str, Any] = {VARIABLE: f"{point}:kill", TESTING_VARIABLE: "1"}
     runner = runners.start(**docker, **armed)
     async with owning(runners_nats, runner) as owner:
         died = runner.epoch
-        request = owner.request("bash", command="echo once >> ledger; echo said; sleep 0.5")
+        request = owner.request("bash", command="echo once >> ledger; echo done; sleep 0.5")
         await owner.accepted(request)
         assert await runner.ended() == -signal.SIGKILL
         back = runners.make(root=runner.root, **docker)
@@ -175,8 +175,10 @@ async def test_runner_without_an_engine_refuses_calls_with_the_reason(
         BANKSMAN_TOOL_RUNNER__SANDBOX="docker", DOCKER_HOST="unix:///run/no-such-engine.sock"
     )
     runner.start(ready=False)
-    said = runner.readiness()
-    assert said is not None and "no-such-engine.sock does not respond" in said["problems"]["sandbox"]
+    readiness = runner.readiness()
+    assert (
+        readiness is not None and "no-such-engine.sock does not respond" in readiness["problems"]["sandbox"]
+    )
     async with owning(runners_nats, runner) as owner:
         answer = await owner.send(owner.request("bash", command="true"))
         assert answer.answer == "refused" and "no-such-engine" in (answer.reason or "")

@@ -1,4 +1,4 @@
-"""Files of a workspace over NATS: listed, uploaded, downloaded, deleted; never outside."""
+"""Files of a workspace over NATS: list, upload, download and delete, never outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLICE = 500_000
 
 
 async def upload(owner: Owner, path: str, content: bytes) -> FileReply:
-    """Upload in slices, as a client does; the answer to the last one."""
+    """Upload in slices, as a client does; return the reply to the last slice."""
     token = new_id("u")
     answer = FileReply()
     for offset in range(0, max(1, len(content)), SLICE):

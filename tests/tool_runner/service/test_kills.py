@@ -1,4 +1,4 @@
-"""A runner that is killed while it starts commands, at any moment of their start."""
+"""A runner that is killed at any moment while it starts commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from banksman.contracts.ids import new_id
 from banksman.tool_runner.sandbox.processes import wait_exit
 
 CALLS = 4
-"""In flight at the moment of a kill: a runner starts no more at a time on one core."""
+"""Calls in flight at the moment of a kill; on one core a runner starts no more at a time."""
 SPREAD_S = 0.02
 
 
@@ -31,7 +31,7 @@ async def start_one(owner: Owner, delay_s: float, script: str) -> None:
 async def test_runner_killed_while_commands_start_leaves_no_process(
     runners: Runners, runners_nats: SecuredNats, seed: int
 ) -> None:
-    """The calls are admitted over 20 ms, so one kill meets each at another moment of its start."""
+    """The calls are admitted over 20 ms, so that one kill hits each at a different moment of its start."""
     moments = random.Random(seed)
     runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(CALLS))
     spawner = os.pidfd_open(runner.spawner)

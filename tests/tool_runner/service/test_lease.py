@@ -1,4 +1,4 @@
-"""Who may execute: a lease that ends with its process, its broker, or its clock."""
+"""The lease: it ends with its process, its broker or by the clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.owner import Owner, owning
-from tests.tool_runner.service.processes import WAIT_S, Runners, begins, is_gone, until
+from tests.tool_runner.service.processes import WAIT_S, Runners, until, wait_for_end, wait_for_start
 
 from banksman.bus.dead import dead_letters
 from banksman.contracts import subjects
@@ -24,9 +24,9 @@ from banksman.runs.lease import Lease, LeaseLost
 
 
 async def sleeping(owner: Owner, word: str) -> None:
-    """A command that runs until somebody ends it."""
+    """A command that runs until it is killed."""
     await owner.accepted(owner.request("bash", command=f"sleep {word}"))
-    await begins(word)
+    await wait_for_start(word)
 
 
 async def test_killed_runner_loses_its_lease_and_restarts_with_a_higher_epoch(
@@ -35,11 +35,11 @@ async def test_killed_runner_loses_its_lease_and_restarts_with_a_higher_epoch(
     runner = runners.start(**backend)
     async with owning(runners_nats, runner) as owner:
         request = await owner.accepted(owner.request("bash", command="echo once >> log; sleep 7811.5"))
-        await begins("7811.5")
+        await wait_for_start("7811.5")
         first = runner.identity
         runner.signal(signal.SIGKILL)
-        await is_gone("7811.5", within_s=WAIT_S)
-        # The broker looks for ended keys a few times a second.
+        await wait_for_end("7811.5", within_s=WAIT_S)
+        # The broker checks for expired keys a few times per second.
         await owner.lease_ended(within_s=4)
         await runner.ended()
         await asyncio.to_thread(runner.start)
@@ -49,7 +49,7 @@ async def test_killed_runner_loses_its_lease_and_restarts_with_a_higher_epoch(
         assert lease is not None and lease.value.runner_epoch == runner.epoch
         again = request.model_copy(update={"runner_epoch": runner.epoch})
         await owner.accepted(again)
-        # Comes after the repeated request, whose attempt has started and so did not run again.
+        # Runs after the repeated request, whose attempt has started and so is not executed again.
         assert (await owner.bash("cat log")).content["stdout"] == "once\n"
         facts = await owner.slots.read(owner.tenant, request.attempt)
         assert facts.started is not None and facts.started.runner_epoch == first["epoch"]
@@ -64,14 +64,14 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
         await sleeping(owner, "7821.5")
         queued = await owner.accepted(owner.request("bash", command="touch effect"))
         runner.signal(signal.SIGSTOP)
-        asked = owner.request("bash", command="touch effect")
+        sent = owner.request("bash", command="touch effect")
         with pytest.raises(Unavailable):
-            await owner.send(asked, timeout_s=0.2)
+            await owner.send(sent, timeout_s=0.2)
         await owner.lease_ended(within_s=4)
         runner.signal(signal.SIGCONT)
-        await is_gone("7821.5", within_s=WAIT_S)
+        await wait_for_end("7821.5", within_s=WAIT_S)
         assert await runner.ended() not in (0, None)
-        for request in (queued, asked):
+        for request in (queued, sent):
             assert (await owner.slots.read(owner.tenant, request.attempt)).started is None
         await asyncio.to_thread(runner.start)
         assert (await owner.bash("ls")).content["stdout"] == ""
@@ -88,11 +88,11 @@ async def test_late_result_of_a_frozen_runner_becomes_a_note(
         command = "sh -c 'until [ -e go ]; do sleep 0.02; done; echo seen too late' 7825.5"
         request = await owner.accepted(owner.request("bash", command=command))
         await owner.started(request)
-        await begins("7825.5")
+        await wait_for_start("7825.5")
         runner.signal(signal.SIGSTOP)
         await owner.lease_ended(within_s=WAIT_S)
         (runner.root / owner.tenant / owner.conversation / "go").touch()
-        await is_gone("7825.5", within_s=WAIT_S)
+        await wait_for_end("7825.5", within_s=WAIT_S)
         declared = unknown_outcome(request.call.id, "the machine that ran it went away")
         finished = CallFinished(conversation_id=owner.conversation, attempt=request.attempt, result=declared)
         assert (await owner.slots.put_result(owner.tenant, finished)).fresh
@@ -109,7 +109,7 @@ async def test_late_result_of_a_frozen_runner_becomes_a_note(
 
 
 async def test_lease_expires_by_the_clock_alone(runners_nats: SecuredNats) -> None:
-    """Nobody renews here, as in a frozen process: then it does not hold, whatever the broker knows."""
+    """Without renewal, as in a frozen process, the lease ends, even if the broker still has the key."""
     held = RunnerLease(runner=new_id("r"), runner_epoch=1)
     async with await runners_nats.connect(TOOL_RUNNER) as bus:
         lease = Lease(bus, held, load=lambda: 0)
@@ -131,7 +131,7 @@ async def test_runner_without_a_broker_ends_itself_and_its_commands(own_runners:
     async with owning(own_runners.secured, runner) as owner:
         await sleeping(owner, "7831.5")
     own_runners.secured.server.pause()
-    await is_gone("7831.5", within_s=5)
+    await wait_for_end("7831.5", within_s=5)
     assert await runner.ended() not in (0, None)
     own_runners.secured.server.resume()
 
@@ -148,9 +148,9 @@ async def test_runner_with_a_failed_self_test_refuses_calls_with_the_reason(
 ) -> None:
     runner = runners.make(PATH=str(tmp_path))
     runner.start(ready=False)
-    said = runner.readiness()
-    assert said is not None and not said["ready"]
-    assert "bubblewrap" in said["problems"]["sandbox"]
+    readiness = runner.readiness()
+    assert readiness is not None and not readiness["ready"]
+    assert "bubblewrap" in readiness["problems"]["sandbox"]
     async with owning(runners_nats, runner) as owner:
         lease = await owner.lease()
         assert lease is not None and not lease.value.serving
@@ -165,7 +165,7 @@ async def test_stopping_runner_finishes_its_calls_and_accepts_no_more(
     runner = runners.start(**backend)
     async with owning(runners_nats, runner) as owner:
         request = await owner.accepted(owner.request("bash", command="sleep 1.5; echo done"))
-        await begins("1.5")
+        await wait_for_start("1.5")
         runner.signal(signal.SIGTERM)
         refused = owner.request("bash", command="true")
         async with asyncio.timeout(WAIT_S):
@@ -184,11 +184,11 @@ async def test_call_longer_than_the_drain_is_killed_and_has_a_result(
     runner = runners.start(BANKSMAN_TOOL_RUNNER__DRAIN_S="0.2", **backend)
     async with owning(runners_nats, runner) as owner:
         request = await owner.accepted(owner.request("bash", command="echo early; sleep 7841.5"))
-        await begins("7841.5")
+        await wait_for_start("7841.5")
         runner.signal(signal.SIGTERM)
         result = await owner.result(request)
         assert (result.error_kind, result.content["stdout"]) == ("cancelled", "early\n")
-        await is_gone("7841.5", within_s=WAIT_S)
+        await wait_for_end("7841.5", within_s=WAIT_S)
         assert await runner.ended() == 0
 
 

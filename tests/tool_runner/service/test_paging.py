@@ -1,4 +1,4 @@
-"""A long output, from the command to the model's last page, over the real runner (R41 Q2)."""
+"""A long output over the real runner, from the command to the model's last page (R41 Q2)."""
 
 from __future__ import annotations
 

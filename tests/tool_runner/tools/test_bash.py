@@ -1,4 +1,4 @@
-"""The bash tool over the tool box, with real sandboxes."""
+"""The bash tool in the tool box, with real sandboxes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
 
 
 def python(code: str) -> str:
-    """A command that runs Python in the sandbox."""
+    """Build a command that runs Python in the sandbox."""
     return "/usr/bin/python3 - <<'PYTHON'\n" + textwrap.dedent(code) + "\nPYTHON"
 
 
@@ -272,7 +272,7 @@ _REFUSED = (
     ("socket", (38, 5, 0), 1),
     ("socket", (40 | 1 << 32, 1, 0), 1),
 )
-"""System calls, their arguments, and the error number that they have to answer with."""
+"""System calls with their arguments and their required error number."""
 
 
 async def test_dangerous_system_calls_are_refused_by_number(runner: Runner) -> None:

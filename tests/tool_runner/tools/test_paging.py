@@ -1,4 +1,4 @@
-"""A model reads output and files of any length, page by page, by what its results tell it (R41 Q2)."""
+"""A model reads long output and files page by page, following the notes in the results (R41 Q2)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from tests.tool_runner.conftest import Runner
 
-from banksman.agent.protocols.flatten import result_text as told_as_text
-from banksman.agent.providers.anthropic_request import result_text as told_to_anthropic
+from banksman.agent.protocols.flatten import result_text as json_text
+from banksman.agent.providers.anthropic_request import result_text as anthropic_text
 from banksman.contracts.messages import ToolMessage
 from banksman.contracts.tools import ToolResult
 from banksman.runs.outcome import result_json
@@ -19,39 +19,39 @@ from banksman.tool_runner.tools.base import ToolOutcome
 MAX_CHARS = 10_000
 _NEXT = re.compile(r'Call read_file with path (".*") and offset (\d+) to read on\.')
 
-Told = Callable[[ToolMessage], str]
+Render = Callable[[ToolMessage], str]
 
 
-def told_to_openai(message: ToolMessage) -> str:
+def openai_text(message: ToolMessage) -> str:
     return result_json(message.result)
 
 
-def shown(told: Told, tool: str, outcome: ToolOutcome) -> str:
-    """What a vendor's model is given of an outcome, and nothing else."""
+def shown(render: Render, tool: str, outcome: ToolOutcome) -> str:
+    """Return the text that a vendor's model receives for an outcome."""
     result = ToolResult(tool_call_id="k", content=outcome.value, is_error=outcome.is_error)
-    return told(ToolMessage(name=tool, result=result))
+    return render(ToolMessage(name=tool, result=result))
 
 
 def next_call(text: str) -> dict[str, object] | None:
-    """The call that a model makes which does what it is told; None when it has seen all."""
+    """Return the call that the note of a result tells the model to make; None at the end."""
     found = _NEXT.search(_more(text))
     return None if found is None else {"path": json.loads(found[1]), "offset": int(found[2])}
 
 
 def _more(text: str) -> str:
-    """The note of a result that is JSON, perhaps with a line before it; of plain text, its end."""
+    """Return the note of a JSON result, which may have a line before it, or the end of a text result."""
     for part in (text, text.partition("\n")[2]):
         if part.startswith('{"success"'):
             return str(json.loads(part).get("more", ""))
     return text[-300:]
 
 
-async def read_to_the_end(runner: Runner, told: Told, call: dict[str, object] | None) -> tuple[str, int]:
-    """The content that a model saw, and in how many calls."""
+async def read_to_the_end(runner: Runner, render: Render, call: dict[str, object] | None) -> tuple[str, int]:
+    """Return the content that a model read, and the number of calls."""
     content, calls = "", 0
     while call is not None:
         outcome = await runner.call("read_file", **call)
-        text = shown(told, "read_file", outcome)
+        text = shown(render, "read_file", outcome)
         assert len(text) < 2 * MAX_CHARS
         content += str(outcome.value["content"])
         calls += 1
@@ -59,27 +59,27 @@ async def read_to_the_end(runner: Runner, told: Told, call: dict[str, object] | 
     return content, calls
 
 
-@pytest.fixture(params=[told_to_openai, told_to_anthropic, told_as_text])
-def told(request: pytest.FixtureRequest) -> Told:
-    """Each form in which a model is given results."""
+@pytest.fixture(params=[openai_text, anthropic_text, json_text])
+def render(request: pytest.FixtureRequest) -> Render:
+    """Every format in which a model receives results."""
     return request.param
 
 
-async def test_a_megabyte_of_output_is_read_to_its_end(runner: Runner, told: Told) -> None:
+async def test_a_megabyte_of_output_is_read_to_its_end(runner: Runner, render: Render) -> None:
     outcome = await runner.bash("seq -w 150000")
     expected = "".join(f"{number:06d}\n" for number in range(1, 150_001))
     assert len(expected) > 1_000_000
 
-    text = shown(told, "bash", outcome)
-    content, calls = await read_to_the_end(runner, told, next_call(text))
+    text = shown(render, "bash", outcome)
+    content, calls = await read_to_the_end(runner, render, next_call(text))
 
     assert len(text) < MAX_CHARS * 1.5
     assert content == expected
     assert calls == -(-len(expected) // MAX_CHARS)
 
 
-async def test_a_file_of_five_megabytes_is_read_to_its_end(runner: Runner, told: Told) -> None:
-    """Its characters have one to four bytes, and offsets are bytes."""
+async def test_a_file_of_five_megabytes_is_read_to_its_end(runner: Runner, render: Render) -> None:
+    """The characters have one to four bytes, and offsets count bytes."""
     line = "naïve Überraschung 漢字 🎈 end\n"
     expected = line * (5_000_000 // len(line.encode()) + 1)
     path = 'a "quoted" näme.txt'
@@ -87,15 +87,15 @@ async def test_a_file_of_five_megabytes_is_read_to_its_end(runner: Runner, told:
     target.write_text(expected, encoding="utf-8")
     target.chmod(0o644)
 
-    content, calls = await read_to_the_end(runner, told, {"path": path})
+    content, calls = await read_to_the_end(runner, render, {"path": path})
 
     assert content == expected
     assert calls == -(-len(expected) // MAX_CHARS)
 
 
-async def test_complete_result_has_no_continuation(runner: Runner, told: Told) -> None:
+async def test_complete_result_has_no_continuation(runner: Runner, render: Render) -> None:
     outcome = await runner.bash("echo short")
-    assert next_call(shown(told, "bash", outcome)) is None
+    assert next_call(shown(render, "bash", outcome)) is None
     assert "more" not in outcome.value
 
 

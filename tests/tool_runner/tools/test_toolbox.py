@@ -1,4 +1,4 @@
-"""The tool box: definitions, argument checks, turns, and ends that are always outcomes."""
+"""The tool box: definitions, argument checks, turns, and outcomes for every end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""web_fetch against local servers, with an injected resolver and an injected allowance for their address."""
+"""web_fetch against local servers, with an injected resolver and an injected address policy."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ FORBIDDEN = [
 
 @pytest.mark.parametrize("url", FORBIDDEN)
 async def test_local_unusual_and_unsupported_urls_are_refused(runner: Runner, url: str) -> None:
-    """R73. By the URL and the real address policy alone: no name is looked up."""
+    """R73. The URL check and the real address policy suffice: no name is resolved."""
 
     async def never(host: str, port: int) -> list[str]:
         raise OSError("looked up")
@@ -178,7 +178,7 @@ async def test_a_name_with_one_private_address_among_public_ones_is_refused() ->
 
 
 async def test_changing_name_is_resolved_once_per_hop() -> None:
-    """DNS rebinding: the address that was checked is the one that is connected to."""
+    """DNS rebinding: the connection uses the checked address."""
     looked_up: list[str] = []
 
     async def rebinding(host: str, port: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A server without runners for each test that makes its own, and one with a runner for the rest."""
+"""A server without runners for tests that create their own, and a shared server with one runner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tool_runner.workspaces.platform import Platform, platform, started
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Generator[SecuredNats]:
-    """A server of the test's own, so that all runners on it are the test's."""
+    """A server for one test, so that all its runners belong to the test."""
     with secured_server(tmp_path) as server:
         yield server
 
@@ -41,7 +41,7 @@ def quick_runner(shared_nats: SecuredNats) -> Iterator[RunnerProcess]:
 
 @pytest.fixture
 async def here(shared_nats: SecuredNats, quick_runner: RunnerProcess) -> AsyncGenerator[Platform]:
-    """The platform with the shared runner, and a tenant of the test's own."""
+    """The platform with the shared runner and a tenant for one test."""
     async with platform(shared_nats) as made:
         await made.sees(quick_runner)
         yield made

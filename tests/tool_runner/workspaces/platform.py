@@ -203,27 +203,29 @@ class Platform:
 
 @asynccontextmanager
 async def platform(
-    secured: SecuredNats, *, wait_s: float = 60.0, hears: bool = True
+    secured: SecuredNats, *, wait_s: float = 60.0, replies_to_snapshots: bool = True
 ) -> AsyncIterator[Platform]:
-    """Run the platform on a server. Without `hears`, it does not reply to reports of snapshots."""
+    """Run the platform on a server. Without `replies_to_snapshots`, it ignores reports of snapshots."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(await secured.connect(AGENT))
         files = await stack.enter_async_context(await secured.connect(OPERATOR_FILES))
         placements = await stack.enter_async_context(Placements(bus, BrokerClock(bus), wait_s=wait_s))
         made = Platform(bus, placements, Objects(files, WORKSPACES))
-        await stack.enter_async_context(hearing(bus, copies=hears))
+        await stack.enter_async_context(report_handlers(bus, snapshots=replies_to_snapshots))
         await watch_results(bus, made.on_fact, tenant=made.tenant)
         await bus.ready()
         yield made
 
 
-def hearing(bus: Bus, *, copies: bool) -> ControlPlane:
-    """What agents answer to runners that tell of their workspaces; to those with a copy only if wanted."""
+def report_handlers(bus: Bus, *, snapshots: bool) -> ControlPlane:
+    """Reply to workspace reports as agents do; reply to reports with a snapshot only if `snapshots`."""
     reports, router = WorkspaceReports(bus), NatsRouter()
 
     @router.subscriber(subjects.workspace_report(ANY, ANY, ANY), queue=AGENTS, max_workers=CONCURRENCY)
     async def on_report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply | None:
-        return await reports.on_report(report, message.subject) if copies or report.snapshot is None else None
+        return (
+            await reports.on_report(report, message.subject) if snapshots or report.snapshot is None else None
+        )
 
     return ControlPlane(bus, router, title="reports")
 

@@ -1,4 +1,4 @@
-"""Copies that nobody should trust: each is refused as a whole, and nothing outside is touched."""
+"""Untrusted snapshots: each is refused as a whole, and nothing outside the target is changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Member = tuple[tarfile.TarInfo, bytes]
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """Where a copy goes, beside something that is none of its business."""
+    """The target of a restore, with another file beside it."""
     (tmp_path / "outside").write_bytes(OUTSIDE)
     directory = tmp_path / "workspace"
     directory.mkdir(mode=0o700)
@@ -38,17 +38,17 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_outside(tmp_path: Path) -> Iterator[None]:
-    """Whatever a test restores, the directory beside the workspace stays as it was."""
+    """Check after each test that the directory beside the workspace is unchanged."""
     yield
     assert set(os.listdir(tmp_path)) <= {"outside", "workspace", "source"}
     outside = tmp_path / "outside"
     assert not outside.exists() or (outside.read_bytes(), outside.stat().st_nlink) == (OUTSIDE, 1)
 
 
-def entry(name: str, data: bytes = b"", **told: object) -> Member:
+def entry(name: str, data: bytes = b"", **fields: object) -> Member:
     member = tarfile.TarInfo(name)
     member.size = len(data)
-    for field, value in told.items():
+    for field, value in fields.items():
         setattr(member, field, value)
     return member, data
 
@@ -83,7 +83,7 @@ def refused(data: bytes, target: Path, *, because: str, entries: int = 1, size: 
 
 
 def fill(root: Path) -> None:
-    """A tree with one of everything that commands make."""
+    """Create a tree with every kind of file that commands create."""
     (root / "d" / "deep").mkdir(parents=True)
     (root / "d" / "deep" / "text").write_text("text")
     (root / "empty").mkdir()
@@ -115,7 +115,7 @@ def test_snapshot_restores_all_files(tmp_path: Path, target: Path) -> None:
 
 
 def seen(root: Path) -> dict[bytes, tuple[int, bytes]]:
-    """Each path with its mode, and its content or target."""
+    """Return each path with its mode and its content or target."""
     found: dict[bytes, tuple[int, bytes]] = {}
     for base, names, files in os.walk(os.fsencode(root)):
         for name in (*names, *files):
@@ -225,7 +225,7 @@ def test_an_entry_without_its_directory_is_refused(target: Path) -> None:
 
 
 def test_archive_that_unpacks_without_end_is_refused(target: Path) -> None:
-    """A hundred megabytes of one byte take ten kilobytes."""
+    """A hundred megabytes of one byte compress to ten kilobytes."""
     first, _ = entry("a")
     first.size = 100_000_000
     bomb = compressed(first.tobuf() + bytes(100_000_000))
@@ -236,7 +236,7 @@ def test_archive_that_unpacks_without_end_is_refused(target: Path) -> None:
 
 
 def test_endless_padding_in_an_archive_is_refused(target: Path) -> None:
-    """What comes between two files is bounded as well."""
+    """Data between two files is limited too."""
     global_header = tarfile.TarInfo("pax")
     global_header.type, global_header.size = tarfile.XGLTYPE, 900_000
     filler = b"900000 comment=".ljust(899_999, b"x") + b"\n"
@@ -251,7 +251,7 @@ def test_archive_header_that_needs_too_much_memory_is_refused(target: Path) -> N
 
 
 def test_nested_archive_headers_are_refused(target: Path) -> None:
-    """The library reads each in the one before."""
+    """tarfile reads each header while it reads the one before."""
     record = b"14 comment=ab\n".ljust(512, b"\0")
     header = tarfile.TarInfo("pax")
     header.type, header.size = tarfile.XHDTYPE, 14
@@ -271,7 +271,7 @@ def test_truncated_snapshot_is_refused(target: Path, cut: int) -> None:
 
 
 def test_snapshot_with_missing_entries_is_refused(target: Path) -> None:
-    """The library takes a broken header in the middle for the end."""
+    """tarfile treats a broken header in the middle as the end."""
     plain = zstandard.ZstdDecompressor().decompress(packed(entry("a", b"x"), entry("b", b"y")))
     broken = plain[:1024] + bytes([plain[1024] ^ 0xFF]) + plain[1025:]
     refused(compressed(broken), target, because="1 of 2 entries|damaged", entries=2, size=2)
@@ -318,7 +318,7 @@ def test_links_point_inside_or_to_directories_of_every_sandbox(path: str, to: st
 
 
 def test_thousand_damaged_snapshots_are_refused_or_harmless(tmp_path: Path, target: Path) -> None:
-    """One byte is changed, here and there: what is restored stays inside, or nothing is restored."""
+    """With one changed byte, either all restored files stay inside, or nothing is restored."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "d").mkdir()

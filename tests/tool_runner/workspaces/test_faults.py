@@ -1,4 +1,4 @@
-"""Faults of files and disks: they are told, they end no runner, and nothing old is taken for the truth."""
+"""Faults of files and disks: they are reported, end no runner, and never revive old files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from tests.support.fixtures import secured_server
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 from tests.tool_runner.workspaces.platform import Platform, platform, started, until
-from tests.tool_runner.workspaces.test_copies import is_missing
+from tests.tool_runner.workspaces.test_snapshots import is_missing
 
 pytestmark = pytest.mark.timeout(300)
-"""Seconds: processes are started and killed, which takes its time on a busy machine."""
+"""Seconds. Processes are started and killed, which takes long on a busy machine."""
 
 ODD = r"""
 printf odd > $'bad-\xff\xfe name'; ln -s $'to-\xff' link; mkfifo pipe
@@ -25,7 +25,7 @@ python3 -c "import socket; socket.socket(socket.AF_UNIX).bind('door')"
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Runners]:
-    """Runners on a server that knows runner `r1` by a key of its own."""
+    """Creates runners on a server where runner `r1` has its own key."""
     with secured_server(tmp_path, runners=("r1",)) as secured:
         made = Runners(secured)
         yield made
@@ -46,19 +46,19 @@ async def test_any_files_of_a_command_are_snapshotted_and_restored(runners: Runn
 
 
 async def test_runner_with_a_replaced_volume_reports_the_loss(own: Runners) -> None:
-    """Its id is given, so it is the same runner; what changed since the last copy was on the old volume."""
+    """The configured id makes it the same runner; changes since the last snapshot were on the old volume."""
     runner = _of_its_own(own)
     runner.start()
     async with platform(own.secured) as here:
         await here.sees(runner)
-        await here.bash("copied", "echo old > a")
-        copied = (await here.clean("copied")).snapshot
+        await here.bash("stored", "echo old > a")
+        snapshot = (await here.clean("stored")).snapshot
         runner.signal(signal.SIGKILL)
         await runner.ended()
         runner = _of_its_own(own, root=runner.root, BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S="3600")
         runner.start()
         await here.sees(runner)
-        assert await here.bash("copied", "cat a; echo new > a") == "old\n"
+        assert await here.bash("stored", "cat a; echo new > a") == "old\n"
         await here.bash("fresh", "echo new > a")
         runner.signal(signal.SIGKILL)
         await runner.ended()
@@ -66,17 +66,18 @@ async def test_runner_with_a_replaced_volume_reports_the_loss(own: Runners) -> N
         replaced = _of_its_own(own)
         replaced.start()
         await here.sees(replaced)
-        assert await here.bash("copied", "cat a") == "old\n"
+        assert await here.bash("stored", "cat a") == "old\n"
         assert await here.bash("fresh", "ls -A") == ""
-        for conversation, copy in (("copied", copied), ("fresh", None)):
-            told = await here.recorded(conversation, lambda record: record.loss is not None)
-            assert told.loss is not None and told.loss.snapshot_ts == (copy and copy.created_at)
+        for conversation, reference in (("stored", snapshot), ("fresh", None)):
+            record = await here.recorded(conversation, lambda record: record.loss is not None)
+            assert record.loss is not None
+            assert record.loss.snapshot_ts == (reference and reference.created_at)
 
 
 async def test_call_reports_at_once_that_its_workspace_cannot_be_created(
     here: Platform, quick_runner: RunnerProcess
 ) -> None:
-    """As on a full disk: the model is told, and the run does not wait for its time to be over."""
+    """As on a full disk: the result reports it, and the run does not wait for its time-out."""
     (quick_runner.root / here.tenant).write_text("no directory")
     _, result = await here.call("c1", "bash", command="touch executed")
     assert result.error_kind == "unavailable"
@@ -84,7 +85,7 @@ async def test_call_reports_at_once_that_its_workspace_cannot_be_created(
 
 
 async def test_request_with_an_older_snapshot_is_placed_again(runners: Runners) -> None:
-    """It waited on its way, as behind a connection that was down. The copy that it names is gone by then."""
+    """The request was delayed, as by a lost connection, and its snapshot is already replaced."""
     (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:
         await here.sees(runner)
@@ -102,6 +103,6 @@ async def test_request_with_an_older_snapshot_is_placed_again(runners: Runners) 
 
 
 def _of_its_own(runners: Runners, *, root: Path | None = None, **settings: str) -> RunnerProcess:
-    """A runner with an id and a key of its own, on a new volume unless one is given."""
+    """Create a runner with its own id and key, on a new volume unless one is given."""
     own = {"BANKSMAN_TOOL_RUNNER__RUNNER": "r1", "BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "0.05"}
     return runners.make(user="tool-runner-r1", root=root, **(own | settings))

@@ -1,4 +1,4 @@
-"""Files of every name, content and kind, by the functions that tools and people's requests share."""
+"""Files of every name, content and kind, with the functions that tools and file requests share."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_only_regular_files_are_replaced_and_only_names_are_deleted(odd: Path) -
 
 
 def test_thousands_of_directory_swaps_never_lead_outside(tmp_path: Path) -> None:
-    """Somebody inside turns a directory into a link outwards and back while files are read and written."""
+    """A command replaces a directory by a link outside and back while files are read and written."""
     top, outside = tmp_path / "top", tmp_path / "outside"
     (top / "real").mkdir(parents=True)
     (top / "real" / "file").write_text("inside")

@@ -1,4 +1,4 @@
-"""read_file and write_file over the tool box, and the guard under them."""
+"""read_file and write_file in the tool box, and the path checks below them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RENAME_EXCHANGE = 2
 
 @pytest.fixture
 def tree(runner: Runner) -> Path:
-    """A workspace with a file, a directory, and every kind of way out."""
+    """A workspace with a file, a directory, and every kind of link outside."""
     top = runner.workspace.directory
     (top.parent / "secret").write_text(SECRET)
     (top / "dir").mkdir()
@@ -201,7 +201,7 @@ def _workspace_with_outside(root: Path) -> tuple[Path, Path]:
 
 
 class repeating:
-    """Does one thing over and over in a thread while the block runs."""
+    """Repeat an action in a thread while the block runs."""
 
     def __init__(self, action: Callable[[int], object]) -> None:
         self._action = action
@@ -224,7 +224,7 @@ class repeating:
 
 
 def _swapping(top: Path) -> repeating:
-    """Exchange the names `dir` (a directory) and `link` (to one outside), each time in one step."""
+    """Exchange the names `dir` (a directory) and `link` (to one outside) atomically."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = [os.fsencode(top / name) for name in ("dir", "link")]
     return repeating(lambda _: libc.renameat2(-100, names[0], -100, names[1], RENAME_EXCHANGE))

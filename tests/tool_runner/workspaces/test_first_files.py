@@ -1,4 +1,4 @@
-"""Workspaces that start with the files of their assistant: once, whole, and never over what is there."""
+"""First files of an assistant: written once, completely, and never over existing files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from banksman.deployment.users import GATEWAY
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 
 pytestmark = pytest.mark.timeout(300)
-"""Seconds: processes are started and killed, which takes its time on a busy machine."""
+"""Seconds. Processes are started and killed, which takes long on a busy machine."""
 
 SKILL = ".claude/skills/x/run.sh"
 BINARY = bytes(range(256))
@@ -34,7 +34,7 @@ PATHS = sorted(file.path for file in FILES)
 async def carry(
     here: Platform, secured: SecuredNats, *conversations: str, files: tuple[AssistantFile, ...] = FILES
 ) -> int:
-    """Store an assistant with files, and conversations with it, as a gateway does; gives its revision."""
+    """Store an assistant with files and its conversations, as a gateway does; return its revision."""
     async with await secured.connect(GATEWAY) as bus:
         revision = await Bucket(bus, ASSISTANTS, Assistant).put(
             f"{here.tenant}.carrier", Assistant(id="carrier", files=files)
@@ -90,7 +90,7 @@ async def test_unknown_conversation_starts_with_an_empty_workspace(here: Platfor
 
 
 async def test_restored_workspace_equals_its_snapshot(secured: SecuredNats, runners: Runners) -> None:
-    """A file that was deleted stays deleted on the next runner; one that never changed starts there anew."""
+    """A deleted file stays deleted on the next runner; an unchanged workspace starts with the files again."""
     pair = started(runners, 2)
     async with platform(secured, wait_s=3600) as here:
         await here.sees(*pair)
@@ -109,7 +109,7 @@ async def test_restored_workspace_equals_its_snapshot(secured: SecuredNats, runn
 
 
 async def _placed_on(here: Platform, secured: SecuredNats, runner: str) -> str:
-    """A conversation whose workspace is on a runner and was only read."""
+    """Create a conversation whose workspace is on a runner and was only read."""
     for number in range(50):
         name = f"read-{number}"
         await carry(here, secured, name)
@@ -122,7 +122,7 @@ async def _placed_on(here: Platform, secured: SecuredNats, runner: str) -> str:
 async def test_runner_killed_while_creating_a_workspace_creates_it_again(
     secured: SecuredNats, runners: Runners
 ) -> None:
-    """Half of the files are there, and one is not whole; nobody calls it a change or a loss."""
+    """Some files exist and one is incomplete; this counts neither as a change nor as a loss."""
     root = runners.directory()
     dying = {TESTING_VARIABLE: "1", VARIABLE: "runner.workspace_made:kill"}
     runner = runners.make(root=root, **dying)

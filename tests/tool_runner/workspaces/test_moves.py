@@ -1,4 +1,4 @@
-"""Workspaces that move: at once when a copy has everything, late and with the loss told when it has not."""
+"""Moves of workspaces: at once if a snapshot has all changes, otherwise late and with a reported loss."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 
 import pytest
 from tests.support.fixtures import SecuredNats
-from tests.tool_runner.service.processes import RunnerProcess, Runners, begins
+from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for_start
 from tests.tool_runner.workspaces.platform import Platform, home, platform, started, until
 
 from banksman.contracts.workspaces import WorkspaceOwner
 
 pytestmark = pytest.mark.timeout(300)
-"""Seconds: processes are started and killed, which takes its time on a busy machine."""
+"""Seconds. Processes are started and killed, which takes long on a busy machine."""
 
 NEVER = {"BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "3600"}
 
 
 async def killed(here: Platform, runner: RunnerProcess, *left: RunnerProcess) -> None:
-    """`kill -9`; returns when the platform knows."""
+    """Kill a runner with SIGKILL; return when the platform knows."""
     runner.signal(signal.SIGKILL)
     await runner.ended()
     await here.sees(*left)
 
 
 async def uploaded(here: Platform, conversation: str) -> WorkspaceOwner:
-    """A workspace with one file, and a copy of it."""
+    """Create a workspace with one file, and its snapshot."""
     assert (await here.write(conversation, "a", b"text")).error is None
     return await here.clean(conversation)
 
@@ -40,7 +40,7 @@ async def is_missing(path: Path) -> bool:
 async def test_an_unchanged_workspace_moves_at_once_with_all_its_files(
     secured: SecuredNats, runners: Runners
 ) -> None:
-    """Its runner is killed and never comes back; nobody waits, nothing is lost, and reading is enough."""
+    """The runner is killed for good; the next request moves the workspace without delay or loss."""
     pair = started(runners, 2)
     async with platform(secured, wait_s=3600) as here:
         await here.sees(*pair)
@@ -54,31 +54,31 @@ async def test_an_unchanged_workspace_moves_at_once_with_all_its_files(
         record = await here.record("c1")
         assert (record.runner, record.term, record.loss) == (other.id, 2, None)
         assert await here.bash("c1", "cat d/a") == "deep\nmore\n"
-        for name, copied in read.items():
+        for name, before in read.items():
             assert await here.paths(name) == ["a"]
             assert (await here.read(name, "a")).text == "text"
             moved = await here.record(name)
-            assert (moved.dirty, moved.generation, moved.runner) == (False, copied.generation, other.id)
+            assert (moved.dirty, moved.generation, moved.runner) == (False, before.generation, other.id)
 
 
 async def test_changed_workspace_waits_for_its_runner_then_moves_with_a_recorded_loss(
     secured: SecuredNats, runners: Runners
 ) -> None:
-    """The copy is older than the last change. When the runner is back, its files are of no use any more."""
+    """The snapshot misses the last change. When the runner returns, its files are stale."""
     pair = started(runners, 2)
     async with platform(secured, wait_s=1.0) as here:
         await here.sees(*pair)
-        await here.bash("c1", "echo copied > a")
+        await here.bash("c1", "echo stored > a")
         first = await here.clean("c1")
         lost = home(pair, first.runner)
         (other,) = set(pair) - {lost}
         _, request = await here.begin("c1", "bash", command="echo lost > b; sleep 7911.5")
-        await begins("7911.5")
+        await wait_for_start("7911.5")
         await killed(here, lost, other)
         assert await here.place("c1") is None
         waiting = await here.record("c1")
         assert (waiting.runner, waiting.dirty) == (lost.id, True) and waiting.gone_since is not None
-        assert await here.bash("c1", "cat a; ls") == "copied\na\n"
+        assert await here.bash("c1", "cat a; ls") == "stored\na\n"
         record = await here.record("c1")
         assert (record.runner, record.term) == (other.id, 2)
         assert record.loss is not None and first.snapshot is not None
@@ -88,7 +88,7 @@ async def test_changed_workspace_waits_for_its_runner_then_moves_with_a_recorded
         assert (lost.root / here.tenant / "c1" / "b").exists()
         lost.start()
         await until(lambda: is_missing(lost.root / here.tenant / "c1"))
-        assert await here.bash("c1", "cat a") == "copied\n"
+        assert await here.bash("c1", "cat a") == "stored\n"
 
 
 async def test_changed_workspace_continues_when_its_runner_returns_in_time(
@@ -127,7 +127,7 @@ async def test_workspace_without_a_snapshot_starts_empty_with_a_recorded_loss(
 async def test_refused_snapshot_leaves_an_empty_workspace_and_a_reason(
     secured: SecuredNats, runners: Runners
 ) -> None:
-    """Somebody altered a part in the store. The call is not executed, and no half a workspace is left."""
+    """A part in the store was altered. The call is not executed, and no partial workspace is left."""
     pair = started(runners, 2)
     async with platform(secured) as here:
         await here.sees(*pair)
@@ -142,12 +142,12 @@ async def test_refused_snapshot_leaves_an_empty_workspace_and_a_reason(
         assert result.error_kind == "unavailable"
         assert "a part differs from its manifest" in str(result.content["error"])
         assert await here.bash("c1", "ls -A") == ""
-        told = await here.recorded("c1", lambda record: record.loss is not None)
-        assert told.loss is not None and told.loss.reason == "a part differs from its manifest"
+        record = await here.recorded("c1", lambda record: record.loss is not None)
+        assert record.loss is not None and record.loss.reason == "a part differs from its manifest"
 
 
 async def test_rolling_restart_moves_every_workspace(secured: SecuredNats, runners: Runners) -> None:
-    """Each runner ends in order, having copied what changed; nothing is lost, nobody waits."""
+    """Each runner stops after it has snapshotted its changes; nothing is lost, and no request waits."""
     pair = started(runners, 2, **NEVER)
     names = [f"c{number}" for number in range(6)]
     async with platform(secured, wait_s=3600) as here:
@@ -181,7 +181,7 @@ async def test_a_busy_runner_gets_no_new_workspaces(secured: SecuredNats, runner
     async with platform(secured) as here:
         await here.sees(*pair)
         busy, request = await here.begin("c0", "bash", command="sleep 7921.5")
-        await begins("7921.5")
+        await wait_for_start("7921.5")
 
         async def is_told() -> bool:
             return any(lease.load for lease in here.placements.leases())
@@ -196,7 +196,7 @@ async def test_a_busy_runner_gets_no_new_workspaces(secured: SecuredNats, runner
 async def test_unstarted_calls_run_on_another_runner(
     secured: SecuredNats, runners: Runners, number: signal.Signals
 ) -> None:
-    """The workspaces were copied; the calls come while their runner goes."""
+    """The workspaces have snapshots; the calls arrive while their runner stops."""
     pair = started(runners, 2)
     async with platform(secured) as here:
         await here.sees(*pair)

@@ -1,4 +1,4 @@
-"""Files where the kernel has no `openat2`, or a seccomp profile hides it."""
+"""File access if the kernel has no `openat2`, or a seccomp profile refuses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ rules = pyseccomp.SyscallFilter(defaction=pyseccomp.ALLOW)
 rules.add_rule(pyseccomp.ERRNO(getattr(errno, sys.argv[1])), "openat2")
 rules.load()
 """
-"""The beginning of a program for which the kernel has no openat2: a real filter, for good."""
+"""The beginning of a program that installs a real seccomp filter against openat2."""
 
 
 def run_hidden(program: str, *arguments: str, number: str = "ENOSYS") -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def run_hidden(program: str, *arguments: str, number: str = "ENOSYS") -> subproc
 
 @pytest.mark.timeout(300)
 def test_the_file_tools_pass_all_their_tests_without_openat2() -> None:
-    """The whole of `test_files.py`, its races included, in a process that has no openat2."""
+    """Run all of `test_files.py`, including its races, in a process without openat2."""
     program = """
 import pytest
 from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
@@ -91,7 +91,7 @@ Way = Callable[[int, str, int, bool], int]
 
 
 def kernel(directory: int, path: str, flags: int, links: bool) -> int:
-    """As `open_beneath`, for as long as renames elsewhere on the machine make the kernel uncertain."""
+    """Call `open_beneath`; repeat it while renames elsewhere on the machine cause EAGAIN."""
     while True:
         try:
             return open_beneath(directory, path, flags, links=links)
@@ -104,7 +104,7 @@ def walk(directory: int, path: str, flags: int, links: bool) -> int:
 
 
 def opened(way: Way, directory: int, path: str, flags: int, links: bool) -> object:
-    """The file that was opened, or the error's number."""
+    """Return the opened file, or the error number."""
     try:
         fd = way(directory, path, flags, links)
     except OSError as error:
@@ -169,7 +169,7 @@ def test_the_walk_refuses_nul(tree: int) -> None:
 
 
 def test_walk_with_many_parent_steps_ends(tree: int, tmp_path: Path) -> None:
-    """Links that each lead to the next, hundreds of times down and up: refused, not walked for minutes."""
+    """A chain of links with hundreds of steps down and up is refused instead of walked for minutes."""
     for number in range(30):
         (tmp_path / f"l{number}").symlink_to(f"l{number + 1}/" + "d/../" * 700)
     (tmp_path / "d").mkdir()

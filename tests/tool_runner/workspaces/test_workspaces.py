@@ -1,4 +1,4 @@
-"""Workspaces: their place, their owner, their quota, their end; and who holds them."""
+"""Workspaces: location, owner, quota, deletion, and the identity of their runner."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_only_the_sandbox_user_can_access_a_workspace(root: Path) -> None:
 
 @pytest.fixture
 def closed_home() -> Iterator[Path]:
-    """A home with mode 0700 that holds a clone with mode 0700."""
+    """A home directory with mode 0700 that contains a clone with mode 0700."""
     home = Path(tempfile.mkdtemp(prefix="home-", dir="/var/tmp"))
     data = home / "clone" / ".banksman"
     data.mkdir(parents=True)
@@ -87,11 +87,11 @@ async def test_calls_of_one_workspace_run_one_after_another(runner: Runner) -> N
 
 
 async def test_calls_of_different_workspaces_overlap(runner: Runner) -> None:
-    both, spoken = asyncio.Event(), set[str]()
+    both, started_calls = asyncio.Event(), set[str]()
 
-    def heard(name: str) -> None:
-        spoken.add(name)
-        if len(spoken) == 2:
+    def on_output(name: str) -> None:
+        started_calls.add(name)
+        if len(started_calls) == 2:
             both.set()
 
     async with asyncio.TaskGroup() as group:
@@ -101,7 +101,7 @@ async def test_calls_of_different_workspaces_overlap(runner: Runner) -> None:
                     "bash",
                     runner.store.get("acme", name),
                     {"command": "echo; sleep 30", "timeout_s": 5},
-                    on_output=lambda *_, name=name: heard(name),
+                    on_output=lambda *_, name=name: on_output(name),
                 )
             )
             for name in ("one", "two")
@@ -152,7 +152,7 @@ def test_a_measurement_counts_blocks_once_and_stops_at_a_limit(root: Path) -> No
 
 
 async def test_measurement_finishes_after_its_caller_is_cancelled(tmp_path: Path) -> None:
-    """Else a command that ends while every thread is busy would be the last one that is measured."""
+    """Otherwise, a command that ends while all threads are busy would prevent all later measurements."""
     (tmp_path / "file").write_bytes(b"x" * 5000)
     meter = QuotaMeter(tmp_path, WorkspaceLimits())
     busy, thread = threading.Event(), ThreadPoolExecutor(1)
@@ -165,7 +165,7 @@ async def test_measurement_finishes_after_its_caller_is_cancelled(tmp_path: Path
     await asyncio.wait([waiting])
     busy.set()
 
-    await asyncio.to_thread(int)  # comes after it: there is one thread
+    await asyncio.to_thread(int)  # runs after the measurement: there is one thread
     assert meter.usage.disk_bytes >= 5000
 
 

@@ -1,4 +1,4 @@
-"""Fetching from private servers that an operator allows: those, on their port, and nothing through them."""
+"""Fetches from private servers that the operator allows: only those, on their port, without redirects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TLS = ssl.create_default_context()
 
 @asynccontextmanager
 async def answering(head: str, body: str = "") -> AsyncIterator[str]:
-    """A server that gives every request one response; its address and port."""
+    """Run a server with one fixed response; yield its address and port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

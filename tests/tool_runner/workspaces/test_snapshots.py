@@ -1,4 +1,4 @@
-"""Copies of workspaces: made when something changed and nothing runs, atomic, and one is kept."""
+"""Snapshots of workspaces: taken when idle after a change, atomic, one per workspace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.tool_runner.service.processes import RunnerProcess, Runners, begins
+from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for_start
 from tests.tool_runner.workspaces.platform import Platform, platform, started, until
 
 from banksman.bus.clock import BrokerClock
@@ -29,7 +29,7 @@ from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 pytestmark = pytest.mark.timeout(300)
-"""Seconds: processes are started and killed, which takes its time on a busy machine."""
+"""Seconds. Processes are started and killed, which takes long on a busy machine."""
 
 
 async def is_missing(path: Path) -> bool:
@@ -37,7 +37,7 @@ async def is_missing(path: Path) -> bool:
 
 
 async def manifest(here: Platform, conversation: str) -> SnapshotManifest:
-    """The description of the copy that counts."""
+    """Return the manifest of the recorded snapshot."""
     snapshot = (await here.record(conversation)).snapshot
     assert snapshot is not None
     data = await here.store.get(f"{here.tenant}/{conversation}/{snapshot.id}")
@@ -92,9 +92,9 @@ async def test_newer_snapshot_replaces_the_older_one(here: Platform) -> None:
 
 
 async def test_no_snapshot_is_taken_while_a_call_runs(here: Platform) -> None:
-    """Other workspaces are copied meanwhile, so it was not for want of time."""
+    """Other workspaces are snapshotted meanwhile, so time is not the reason."""
     _, request = await here.begin("c1", "bash", command="echo half > a; sleep 7901.5 & wait")
-    await begins("7901.5")
+    await wait_for_start("7901.5")
     await here.bash("c2", "echo whole > a")
     await here.clean("c2")
     record = await here.record("c1")
@@ -105,7 +105,7 @@ async def test_no_snapshot_is_taken_while_a_call_runs(here: Platform) -> None:
 
 
 async def test_record_is_dirty_before_the_first_change_begins(here: Platform) -> None:
-    """Also for a call that somebody sent as one that changes nothing: the tool's own definition counts."""
+    """Also for a call that is sent as idempotent: the tool's own definition decides."""
     placement, first = await here.begin("c1", "bash", command="echo one > a")
     await here.result(first)
     before = await here.clean("c1")
@@ -130,7 +130,7 @@ async def test_snapshot_larger_than_one_object_is_stored_in_parts(here: Platform
 
 
 async def test_workspace_above_its_limits_is_not_snapshotted(runners: Runners) -> None:
-    """A hole costs no disk and so no quota, but a copy that may be restored could not hold it."""
+    """A hole needs no disk and counts for no quota, but it exceeds the size of a restorable snapshot."""
     limit = {"BANKSMAN_TOOL_RUNNER__LIMITS__WORKSPACE__MAX_BYTES": "1000000"}
     (runner,) = started(runners, 1, **limit)
     async with platform(runners.secured) as here:
@@ -160,9 +160,9 @@ async def test_stopping_runner_leaves_a_snapshot_of_every_changed_workspace(runn
 
 
 async def test_interrupted_snapshot_is_never_restored_and_its_parts_are_removed(runners: Runners) -> None:
-    """Wherever the runner is killed: a copy counts only once it is in the record."""
+    """The runner is killed at each step: a snapshot counts only when it is recorded."""
     (runner,) = started(runners, 1)
-    async with platform(runners.secured, hears=False) as before:
+    async with platform(runners.secured, replies_to_snapshots=False) as before:
         await before.sees(runner)
         await before.bash("c1", "head -c 40000000 /dev/urandom > big")
         parts = await until(lambda: before.stored("c1"))
@@ -174,8 +174,8 @@ async def test_interrupted_snapshot_is_never_restored_and_its_parts_are_removed(
         record = await here.record("c1")
         assert record.dirty and record.snapshot is None
         runner.start()
-        copied = await here.clean("c1")
-        assert copied.snapshot is not None and copied.snapshot.id != interrupted
+        record = await here.clean("c1")
+        assert record.snapshot is not None and record.snapshot.id != interrupted
         assert not [info for info in await here.stored("c1") if interrupted in info.name]
         assert (await manifest(here, "c1")).size == 40_000_000
 
@@ -227,7 +227,7 @@ async def test_workspace_deleted_while_its_runner_is_away_is_removed_on_return(
 
 
 async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
-    """By any runner; the one that counts stays, and so do those of workspaces that are not known."""
+    """Any runner collects them; recorded snapshots and those of unknown workspaces remain."""
     (runner,) = started(runners, 1)
     async with (
         platform(runners.secured) as here,
