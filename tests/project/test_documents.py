@@ -1,4 +1,4 @@
-"""What the documents point at is there."""
+"""The targets of links and commands in documents exist."""
 
 import re
 import subprocess
@@ -14,14 +14,14 @@ COMMAND = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_relative_link_leads_somewhere(document: Path) -> None:
+def test_every_relative_link_has_a_target(document: Path) -> None:
     links = LINK.findall(document.read_text())
 
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_make_command_that_a_document_names_is_listed_by_make_help(document: Path) -> None:
+def test_make_help_lists_every_make_command_in_a_document(document: Path) -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
     named = set(COMMAND.findall(document.read_text()))

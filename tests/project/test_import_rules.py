@@ -1,4 +1,4 @@
-"""The import rules of pyproject.toml catch what they are there to catch, across all namespace roots."""
+"""The import rules of pyproject.toml find each violation, across all namespace roots."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ TREE = {
     "services/workflows": ["workflows"],
 }
 
-LAWFUL = {
+VALID = {
     "shared/banksman/bus/connection.py": "import nats\nimport faststream\nfrom banksman import contracts",
     "shared/banksman/runs/log.py": "from banksman.bus import connection",
     "services/agent/banksman/agent/app.py": "import faststream\nfrom banksman import runs, runtime, bus",
@@ -33,7 +33,7 @@ LAWFUL = {
     "services/workflows/banksman/workflows/worker.py": "import nats",
 }
 
-UNLAWFUL = [
+INVALID = [
     (
         "services/gateway/banksman/gateway/websocket/connections.py",
         "from banksman import agent",
@@ -78,25 +78,25 @@ UNLAWFUL = [
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A small lawful tree with this project's roots and rules."""
+    """A small tree with this project's roots that follows its rules."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for root, packages in TREE.items():
         for package in packages:
             _write(tmp_path / root / "banksman" / package / "__init__.py", "")
-    for path, source in LAWFUL.items():
+    for path, source in VALID.items():
         _write(tmp_path / path, source)
     return tmp_path
 
 
-def test_a_lawful_tree_passes(tree: Path) -> None:
+def test_a_tree_that_follows_the_import_rules_passes(tree: Path) -> None:
     done = check_imports(tree)
 
     assert done.returncode == 0, done.stdout
     assert "0 broken" in done.stdout
 
 
-@pytest.mark.parametrize(("path", "source", "contract"), UNLAWFUL, ids=[source for _, source, _ in UNLAWFUL])
-def test_an_unlawful_import_is_named(tree: Path, path: str, source: str, contract: str) -> None:
+@pytest.mark.parametrize(("path", "source", "contract"), INVALID, ids=[source for _, source, _ in INVALID])
+def test_an_import_that_breaks_a_rule_is_reported(tree: Path, path: str, source: str, contract: str) -> None:
     _write(tree / path, source)
 
     done = check_imports(tree)
@@ -107,7 +107,7 @@ def test_an_unlawful_import_is_named(tree: Path, path: str, source: str, contrac
 
 
 def check_imports(tree: Path) -> subprocess.CompletedProcess[str]:
-    """Run import-linter on `tree` alone: -S keeps this project's editable install out of the namespace."""
+    """Run import-linter on `tree` only: -S excludes this project's editable install from the namespace."""
     run = (
         "from importlinter.cli import lint_imports_command; lint_imports_command(['--no-logo', '--no-cache'])"
     )

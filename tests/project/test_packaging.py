@@ -1,4 +1,4 @@
-"""One distribution, seven namespace roots, pins that hold it."""
+"""One distribution, seven namespace roots, and pins for all dependencies."""
 
 import json
 import os
@@ -28,7 +28,7 @@ print(json.dumps({name: importlib.import_module(name).__file__ for name in sys.a
 
 
 def one_package_a_root() -> list[str]:
-    """A package of each root that imports no library: its `__init__` is only a docstring."""
+    """Return one package of each root that imports no library: its `__init__` is only a docstring."""
     return [
         "banksman.contracts",
         "banksman.gateway",
@@ -41,7 +41,7 @@ def one_package_a_root() -> list[str]:
 
 
 def imported_from(python: Path, *, site: Path) -> dict[str, Path]:
-    """Where a fresh interpreter finds each root's package; `site` lends the third-party packages."""
+    """Return where a new interpreter finds each root's package; `site` has the third-party packages."""
     printed = subprocess.run(
         [python, "-c", IMPORT_EVERY_ROOT, *one_package_a_root()],
         env={"PYTHONPATH": str(site), "PATH": os.environ["PATH"]},
@@ -72,12 +72,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A fresh virtual environment with nothing in it."""
+    """An empty virtual environment."""
     _uv("venv", "--python", sys.executable, str(tmp_path / "venv"))
     return tmp_path / "venv"
 
 
-def test_a_wheel_serves_every_root(wheel: Path, environment: Path) -> None:
+def test_a_wheel_contains_an_importable_package_of_every_root(wheel: Path, environment: Path) -> None:
     python = environment / "bin" / "python"
     _uv("pip", "install", "--offline", "--no-deps", "--python", str(python), str(wheel))
 
@@ -86,7 +86,7 @@ def test_a_wheel_serves_every_root(wheel: Path, environment: Path) -> None:
     assert all(file.is_relative_to(environment) for file in found.values()), found
 
 
-def test_an_editable_install_serves_every_root_from_the_sources(environment: Path) -> None:
+def test_an_editable_install_imports_every_root_from_the_sources(environment: Path) -> None:
     python = environment / "bin" / "python"
     site = Path(sysconfig.get_path("purelib"))
     _uv(
@@ -100,7 +100,7 @@ def test_an_editable_install_serves_every_root_from_the_sources(environment: Pat
     assert [next(root for root in ROOTS if file.is_relative_to(root)) for file in found.values()] == ROOTS
 
 
-def test_a_wheel_holds_the_sources_of_all_roots_and_nothing_else(wheel: Path) -> None:
+def test_a_wheel_contains_the_sources_of_all_roots_and_no_test_code(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(file.relative_to(root)) for root in ROOTS for file in _tracked(root / "banksman")}
 
@@ -109,18 +109,18 @@ def test_a_wheel_holds_the_sources_of_all_roots_and_nothing_else(wheel: Path) ->
     assert not {name for name in packed if "/tests/" in name or Path(name).name.startswith("test_")}
 
 
-def test_no_root_closes_the_namespace() -> None:
+def test_no_root_has_an_init_file_below_the_namespace() -> None:
     assert [str(root) for root in ROOTS if (root / "banksman" / "__init__.py").exists()] == []
 
 
-def test_every_package_below_the_namespace_has_an_init() -> None:
+def test_every_package_has_an_init_file() -> None:
     packages = {file.parent for root in ROOTS for file in (root / "banksman").glob("**/*.py")}
 
     assert [str(package) for package in packages if not (package / "__init__.py").exists()] == []
 
 
 @pytest.mark.parametrize("pins", PINS, ids=lambda path: path.stem)
-def test_pins_carry_hashes_and_no_address(pins: Path) -> None:
+def test_pins_have_hashes_and_no_url(pins: Path) -> None:
     text = pins.read_text()
     entries = re.split(r"\n(?=[a-z0-9])", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
 
@@ -129,7 +129,7 @@ def test_pins_carry_hashes_and_no_address(pins: Path) -> None:
 
 
 @pytest.mark.parametrize("pins", PINS, ids=lambda path: path.stem)
-def test_pins_satisfy_what_the_project_asks_for(pins: Path) -> None:
+def test_pins_satisfy_the_projects_requirements(pins: Path) -> None:
     pinned = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;]+)", pins.read_text(), flags=re.MULTILINE))
 
     wanted = list(_requirements({pins.stem, "build"}))

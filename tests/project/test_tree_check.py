@@ -1,4 +1,4 @@
-"""The tree check finds what it is there to find, and where."""
+"""The tree check reports each violation with its file and line."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ CHECK = ROOT / "tools" / "check_tree.py"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository of its own that holds the check and nothing else."""
+    """A repository that contains only the check."""
     root = tmp_path / "somewhere" / "checkout"
     (root / "tools").mkdir(parents=True)
     (root / "tools" / CHECK.name).write_bytes(CHECK.read_bytes())
@@ -21,7 +21,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_clean_tree_passes_in_silence(tree: Path) -> None:
+def test_a_clean_tree_passes_without_output(tree: Path) -> None:
     (tree / "notes.md").write_text(
         "The page is at http://127.0.0.1:8080, the check at tools/check_tree.py.\n"
     )
@@ -30,7 +30,7 @@ def test_a_clean_tree_passes_in_silence(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["py" + "pi.org", "files.python" + "hosted.org", "registry.npm" + "js.org"])
-def test_a_registry_is_found_by_file_and_line(tree: Path, host: str) -> None:
+def test_a_registry_host_is_found_by_file_and_line(tree: Path, host: str) -> None:
     (tree / "pins.txt").write_text(f"one\ntwo https://{host}/simple\n")
 
     code, (finding,) = check(tree)
@@ -39,7 +39,7 @@ def test_a_registry_is_found_by_file_and_line(tree: Path, host: str) -> None:
     assert finding.startswith("pins.txt:2: names a package registry: ")
 
 
-def test_a_setting_of_an_index_is_found(tree: Path) -> None:
+def test_an_index_setting_is_found(tree: Path) -> None:
     (tree / "pins.txt").write_text("--extra-index-url anything\n")
 
     assert check(tree)[0] == 1
@@ -58,7 +58,7 @@ def test_a_path_of_the_checkout_or_its_parent_is_found(tree: Path) -> None:
     ]
 
 
-def test_what_git_ignores_is_not_read(tree: Path) -> None:
+def test_files_that_git_ignores_are_not_read(tree: Path) -> None:
     (tree / ".gitignore").write_text("private/\n")
     (tree / "private").mkdir()
     (tree / "private" / "pins.txt").write_text("--index-url anything\n")

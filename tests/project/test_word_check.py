@@ -13,7 +13,7 @@ WORD = "no" + "body"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository of its own that holds the check and nothing else."""
+    """A repository that contains only the checks."""
     (tmp_path / "tools").mkdir()
     for name in ("check_words.py", "check_tree.py"):
         (tmp_path / "tools" / name).write_bytes((ROOT / "tools" / name).read_bytes())
