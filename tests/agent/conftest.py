@@ -5,10 +5,10 @@ from typing import Literal
 
 import pytest
 from tests.support.deltas import Shown
+from tests.support.model_server import ModelServer
 
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
-from banksman.model_server import ModelServer
 
 Vendor = Literal["anthropic", "openai"]
 
@@ -44,9 +44,9 @@ def vendor(request: pytest.FixtureRequest) -> Vendor:
 
 @pytest.fixture
 async def provider(providers: Providers, vendor: Vendor) -> Provider:
-    """Each vendor's adapter in turn, over the vendor's real SDK, against the model server.
+    """The adapter of each vendor, with the vendor's real SDK, against the model server.
 
-    The SDK is imported before, so that no deadline of a test counts it.
+    The SDK is imported first, so that the import does not count towards a test's deadline.
     """
     await providers.warm(f"{vendor}:any")
     return providers.choose(f"{vendor}:any")[0]

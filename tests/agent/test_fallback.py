@@ -1,4 +1,4 @@
-"""Models that are asked in turn, over the vendors' real SDKs against the model server."""
+"""Fallback models, with the vendors' real SDKs against the model server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from tests.support.deltas import Shown
+from tests.support.model_server import ModelServer
 
 from banksman.agent.fallback import Completion, complete_with_fallback
 from banksman.agent.protocols.base import ModelRequest
@@ -13,7 +14,7 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import BadInput, ProviderFailed
 from banksman.contracts.messages import UserMessage
-from banksman.model_server import ConnectionCut, Gate, HttpError, ModelServer, Reply, Silence, StreamError
+from banksman.model_server import ConnectionCut, Gate, HttpError, Reply, Silence, StreamError
 from banksman.model_server.script import Fault
 
 REQUEST = ModelRequest("", "Be brief.", (UserMessage(message_id="m1", content="hello"),))
@@ -22,13 +23,13 @@ ANSWER = Reply(text="From the second.")
 
 @pytest.fixture
 async def twice(settings: ProviderSettings, providers: Providers) -> Providers:
-    """Providers that give up after two attempts; the SDKs are loaded."""
+    """Providers with at most two attempts and loaded SDKs."""
     for vendor in ("anthropic", "openai"):
         await providers.warm(f"{vendor}:any")
     return Providers(settings.model_copy(update={"max_attempts": 2, "request_timeout_s": 0.3}))
 
 
-async def ask(
+async def complete(
     providers: Providers, *models: str, shown: Shown | None = None, within_s: float = 30
 ) -> Completion:
     try:
@@ -40,7 +41,7 @@ async def ask(
 
 
 def two(server: ModelServer, first: Reply) -> tuple[str, str]:
-    """A model that answers like this, and one of another vendor that answers well."""
+    """Return a model with this reply, and a model of another vendor with a valid reply."""
     return f"anthropic:{server.play('first', [first])}", f"openai:{server.play('second', [ANSWER])}"
 
 
@@ -64,10 +65,10 @@ async def test_next_model_replies_if_the_first_provider_is_unavailable(
     first, second = two(server, Reply(text="From the first.", fault=fault))
 
     with caplog.at_level(logging.WARNING):
-        answered = await ask(twice, first, second, shown=shown)
+        completed = await complete(twice, first, second, shown=shown)
 
-    assert (answered.model, answered.provider) == (second, "openai")
-    assert answered.reply.text == shown.message == "From the second."
+    assert (completed.model, completed.provider) == (second, "openai")
+    assert completed.reply.text == shown.message == "From the second."
     warning = next(record for record in caplog.records if record.name == "banksman.agent.fallback")
     assert "trying the next one" in warning.getMessage()
     assert vars(warning)["model"] == first
@@ -76,9 +77,9 @@ async def test_next_model_replies_if_the_first_provider_is_unavailable(
 async def test_models_after_the_first_reply_receive_no_request(server: ModelServer, twice: Providers) -> None:
     first, second = two(server, Reply(text="From the first."))
 
-    answered = await ask(twice, first, second)
+    completed = await complete(twice, first, second)
 
-    assert (answered.model, answered.reply.text) == (first, "From the first.")
+    assert (completed.model, completed.reply.text) == (first, "From the first.")
     assert server.requests("second") == []
 
 
@@ -89,7 +90,7 @@ async def test_refused_request_does_not_go_to_the_next_model(
     first, second = two(server, Reply(text="x", fault=HttpError(status=status)))
 
     with pytest.raises(ProviderFailed, match=str(status)):
-        await ask(twice, first, second)
+        await complete(twice, first, second)
 
     assert server.requests("second") == []
 
@@ -100,9 +101,9 @@ async def test_exhausted_quota_sends_the_request_to_the_next_model(
     broke = Reply(text="x", fault=HttpError(status=429, code="insufficient_quota"))
     first = f"openai:{server.play('first', [broke])}"
 
-    answered = await ask(twice, first, f"anthropic:{server.play('second', [ANSWER])}")
+    completed = await complete(twice, first, f"anthropic:{server.play('second', [ANSWER])}")
 
-    assert answered.provider == "anthropic"
+    assert completed.provider == "anthropic"
     assert len(server.requests("first")) == 1
 
 
@@ -112,9 +113,9 @@ async def test_silent_model_leaves_half_of_the_time_to_the_next(
     await twice.close()
     first, second = two(server, Reply(text="x", gate=Gate(name="never")))
 
-    answered = await ask(Providers(settings), first, second, within_s=2)
+    completed = await complete(Providers(settings), first, second, within_s=2)
 
-    assert answered.model == second
+    assert completed.model == second
 
 
 async def test_failure_of_the_last_model_is_raised_if_all_fail(server: ModelServer, twice: Providers) -> None:
@@ -122,7 +123,7 @@ async def test_failure_of_the_last_model_is_raised_if_all_fail(server: ModelServ
     last = server.play("last", [Reply(text="x", fault=HttpError(status=503, message="Down."))])
 
     with pytest.raises(ProviderFailed, match="Down") as failure:
-        await ask(twice, first, f"openai:{last}")
+        await complete(twice, first, f"openai:{last}")
 
     assert (failure.value.provider, failure.value.status) == ("openai", 503)
 
@@ -133,4 +134,4 @@ async def test_unconfigured_fallback_model_is_named_in_the_error(
     first, _ = two(server, Reply(text="x", fault=HttpError(status=500)))
 
     with pytest.raises(BadInput, match="nowhere:any"):
-        await ask(twice, first, "nowhere:any")
+        await complete(twice, first, "nowhere:any")

@@ -1,4 +1,4 @@
-"""Both adapters over the vendors' real SDKs against the model server, which is as strict as the vendors."""
+"""Both adapters with the vendors' real SDKs against the model server, which is as strict as the vendors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.deltas import Shown
+from tests.support.model_server import ModelServer
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RawCall
 from banksman.agent.providers.base import Provider, ProviderSettings
@@ -34,7 +35,6 @@ from banksman.model_server import (
     Gate,
     HalfJson,
     HttpError,
-    ModelServer,
     RawReply,
     Reply,
     Silence,
@@ -53,7 +53,7 @@ READ_FILE = ToolDefinition(name="read_file", description="Reads a file.")
 HELLO = UserMessage(message_id="m1", content="hello")
 
 
-def ask(model: str, *messages: Any, **fields: Any) -> ModelRequest:
+def make_request(model: str, *messages: Any, **fields: Any) -> ModelRequest:
     return ModelRequest(model=model, system="Be brief.", messages=messages or (HELLO,), **fields)
 
 
@@ -68,7 +68,7 @@ async def test_text_reply_arrives_as_deltas_and_as_a_whole(
     usage = ScriptedUsage(input_tokens=120, output_tokens=7)
     model = server.play("hello", [Reply(text="Good day to you.", usage=usage)])
 
-    reply = await complete(provider, ask(model), shown)
+    reply = await complete(provider, make_request(model), shown)
 
     assert reply.text == shown.message == "Good day to you."
     assert (reply.finish_reason, reply.calls) == ("stop", ())
@@ -86,7 +86,7 @@ async def test_parallel_calls_have_their_order_and_the_vendors_ids(
     )
     model = server.play("calls", [Reply(text="Looking.", tool_calls=calls)])
 
-    reply = await complete(provider, ask(model, tools=(BASH, READ_FILE)))
+    reply = await complete(provider, make_request(model, tools=(BASH, READ_FILE)))
 
     assert reply.text == "Looking."
     assert reply.finish_reason == "tool_calls"
@@ -102,7 +102,7 @@ async def test_malformed_arguments_reach_the_protocol_unchanged(
 ) -> None:
     model = server.play("broken", [Reply(tool_calls=(ScriptedCall(name="bash", arguments='{"command": '),))])
 
-    reply = await complete(provider, ask(model, tools=(BASH,)))
+    reply = await complete(provider, make_request(model, tools=(BASH,)))
 
     assert [call.arguments for call in reply.calls] == ['{"command": ']
 
@@ -113,14 +113,14 @@ async def test_finish_reasons_of_each_vendor_are_mapped(
 ) -> None:
     model = server.play("finish", [Reply(text="x", finish_reason=reason)])
 
-    assert (await complete(provider, ask(model))).finish_reason == reason
+    assert (await complete(provider, make_request(model))).finish_reason == reason
 
 
 async def test_unknown_finish_reason_is_recorded_for_the_log(server: ModelServer, provider: Provider) -> None:
     """R99."""
     model = server.play("finish", [Reply(text="x", finish_reason="pause_turn")])
 
-    reply = await complete(provider, ask(model))
+    reply = await complete(provider, make_request(model))
 
     assert (reply.finish_reason, reply.raw_finish_reason) == ("unknown", "pause_turn")
 
@@ -131,9 +131,9 @@ async def test_input_tokens_include_cached_tokens(
     scripted = ScriptedUsage(input_tokens=100, output_tokens=1, cached_tokens=40)
     model = server.play("cache", [Reply(text="x", usage=scripted)])
 
-    usage = (await complete(provider, ask(model))).usage
+    usage = (await complete(provider, make_request(model))).usage
 
-    # Anthropic reports the cached tokens beside the others, OpenAI among them.
+    # Anthropic's input tokens exclude cached tokens, OpenAI's include them.
     assert usage == Usage(
         input_tokens=140 if vendor == "anthropic" else 100, output_tokens=1, cached_tokens=40
     )
@@ -145,14 +145,14 @@ async def test_reasoning_has_its_own_deltas_and_returns_to_the_same_provider_onl
     provider = providers.choose(f"{vendor}:any")[0]
     model = server.play("think", [Reply(reasoning="Let me see.", text="4"), Reply(text="5")])
 
-    reply = await complete(provider, ask(model), shown)
-    said = AssistantMessage(
+    reply = await complete(provider, make_request(model), shown)
+    assistant_message = AssistantMessage(
         message_id="m2", content=reply.text, provider=vendor, provider_state=reply.provider_state
     )
-    after = (HELLO, said, UserMessage(message_id="m3", content="and one more?"))
-    await complete(provider, ask(model, *after))
+    after = (HELLO, assistant_message, UserMessage(message_id="m3", content="and one more?"))
+    await complete(provider, make_request(model, *after))
     other = "openai" if vendor == "anthropic" else "anthropic"
-    await complete(providers.choose(f"{other}:any")[0], ask(model, *after))
+    await complete(providers.choose(f"{other}:any")[0], make_request(model, *after))
 
     assert (shown.reasoning, shown.message) == ("Let me see.", "4")
     _, same, foreign = server.requests("think")
@@ -164,11 +164,11 @@ async def test_reasoning_has_its_own_deltas_and_returns_to_the_same_provider_onl
 async def test_thinking_before_a_call_is_returned_with_the_results(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
-    """Anthropic refuses results without it; the model server does as well."""
+    """Anthropic and the model server refuse results without it."""
     scripted = ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_a")
     thoughtful = Reply(reasoning="Let me look.", tool_calls=(scripted,))
     model = server.play("think", [thoughtful, Reply(text="One file.")])
-    asked = await complete(provider, ask(model, tools=(BASH,)))
+    with_call = await complete(provider, make_request(model, tools=(BASH,)))
     call = ToolCall(id="k1", name="bash", arguments={"command": "ls"}, provider_call_id="call_a")
     history = (
         HELLO,
@@ -177,27 +177,31 @@ async def test_thinking_before_a_call_is_returned_with_the_results(
             content=None,
             calls=(call,),
             provider=vendor,
-            provider_state=asked.provider_state,
+            provider_state=with_call.provider_state,
         ),
         ToolMessage(name="bash", result=ToolResult(tool_call_id="k1", content={"success": True})),
     )
 
-    reply = await complete(provider, ask(model, *history, tools=(BASH,)))
+    reply = await complete(provider, make_request(model, *history, tools=(BASH,)))
 
     assert reply.text == "One file."
     assert server.violations == []
 
 
 async def test_thinking_that_anthropic_refuses_is_omitted(server: ModelServer, providers: Providers) -> None:
-    """It is bound to what came before, which a new prompt, other tools or a compaction change."""
+    """It is valid only after the same prefix, which a new prompt, other tools or a compaction change."""
     provider = providers.choose("anthropic:any")[0]
     model = server.play("think", [Reply(text="unused"), Reply(text="I go on.")])
     stale: JsonObject = {
         "thinking": [{"type": "thinking", "thinking": "Let me see.", "signature": "of another prefix"}]
     }
-    said = AssistantMessage(message_id="m2", content="4", provider="anthropic", provider_state=stale)
+    assistant_message = AssistantMessage(
+        message_id="m2", content="4", provider="anthropic", provider_state=stale
+    )
 
-    reply = await complete(provider, ask(model, HELLO, said, UserMessage(message_id="m3", content="more")))
+    reply = await complete(
+        provider, make_request(model, HELLO, assistant_message, UserMessage(message_id="m3", content="more"))
+    )
 
     assert reply.text == "I go on."
     first, second = server.requests("think")
@@ -212,7 +216,7 @@ async def test_options_and_tools_reach_the_model(
     model = server.play("options", [Reply(text="x")])
     options = ModelOptions(max_tokens=99, temperature=0.25)
 
-    await complete(provider, ask(model, tools=(BASH,), options=options))
+    await complete(provider, make_request(model, tools=(BASH,), options=options))
 
     body = server.requests("options")[0].body
     assert (body["max_tokens"], body["temperature"], body["model"]) == (99, 0.25, model)
@@ -226,7 +230,7 @@ async def test_anthropic_request_marks_the_ends_of_cached_prefixes(
 ) -> None:
     model = server.play("cache", [Reply(text="x")])
 
-    await complete(providers.choose("anthropic:any")[0], ask(model, tools=(BASH, READ_FILE)))
+    await complete(providers.choose("anthropic:any")[0], make_request(model, tools=(BASH, READ_FILE)))
 
     body = server.requests("cache")[0].body
     marked = [
@@ -249,7 +253,7 @@ async def test_images_are_sent_inline_and_workspace_files_by_path(
     )
     model = server.play("parts", [Reply(text="x")])
 
-    await complete(provider, ask(model, UserMessage(message_id="m1", content=parts)))
+    await complete(provider, make_request(model, UserMessage(message_id="m1", content=parts)))
 
     raw = server.requests("parts")[0].raw.decode()
     for expected in ("What is this?", "iVBORw0KGgo=", "pictures/cat.png", "notes.txt"):
@@ -260,7 +264,7 @@ async def test_images_are_sent_inline_and_workspace_files_by_path(
 async def test_results_are_sent_in_each_vendors_format(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
-    """R77, R95 and the ruling on the shape of results."""
+    """R77, R95 and the ruling on the format of results."""
     calls = (
         ToolCall(id="c1", name="read_file", arguments={"path": "a"}, provider_call_id="call_1"),
         ToolCall(id="c2", name="bash", arguments={"command": "false"}),
@@ -279,7 +283,7 @@ async def test_results_are_sent_in_each_vendors_format(
     )
     model = server.play("results", [Reply(text="x"), Reply(text="y")])
 
-    await complete(provider, ask(model, *history, tools=(BASH, READ_FILE)))
+    await complete(provider, make_request(model, *history, tools=(BASH, READ_FILE)))
 
     sent = server.requests("results")[0].body["messages"]
     if vendor == "openai":
@@ -316,7 +320,7 @@ async def test_transient_fault_is_retried_and_deltas_restart(
     """A27."""
     model = server.play("fault", [Reply(text="one two three four", fault=fault)])
 
-    reply = await complete(provider, ask(model), shown)
+    reply = await complete(provider, make_request(model), shown)
 
     assert reply.text == shown.message == "one two three four"
     assert len(shown.abandoned) == 1
@@ -328,10 +332,10 @@ async def test_silent_stream_times_out_and_is_requested_again(
 ) -> None:
     """A27."""
     model = server.play("silence", [Reply(text="one two three", fault=Silence(after_events=4, times=1))])
-    impatient = Providers(settings.model_copy(update={"request_timeout_s": 0.2}))
+    short_timeout = Providers(settings.model_copy(update={"request_timeout_s": 0.2}))
 
-    reply = await complete(impatient.choose(f"{vendor}:any")[0], ask(model), shown)
-    await impatient.close()
+    reply = await complete(short_timeout.choose(f"{vendor}:any")[0], make_request(model), shown)
+    await short_timeout.close()
 
     assert reply.text == shown.message == "one two three"
 
@@ -345,7 +349,7 @@ async def test_refused_request_fails_without_retry_and_names_provider_and_status
     )
 
     with pytest.raises(ProviderFailed, match=r"Not like this\.") as failure:
-        await complete(provider, ask(model))
+        await complete(provider, make_request(model))
 
     assert (failure.value.provider, failure.value.status) == (vendor, status)
     assert len(server.requests("refused")) == 1
@@ -354,18 +358,18 @@ async def test_refused_request_fails_without_retry_and_names_provider_and_status
 async def test_refused_temperature_is_omitted_from_later_requests_to_the_model(
     server: ModelServer, provider: Provider, shown: Shown, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R80: the newest models refuse what their predecessors took; an assistant's option must not end runs."""
+    """R80: the newest models refuse the option of their predecessors. It must not end runs."""
     refusal = HttpError(status=400, message="`temperature` is not supported with this model.", times=1)
     model = server.play("warm", [Reply(text="Anyway.", fault=refusal)])
     options = ModelOptions(temperature=0.5, max_tokens=50)
 
-    first = await complete(provider, ask(model, options=options), shown)
-    second = await complete(provider, ask(model, options=options))
+    first = await complete(provider, make_request(model, options=options), shown)
+    second = await complete(provider, make_request(model, options=options))
 
     assert (first.text, second.text, shown.message) == ("Anyway.", "Anyway.", "Anyway.")
-    asked = [request.body for request in server.requests("warm")]
-    assert [body.get("temperature") for body in asked] == [0.5, None, None]
-    assert all(50 in (body.get("max_tokens"), body.get("max_completion_tokens")) for body in asked)
+    bodies = [request.body for request in server.requests("warm")]
+    assert [body.get("temperature") for body in bodies] == [0.5, None, None]
+    assert all(50 in (body.get("max_tokens"), body.get("max_completion_tokens")) for body in bodies)
     assert "refused the temperature" in caplog.text
 
 
@@ -376,7 +380,7 @@ async def test_persistent_fault_fails_after_the_last_attempt(
     twice = Providers(settings.model_copy(update={"max_attempts": 2}))
 
     with pytest.raises(ProviderFailed, match=r"503.*Down") as failure:
-        await complete(twice.choose(f"{vendor}:any")[0], ask(model))
+        await complete(twice.choose(f"{vendor}:any")[0], make_request(model))
     await twice.close()
 
     assert failure.value.status == 503
@@ -390,7 +394,7 @@ async def test_retry_pause_beyond_the_deadline_is_not_started(
     began = time.monotonic()
 
     with pytest.raises(ProviderFailed, match="429"):
-        await provider.complete(ask(model), deltas=Shown(), deadline_s=30)
+        await provider.complete(make_request(model), deltas=Shown(), deadline_s=30)
 
     assert time.monotonic() - began < 15
 
@@ -399,7 +403,7 @@ async def test_retry_waits_for_the_vendors_retry_after(server: ModelServer, prov
     model = server.play("busy", [Reply(text="x", fault=HttpError(status=429, retry_after_s=0.3, times=1))])
     began = time.monotonic()
 
-    await complete(provider, ask(model))
+    await complete(provider, make_request(model))
 
     assert time.monotonic() - began >= 0.3
 
@@ -410,19 +414,19 @@ async def test_reply_after_the_deadline_raises_provider_failed(
     model = server.play("slow", [Reply(text="x", gate=Gate(name="never"))])
 
     with pytest.raises(ProviderFailed, match=r"no complete reply within 0\.2 s"):
-        await provider.complete(ask(model), deltas=Shown(), deadline_s=0.2)
+        await provider.complete(make_request(model), deltas=Shown(), deadline_s=0.2)
 
 
 async def test_cancel_closes_the_connection(server: ModelServer, provider: Provider) -> None:
-    """P7: a cancelled run leaves no generation going on at the vendor's."""
+    """P7: a cancelled run leaves no running generation at the vendor."""
     model = server.play("slow", [Reply(text="one two three", gate=Gate(name="never", after_events=3))])
-    asking = asyncio.create_task(complete(provider, ask(model)))
+    pending = asyncio.create_task(complete(provider, make_request(model)))
     await server.wait_for_requests("slow", outcome="open")
 
-    asking.cancel()
+    pending.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await pending
     await server.wait_for_requests("slow", outcome="disconnected")
 
 
@@ -432,7 +436,7 @@ async def test_oversized_reply_is_cut_with_the_finish_reason_length(
     """A24."""
     model = server.play("flood", [Reply(text="x" * 3_000_000, chunk_chars=50_000)])
 
-    reply = await complete(provider, ask(model), shown)
+    reply = await complete(provider, make_request(model), shown)
 
     assert (reply.finish_reason, reply.raw_finish_reason) == ("length", "reply too long")
     assert len(reply.text or "") < 500_000
@@ -443,7 +447,7 @@ async def test_reasoning_too_long_for_the_log_is_published_but_not_stored(
 ) -> None:
     model = server.play("think", [Reply(reasoning="x" * 200_000, text="4", chunk_chars=10_000)])
 
-    reply = await complete(provider, ask(model), shown)
+    reply = await complete(provider, make_request(model), shown)
 
     assert (len(shown.reasoning), reply.text) == (200_000, "4")
     assert reply.provider_state is None
@@ -458,7 +462,7 @@ async def test_lone_surrogates_in_a_reply_are_replaced(
     )
     model = server.play("surrogate", [RawReply(raw_chunks=(chunk, "data: [DONE]\n\n"))])
 
-    reply = await complete(providers.choose("openai:any")[0], ask(model), shown)
+    reply = await complete(providers.choose("openai:any")[0], make_request(model), shown)
 
     assert reply.text == shown.message == "a\ufffdb"
 
@@ -478,7 +482,7 @@ async def test_incomplete_chunks_of_compatible_servers_are_read(
     """No role, no index, arguments as an object, a null delta, a usage chunk without choices."""
     model = server.play("sloppy", [RawReply(raw_chunks=SLOPPY)])
 
-    reply = await complete(providers.choose("openai:any")[0], ask(model, tools=(BASH,)))
+    reply = await complete(providers.choose("openai:any")[0], make_request(model, tools=(BASH,)))
 
     assert reply.calls == (RawCall("c1", "bash", {"command": "ls"}),)
     assert reply.usage == Usage(input_tokens=3, output_tokens=2)
@@ -487,7 +491,7 @@ async def test_incomplete_chunks_of_compatible_servers_are_read(
 async def test_demo_model_uses_the_openai_adapter(providers: Providers) -> None:
     provider, model = providers.choose("demo")
 
-    reply = await complete(provider, ask(model))
+    reply = await complete(provider, make_request(model))
 
     assert (provider.name, model) == ("demo", "demo")
     assert reply.text
@@ -515,7 +519,7 @@ async def test_api_keys_occur_in_no_error_and_no_repr(server: ModelServer) -> No
 
     for vendor in ("openai", "anthropic"):
         with pytest.raises(ProviderFailed) as failure:
-            await complete(catalog.choose(f"{vendor}:any")[0], ask(model))
+            await complete(catalog.choose(f"{vendor}:any")[0], make_request(model))
         assert canary not in f"{failure.value!r} {settings!r}"
     await catalog.close()
 
@@ -528,11 +532,11 @@ async def test_warmed_provider_has_its_client_before_the_first_request(
     await providers.warm(f"{vendor}:{model}")
     provider, name = providers.choose(f"{vendor}:{model}")
 
-    assert (await complete(provider, ask(name))).text == "x"
+    assert (await complete(provider, make_request(name))).text == "x"
 
 
 def test_vendor_sdks_are_imported_on_first_use() -> None:
-    """They take seconds to import, and an agent that waits for work needs neither."""
+    """Their imports take seconds, and an agent that waits for work needs none of them."""
     program = (
         "import sys, banksman.agent.providers.catalog, banksman.agent.protocols\n"
         "sdks = ('openai', 'anthropic', 'backboard', 'httpx2', 'aiohttp')\n"
@@ -550,8 +554,8 @@ async def test_many_requests_share_one_client(server: ModelServer, provider: Pro
     model = server.play("many", [Reply(text="x", gate=Gate(name="all"))])
 
     async with asyncio.TaskGroup() as group:
-        asking = [group.create_task(complete(provider, ask(model))) for _ in range(20)]
+        pending = [group.create_task(complete(provider, make_request(model))) for _ in range(20)]
         await server.wait_for_requests("many", 20)
         server.open_gate("all")
 
-    assert [task.result().text for task in asking] == ["x"] * 20
+    assert [task.result().text for task in pending] == ["x"] * 20

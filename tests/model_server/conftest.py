@@ -7,9 +7,8 @@ from anthropic import AsyncAnthropic
 from anthropic import DefaultAioHttpClient as AnthropicHttpClient
 from openai import AsyncOpenAI
 from openai import DefaultAioHttpClient as OpenAIHttpClient
+from tests.support.model_server import ModelServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
-
-from banksman.model_server import ModelServer
 
 
 @pytest.fixture

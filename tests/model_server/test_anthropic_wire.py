@@ -6,8 +6,9 @@ import anthropic as sdk
 import httpx
 import pytest
 from anthropic import AsyncAnthropic
+from tests.support.model_server import ModelServer
 
-from banksman.model_server import ModelServer, Reply, ToolCall, Usage
+from banksman.model_server import Reply, ToolCall, Usage
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [

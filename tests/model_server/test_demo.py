@@ -8,8 +8,7 @@ from typing import Any, Literal, Protocol
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
-
-from banksman.model_server import ModelServer
+from tests.support.model_server import ModelServer
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "bash": ("command",),

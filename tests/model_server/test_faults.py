@@ -11,6 +11,7 @@ import openai as openai_sdk
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
+from tests.support.model_server import ModelServer
 
 from banksman.model_server import (
     ConnectionCut,
@@ -18,7 +19,6 @@ from banksman.model_server import (
     Gate,
     HalfJson,
     HttpError,
-    ModelServer,
     RawReply,
     Reply,
     Silence,

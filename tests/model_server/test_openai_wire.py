@@ -7,8 +7,9 @@ import httpx
 import openai as sdk
 import pytest
 from openai import AsyncOpenAI
+from tests.support.model_server import ModelServer
 
-from banksman.model_server import ModelServer, Reply, ToolCall, Usage
+from banksman.model_server import Reply, ToolCall, Usage
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [

@@ -9,8 +9,9 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessage
 from pydantic import ValidationError
+from tests.support.model_server import ModelServer
 
-from banksman.model_server import HttpError, ModelServer, Reply, Script, ToolCall
+from banksman.model_server import HttpError, Reply, Script, ToolCall
 
 SEQUENCE = [Reply(text="first"), Reply(text="second"), Reply(text="third")]
 

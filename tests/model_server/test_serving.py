@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 from openai import AsyncOpenAI
+from tests.support.model_server import ModelServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.model_server import Gate, ModelServer, Reply
+from banksman.model_server import Gate, Reply
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

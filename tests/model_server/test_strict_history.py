@@ -7,8 +7,9 @@ import openai as openai_sdk
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
+from tests.support.model_server import ModelServer
 
-from banksman.model_server import ModelServer, Reply, ToolCall
+from banksman.model_server import Reply, ToolCall
 from banksman.model_server.thinking import signature_of
 
 

@@ -15,8 +15,8 @@ from banksman.contracts.events import MessageCompleted, RunFinished, ToolCallReq
 from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, ConversationCreate
 from banksman.contracts.ids import run_id_for
 from banksman.contracts.tools import ToolCall
-from banksman.model_server import ModelServer
 from tests.sdk.door import Door, Writer, ended, started
+from tests.support.model_server import ModelServer
 from tests.support.nats import NatsServer
 from tests.support.paths import ROOT
 

@@ -1,4 +1,4 @@
-"""Every vendor's adapter over the vendor's real SDK, and what its server was sent."""
+"""The adapter of each vendor with the vendor's real SDK, and the requests to its server."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from tests.support.backboard import BackboardServer
+from tests.support.model_server import ModelServer
 
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
-from banksman.model_server import ModelServer, RawReply, Reply
+from banksman.model_server import RawReply, Reply
 
 VENDORS = ("anthropic", "openai", "backboard")
 
 
 @dataclass(frozen=True)
 class Vendor:
-    """One vendor's adapter, and the server in the vendor's place."""
+    """One vendor's adapter, and a server that replaces the vendor."""
 
     name: str
     provider: Provider
@@ -26,14 +27,14 @@ class Vendor:
     backboard: BackboardServer
 
     def play(self, *replies: Reply | RawReply) -> str:
-        """Load replies; returns the vendor's name of the model that plays them."""
+        """Load replies; return the vendor's name of the model that plays them."""
         if self.name == "backboard":
             self.backboard.play(*replies)
             return "openai/gpt-4o"
         return self.model_server.play("golden", replies, by="count")
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every request so far."""
+        """All requests so far."""
         if self.name == "backboard":
             return [{"method": r.method, "path": r.path, "body": r.body} for r in self.backboard.requests]
         return [
@@ -42,7 +43,7 @@ class Vendor:
         ]
 
     def violations(self) -> list[Any]:
-        """What the vendor would refuse."""
+        """Requests that the vendor would refuse."""
         return [*self.model_server.violations, *self.backboard.violations]
 
 

@@ -16,7 +16,7 @@ from banksman.bus.names import APPROVALS, api
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, ModelServer, Reply
+from banksman.model_server import Gate, Reply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants, marker
 from tests.faults.chaos.test_crashes import (
     test_a_cancel_that_races_with_the_end_gives_one_end,
@@ -25,6 +25,7 @@ from tests.faults.chaos.test_crashes import (
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.chaos.plans import ASKING
 from tests.support.client import Client, Frame
+from tests.support.model_server import ModelServer
 
 __all__ = [
     "marker",

@@ -12,11 +12,12 @@ import pytest
 import pytest_asyncio
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ModelServer, Reply, ToolCall
+from banksman.model_server import Reply, ToolCall
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import ASSISTANTS, AUTO, command
 from tests.support.client import Client
+from tests.support.model_server import ModelServer
 
 SEED = int(os.environ.get("SEED", "2026"))
 """What the storms of the suite go by: the same in every run, unless another is asked for."""

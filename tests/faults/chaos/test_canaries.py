@@ -18,10 +18,11 @@ from banksman.bus.objects import Objects
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import ModelServer, Reply, ToolCall
+from banksman.model_server import Reply, ToolCall
 from tests.faults.chaos.conftest import Stage
 from tests.support.chaos.canaries import Canaries, Search
 from tests.support.chaos.plans import command
+from tests.support.model_server import ModelServer
 
 Plant = Callable[[Bus, str], Awaitable[object]]
 

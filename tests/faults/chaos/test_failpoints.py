@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.model_server import ModelServer, Reply, ToolCall
+from banksman.model_server import Reply, ToolCall
 from banksman.runtime import failpoints
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint, arm, reach
 from tests.support.chaos.fleet import Fleet
 from tests.support.client import Client
+from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(300)
 """Seconds: processes are started again and again, which takes its time on a busy machine."""

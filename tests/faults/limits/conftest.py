@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 import pytest
 import pytest_asyncio
 
-from banksman.model_server import ModelServer
 from tests.faults.chaos.conftest import Stage, make_assistants
 from tests.gateway.conftest import agent, gateway, start_gateway
 from tests.scenarios.conftest import (
@@ -23,6 +22,7 @@ from tests.scenarios.conftest import (
 )
 from tests.support.chaos.fleet import Fleet
 from tests.support.client import Client
+from tests.support.model_server import ModelServer
 from tests.support.system import System
 
 __all__ = [

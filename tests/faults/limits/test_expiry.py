@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import ModelServer, Reply
+from banksman.model_server import Reply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants
 from tests.support import privileged
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import ASKING
 from tests.support.client import Client
+from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(300)
 

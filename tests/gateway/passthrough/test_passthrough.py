@@ -10,9 +10,9 @@ import pytest
 from anthropic import AsyncAnthropic
 from anthropic import DefaultAioHttpClient as AnthropicHttpClient
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, key_of
+from tests.support.model_server import ModelServer
 
 from banksman.gateway.settings import ModelSettings
-from banksman.model_server import ModelServer
 from banksman.model_server.script import Gate, Reply
 
 CHAT = "/v1/chat/completions"

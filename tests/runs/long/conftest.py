@@ -34,12 +34,12 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import Event, EventBody, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import RunSignal, StartRun
-from banksman.model_server import ModelServer
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
 from banksman.runtime.tenants import TenantSettings
 from tests.support.fixtures import provision_all
+from tests.support.model_server import ModelServer
 from tests.support.nats import NatsServer
 
 B = TypeVar("B", bound=EventBody)

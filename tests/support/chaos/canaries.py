@@ -24,7 +24,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import api
-from banksman.model_server import ModelServer
+from tests.support.model_server import ModelServer
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PACKED_STATE = re.compile(rb'"state":"([A-Za-z0-9+/=]{40,})"')

@@ -26,12 +26,12 @@ from banksman.cli.readiness import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
-from banksman.model_server import ModelServer
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspaces.workspace import default_root
 from tests.support.chaos.broker import Broker, Servers
 from tests.support.chaos.canaries import Canaries, Search, found_in_files
 from tests.support.chaos.versions import CURRENT
+from tests.support.model_server import ModelServer
 from tests.support.nats import servers as told_servers
 
 START_S = 90.0

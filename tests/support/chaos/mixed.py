@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.bus.dead import NOTES, dead_letters
-from banksman.model_server import ModelServer
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.storm import Verdict, under_traffic
 from tests.support.chaos.versions import CURRENT, NoSuchVersion, Version, of_the_past
 from tests.support.history.records import Fault, Recording
+from tests.support.model_server import ModelServer
 
 FIRST = ("agent-1", "gateway-1", "tool-runner-1", "workflows")
 SECOND = ("agent-2", "gateway-2", "tool-runner-2", "ledger")

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banksman.model_server import ModelServer
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.chaos.network import LOSSES, Cable, Loss, apart, host_address, is_ready
 from tests.support.chaos.storm import Verdict, under_traffic
 from tests.support.history.records import Fault, Recording
+from tests.support.model_server import ModelServer
 
 UNREADY_S = 60.0
 """Seconds after which a service that is cut off and says nothing of it fails the test."""

@@ -18,11 +18,11 @@ from statistics import linear_regression, mean
 
 from banksman.bus.names import RESULTS, RUNS, WORKFLOWS
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
-from banksman.model_server import ModelServer
 from tests.support.chaos.canaries import streams
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.storm import under_traffic
 from tests.support.history.records import Fault, Recording
+from tests.support.model_server import ModelServer
 
 SAMPLE_EVERY_S = 20.0
 RESTART_EVERY_S = 3600.0

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banksman.model_server import ModelServer
 from tests.support.chaos.broker import Servers
 from tests.support.chaos.faults import Faults
 from tests.support.chaos.fleet import Fleet
@@ -22,6 +21,7 @@ from tests.support.history.checks import breaches
 from tests.support.history.folded import Folded
 from tests.support.history.records import Fault, Recording, read
 from tests.support.history.summary import summary
+from tests.support.model_server import ModelServer
 from tests.support.nats import servers as told_servers
 
 Strike = Callable[[Fleet, Recording], Awaitable[None]]

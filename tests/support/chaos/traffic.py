@@ -15,7 +15,6 @@ from pydantic import JsonValue
 
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject
-from banksman.model_server import ModelServer
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.person import Frame, Person, RequestFailed, Subscription, seen
 from tests.support.chaos.plans import (
@@ -30,6 +29,7 @@ from tests.support.chaos.plans import (
 )
 from tests.support.chaos.requests import Requests
 from tests.support.history.records import Calm, Effect, Recording, Violation
+from tests.support.model_server import ModelServer
 
 PEOPLE = 4
 MOST_OPEN = 60

@@ -34,7 +34,6 @@ from banksman.model_server.script import (
     ToolCall,
     Usage,
 )
-from banksman.model_server.server import ModelServer
 
 __all__ = [
     "ConnectionCut",
@@ -44,7 +43,6 @@ __all__ = [
     "Gate",
     "HalfJson",
     "HttpError",
-    "ModelServer",
     "Outcome",
     "RawReply",
     "RecordedRequest",

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from banksman.contracts.wire import bad_input
 from banksman.model_server.script import Script, ScriptName
-from banksman.model_server.server import ModelServer
+from banksman.model_server.server import serving
 from banksman.model_server.settings import ModelServerSection, ModelServerSettings
 from banksman.runtime.settings import load
 
@@ -54,14 +54,14 @@ async def _serve(settings: ModelServerSection, scripts: Mapping[str, Script], *,
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with ModelServer.running(
+    async with serving(
         host=settings.host,
         port=settings.port,
         recording=recording,
         chunk_delay_s=settings.chunk_delay_s,
         scripts=scripts,
-    ) as server:
-        sys.stdout.write(f"model server ready at {server.url}\n")
+    ) as (url, _):
+        sys.stdout.write(f"model server ready at {url}\n")
         sys.stdout.flush()
         await stop.wait()
 
