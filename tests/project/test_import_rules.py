@@ -37,15 +37,15 @@ INVALID = [
     (
         "services/gateway/banksman/gateway/websocket/connections.py",
         "from banksman import agent",
-        "Services stand on runs",
+        "Services build on runs",
     ),
     (
         "services/agent/banksman/agent/worker.py",
         "import banksman.tool_runner.sandbox",
-        "Services stand on runs",
+        "Services build on runs",
     ),
-    ("shared/banksman/bus/log.py", "from banksman import runs", "Services stand on runs"),
-    ("shared/banksman/runtime/ready.py", "from banksman import agent", "Services stand on runs"),
+    ("shared/banksman/bus/log.py", "from banksman import runs", "Services build on runs"),
+    ("shared/banksman/runtime/ready.py", "from banksman import agent", "Services build on runs"),
     ("shared/banksman/contracts/wire.py", "import httpx", "Contracts do no I/O"),
     ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),
     ("services/agent/banksman/agent/compactor.py", "import nats", "NATS and FastStream only"),
@@ -65,14 +65,14 @@ INVALID = [
     (
         "services/gateway/banksman/gateway/http/runs.py",
         "from banksman.gateway import websocket",
-        "The gateway's interfaces stand on its service",
+        "The gateway's interfaces build on its service",
     ),
     (
         "services/gateway/banksman/gateway/websocket/connection.py",
         "import banksman.bus.connection",
         "The gateway's interfaces use the bus through its service only",
     ),
-    ("shared/banksman/unheard_of/__init__.py", "unlisted = True", "Services stand on runs"),
+    ("shared/banksman/unheard_of/__init__.py", "unlisted = True", "Services build on runs"),
 ]
 
 
