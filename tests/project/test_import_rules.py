@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 TREE = {
     "shared": ["contracts", "runtime", "bus", "deployment", "log_integrity", "runs", "sdk"],
-    "cli": ["cli"],
+    "cli": ["cli", "cli/local", "cli/operator", "cli/client"],
     "services/model-server": ["model_server"],
     "services/gateway": [
         "gateway",
@@ -72,7 +72,13 @@ INVALID = [
         "import banksman.bus.connection",
         "The gateway's interfaces use the bus through its service only",
     ),
-    ("shared/banksman/unheard_of/__init__.py", "unlisted = True", "Services build on runs"),
+    (
+        "cli/banksman/cli/local/app.py",
+        "from banksman.cli import operator",
+        "The three parts of the CLI",
+    ),
+    ("cli/banksman/cli/services.py", "from banksman.agent import app", "The CLI imports no service"),
+    ("shared/banksman/unlisted/__init__.py", "unlisted = True", "Services build on runs"),
 ]
 
 
