@@ -1,53 +1,62 @@
 """The deployment of compose.yaml, built and started once for all tests of this folder."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.deploy.stack import Stack, stack_of
 from tests.support.client import Client
-from tests.support.compose import BUILD_TIMEOUT_S, Compose, deployment
 from tests.support.docker_engine import DockerEngine
+from tests.support.supervised import cleaned_up_by
 
 WAIT_TIMEOUT_S = 60.0
 """Seconds that anything in the containers may take on a busy machine."""
 
 
 @pytest.fixture(scope="session")
-def built(docker_engine: DockerEngine, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Compose:
+def built(docker_engine: DockerEngine, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Stack:
     """Every image, built as `make compose` does behind a proxy: certificates and pip settings are secrets."""
-    project = f"banksman-test-{os.getpid()}"
-    compose = deployment(docker_engine, base_image, tmp_path_factory.mktemp("build"), project)
-    compose("--profile", "*", "build", timeout_s=BUILD_TIMEOUT_S)
-    return compose
+    stack = stack_of(
+        docker_engine, base_image, tmp_path_factory.mktemp("build"), f"banksman-test-{os.getpid()}"
+    )
+    stack.compose("--profile", "*", "build")
+    return stack
 
 
 @pytest.fixture(scope="session")
-def stack(built: Compose) -> Generator[Compose]:
+def stack(built: Stack) -> Generator[Stack]:
     """The whole system in containers, every service ready."""
-    try:
-        built("up", "--detach", "--wait")
-        yield built
-    finally:
-        built.down()
+    whole = replace(built, profiles=["*"])
+    remove = ("down", "--volumes", "--remove-orphans", "--timeout", "30")
+    environment = {**built.environment, "COMPOSE_PROJECT_NAME": built.project}
+    with cleaned_up_by([*whole.compose_command_property, *remove], environment):
+        try:
+            built.start()
+            yield built
+        finally:
+            whole.compose(*remove)
 
 
-async def bash(stack: Compose, command: str) -> dict[str, Any]:
-    """What a model reads after a command that a person approved: the run goes through the published port."""
+async def bash(stack: Stack, command: str) -> dict[str, Any]:
+    """Run an approved command in a new conversation through the published port; returns its result."""
     async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         return await bash_in(client, await client.create(), command)
 
 
 async def bash_in(client: Client, conversation: str, command: str) -> dict[str, Any]:
-    """The same, in a conversation that there is."""
+    """Run an approved command in an existing conversation; returns its result."""
     run = await client.chat(conversation, f"run `{command}`")
     await client.approve(run)
     (call,) = (await client.finished(run))["tool_calls"]
     return dict(call["result"])
 
 
-async def ready(stack: Compose, service: str) -> None:
-    """Wait until a service's only container is healthy."""
-    await asyncio.to_thread(stack, "up", "--detach", "--wait", "--no-recreate", service)
+async def ready(stack: Stack, service: str) -> None:
+    """Wait until the only container of a service is healthy."""
+    await asyncio.to_thread(stack.wait_ready, service)

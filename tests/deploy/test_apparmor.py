@@ -6,14 +6,14 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.compose import PLUGIN_RELEASE, ROOT, Compose
+from tests.deploy.stack import PLUGIN_RELEASE, Stack
 from tests.support.debian import cache_directory, exclusively, make_archive
+from tests.support.paths import ROOT
 from tests.support.privileged import require
 
 PROFILES = ROOT / "deploy" / "apparmor"
@@ -78,10 +78,10 @@ def test_a_parser_refuses_a_rule_that_does_not_exist(newer_parser: Parse, tmp_pa
     assert newer_parser(broken).returncode != 0
 
 
-def test_its_compose_file_adds_the_profile_to_the_other_settings(built: Compose) -> None:
-    confined = replace(built, overrides=(ROOT / "deploy" / "docker" / "compose.apparmor.yaml",))
+def test_its_compose_file_adds_the_profile_to_the_other_settings(built: Stack) -> None:
+    confined = built.with_file(ROOT / "deploy" / "docker" / "compose.apparmor.yaml")
 
-    options = yaml.safe_load(confined("config"))["services"]["tool-runner"]["security_opt"]
+    options = yaml.safe_load(confined.compose("config"))["services"]["tool-runner"]["security_opt"]
 
     assert [option.partition("=")[0] for option in options] == [
         "no-new-privileges:true",

@@ -8,31 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compose import Compose
+from tests.deploy.stack import Stack
 from tests.support.privileged import require
 
 from .conftest import bash
 
-PROFILE = ("--profile", "docker-sandbox")
-
 
 @pytest.fixture
-def with_docker(stack: Compose) -> Generator[Compose]:
+def with_docker(stack: Stack) -> Generator[Stack]:
     """The stack with the other tool-runner; afterwards as it was."""
     socket = Path(stack.engine.host.removeprefix("unix://"))
     require("an engine with a local socket", socket.is_socket(), "the profile docker-sandbox")
     engine = {"DOCKER_SOCKET": str(socket), "DOCKER_GID": str(socket.stat().st_gid)}
-    changed = replace(stack, environment={**stack.environment, **engine})
+    changed = replace(stack, environment={**stack.environment, **engine}, profiles=["docker-sandbox"])
     try:
-        changed(*PROFILE, "up", "--detach", "--wait", "--scale", "tool-runner=0")
+        changed.compose("up", "--detach", "--wait", "--scale", "tool-runner=0")
         yield changed
     finally:
-        changed(*PROFILE, "rm", "--force", "--stop", "tool-runner-docker")
-        stack("up", "--detach", "--wait", "tool-runner")
+        changed.compose("rm", "--force", "--stop", "tool-runner-docker")
+        stack.compose("up", "--detach", "--wait", "tool-runner")
 
 
 async def test_a_command_runs_in_a_container_of_its_workspace_and_leaves_files_there(
-    with_docker: Compose,
+    with_docker: Stack,
 ) -> None:
     result = await bash(with_docker, "ls /.dockerenv; echo kept > kept; cat kept; ls -A /keys/tool-runner")
 

@@ -1,5 +1,6 @@
-"""The tests' own engine and base image do what the other tests of containers build on."""
+"""The engine and the base image of the tests do what the other tests of containers build on."""
 
+from tests.deploy.stack import run_in_image
 from tests.support.docker_engine import DockerEngine
 
 
@@ -8,8 +9,6 @@ def test_the_base_image_has_what_a_sandbox_and_a_dockerfile_want(
 ) -> None:
     wanted = "bash cat find ps python mount sha256sum apt-get useradd install"
 
-    found = docker_engine.output(
-        "run", "--rm", "--network=none", "--init", base_image, "bash", "-c", f"type -P {wanted} | wc -l"
-    )
+    found = run_in_image(docker_engine, base_image, f"type -P {wanted} | wc -l", init=True)
 
-    assert found == str(len(wanted.split()))
+    assert found.stdout.strip() == str(len(wanted.split())), found.stderr

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from tests.support.compose import MARKER, TAG, Compose
+from tests.deploy.stack import MARKER, TAG, Ended, Stack, run_in_image
 
 CONTROL = "Successfully uninstalled"
 """A text of pip's own code, which is in every image."""
@@ -12,7 +12,7 @@ CONTROL = "Successfully uninstalled"
 IMAGES = ("agent", "gateway", "model-server", "nats", "tool-runner", "workflows")
 
 
-def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: Compose) -> None:
+def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: Stack) -> None:
     names = [f"banksman-{name}:{TAG}" for name in IMAGES]
 
     histories = [built.engine.output("history", "--no-trunc", name) for name in names]
@@ -24,7 +24,7 @@ def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: C
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_runs_as_nobody_with_its_own_command_and_no_files_of_the_build(
-    built: Compose, image: str
+    built: Stack, image: str
 ) -> None:
     files = "find /src /run/secrets /requirements -type f; find / -xdev -name pip.conf 2>/dev/null"
 
@@ -34,7 +34,7 @@ def test_an_image_runs_as_nobody_with_its_own_command_and_no_files_of_the_build(
     assert "/opt/banksman/x': Permission denied" in done.stderr, done.stderr
 
 
-def test_only_the_tool_runners_image_has_bubblewrap(built: Compose) -> None:
+def test_only_the_tool_runners_image_has_bubblewrap(built: Stack) -> None:
     present = [
         image for image in IMAGES if _run(built, image, "type -P bwrap prlimit bash | wc -l").stdout == "3\n"
     ]
@@ -42,12 +42,11 @@ def test_only_the_tool_runners_image_has_bubblewrap(built: Compose) -> None:
     assert present == ["tool-runner"]
 
 
-def _run(built: Compose, image: str, script: str) -> subprocess.CompletedProcess[str]:
-    command = ("run", "--rm", "--network=none", "--entrypoint=bash", f"banksman-{image}:{TAG}", "-c", script)
-    return built.engine.docker(*command, timeout_s=120)
+def _run(built: Stack, image: str, script: str) -> Ended:
+    return run_in_image(built.engine, f"banksman-{image}:{TAG}", script)
 
 
-def _found_in_layers(built: Compose, names: list[str], *texts: str) -> set[str]:
+def _found_in_layers(built: Stack, names: list[str], *texts: str) -> set[str]:
     """Which of the texts the images' layers and descriptions hold; layers are saved uncompressed."""
     with subprocess.Popen(
         ["docker", "save", *names], env=built.engine.environment, stdout=subprocess.PIPE

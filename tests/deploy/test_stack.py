@@ -4,18 +4,18 @@ import json
 import subprocess
 from urllib.request import urlopen
 
+from tests.deploy.stack import Stack
 from tests.support.client import Client
-from tests.support.compose import Compose
 
 from .conftest import WAIT_TIMEOUT_S, bash_in
 
 
-def test_the_page_answers_on_the_published_port(stack: Compose) -> None:
+def test_the_page_answers_on_the_published_port(stack: Stack) -> None:
     with urlopen(stack.url, timeout=WAIT_TIMEOUT_S) as answer:
         assert "<title>Banksman" in answer.read().decode()
 
 
-async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(stack: Compose) -> None:
+async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(stack: Stack) -> None:
     async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
 
@@ -30,21 +30,18 @@ async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(
     assert "signal" in read["content"]
 
 
-def test_every_container_has_the_walls_of_the_file(stack: Compose) -> None:
-    services = stack("config", "--services").split()
+def test_every_container_has_the_walls_of_the_file(stack: Stack) -> None:
+    services = stack.compose("config", "--services").split()
 
     walls = {
-        name: wall
-        for name in services
-        for container in stack.containers(name)
-        for wall in [_wall(stack, container)]
+        name: wall for name in services for container in stack.ids(name) for wall in [_wall(stack, container)]
     }
 
     assert set(walls) == set(services)
     assert set(walls.values()) == {("10001:10001", True, ("ALL",), None, True, True)}, walls
 
 
-def _wall(stack: Compose, container: str) -> tuple[object, ...]:
+def _wall(stack: Stack, container: str) -> tuple[object, ...]:
     known = json.loads(stack.engine.output("inspect", container))[0]
     host = known["HostConfig"]
     return (
@@ -57,13 +54,13 @@ def _wall(stack: Compose, container: str) -> tuple[object, ...]:
     )
 
 
-def test_no_service_logs_an_error(stack: Compose) -> None:
-    logs = stack("logs", "--no-color")
+def test_no_service_logs_an_error(stack: Stack) -> None:
+    logs = stack.compose("logs", "--no-color")
 
     assert [line for line in logs.splitlines() if '"level": "error"' in line or "Traceback" in line] == []
 
 
-def test_nats_and_the_runner_are_reached_by_nobody_outside(stack: Compose) -> None:
+def test_nats_and_the_runner_are_reached_by_nobody_outside(stack: Stack) -> None:
     published = stack.engine.output(
         "ps", "--filter", f"label=com.docker.compose.project={stack.project}", "--format", "{{.Ports}}"
     )
@@ -71,7 +68,7 @@ def test_nats_and_the_runner_are_reached_by_nobody_outside(stack: Compose) -> No
     assert [line for line in published.splitlines() if line] == [f"127.0.0.1:{stack.port}->8080/tcp"]
 
 
-def test_a_service_on_the_bus_alone_has_no_way_out(stack: Compose) -> None:
+def test_a_service_on_the_bus_alone_has_no_way_out(stack: Stack) -> None:
     program = (
         "import socket\n"
         "for host in ('1.1.1.1', '169.254.169.254'):\n"

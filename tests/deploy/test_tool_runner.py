@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.deploy.stack import Stack
 from tests.support.client import Client
-from tests.support.compose import Compose
 
 from .conftest import WAIT_TIMEOUT_S, bash, bash_in, ready
 
@@ -51,7 +51,7 @@ ESCAPED = {
 
 
 @pytest.mark.parametrize("aim", ATTACKS)
-async def test_a_command_does_not_reach(stack: Compose, aim: str) -> None:
+async def test_a_command_does_not_reach(stack: Stack, aim: str) -> None:
     result = await bash(stack, ATTACKS[aim])
 
     assert result["exit_code"] not in (0, None), result
@@ -62,13 +62,13 @@ async def test_a_command_does_not_reach(stack: Compose, aim: str) -> None:
     "present",
     ["env | grep -q BANKSMAN_NATS__URL", "grep -q . /keys/tool-runner/tool-runner.nk", "ls /workspaces"],
 )
-def test_what_commands_must_not_see_is_there_in_the_container(stack: Compose, present: str) -> None:
+def test_what_commands_must_not_see_is_there_in_the_container(stack: Stack, present: str) -> None:
     assert stack.execute(RUNNER, "bash", "-c", present).returncode == 0
 
 
 @pytest.mark.parametrize(("service", "port"), [("nats", 4222), ("gateway", 8080), ("model-server", 8000)])
 async def test_a_command_does_not_reach_a_service_that_its_runner_reaches(
-    stack: Compose, service: str, port: int
+    stack: Stack, service: str, port: int
 ) -> None:
     connects = f"timeout 5 bash -c 'exec 3<>/dev/tcp/{_address(stack, service)}/{port}'"
 
@@ -80,13 +80,13 @@ async def test_a_command_does_not_reach_a_service_that_its_runner_reaches(
 
 
 @pytest.mark.parametrize("aim", ESCAPED)
-def test_one_that_got_out_of_the_sandbox_does_not_reach(stack: Compose, aim: str) -> None:
+def test_one_that_got_out_of_the_sandbox_does_not_reach(stack: Stack, aim: str) -> None:
     done = stack.execute(RUNNER, "bash", "-c", ESCAPED[aim])
 
     assert done.returncode != 0, done.stdout
 
 
-async def test_neighbours_share_no_file_and_one_conversation_keeps_its_own(stack: Compose) -> None:
+async def test_neighbours_share_no_file_and_one_conversation_keeps_its_own(stack: Stack) -> None:
     async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         first, second = await client.create(), await client.create()
         await bash_in(client, first, "echo mine > kept.txt")
@@ -97,7 +97,7 @@ async def test_neighbours_share_no_file_and_one_conversation_keeps_its_own(stack
     assert (kept["stdout"], other["stdout"]) == ("mine\n", "")
 
 
-async def test_where_memory_ends_the_kernel_kills_commands_and_never_the_runner(stack: Compose) -> None:
+async def test_where_memory_ends_the_kernel_kills_commands_and_never_the_runner(stack: Stack) -> None:
     # Each process is smaller than the runner: by size alone the kernel would choose that.
     many = (
         "for i in {1..20}; do python3 -S -c 'import time; x = b\"x\" * (40 << 20); time.sleep(50)' & done; "
@@ -115,14 +115,14 @@ async def test_where_memory_ends_the_kernel_kills_commands_and_never_the_runner(
     assert _kills(stack) >= 2
 
 
-async def test_a_stop_lets_a_running_command_finish_and_the_next_start_goes_on(stack: Compose) -> None:
+async def test_a_stop_lets_a_running_command_finish_and_the_next_start_goes_on(stack: Stack) -> None:
     async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
         run = await client.chat(conversation, "run `echo begun > begun; sleep 4; echo finished`")
         await client.approve(run)
         await client.event("tool_call.started", run_id=run)
 
-        await asyncio.to_thread(stack, "stop", RUNNER)
+        await asyncio.to_thread(stack.compose, "stop", RUNNER)
         ended = stack.inspect(RUNNER)["State"]
         (call,) = (await client.finished(run))["tool_calls"]
         await ready(stack, RUNNER)
@@ -134,7 +134,7 @@ async def test_a_stop_lets_a_running_command_finish_and_the_next_start_goes_on(s
 
 
 async def test_a_killed_container_leaves_its_call_unknown_its_files_kept_and_nothing_running(
-    stack: Compose,
+    stack: Stack,
 ) -> None:
     async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
@@ -142,7 +142,7 @@ async def test_a_killed_container_leaves_its_call_unknown_its_files_kept_and_not
         await client.approve(run)
         await client.event("tool_call.started", run_id=run)
 
-        stack.engine.output("kill", stack.container(RUNNER))
+        stack.engine.output("kill", stack.id(RUNNER))
         await client.finished(run)
         await ready(stack, RUNNER)
         kept = await bash_in(client, conversation, "cat begun")
@@ -153,14 +153,14 @@ async def test_a_killed_container_leaves_its_call_unknown_its_files_kept_and_not
     assert stack.execute(RUNNER, "pgrep", "sleep").returncode == 1
 
 
-def _address(stack: Compose, service: str) -> str:
+def _address(stack: Stack, service: str) -> str:
     networks = stack.inspect(service)["NetworkSettings"]["Networks"]
     return str(networks[f"{stack.project}_bus"]["IPAddress"])
 
 
 @contextmanager
-def _memory(stack: Compose, limit: str) -> Generator[None]:
-    container = stack.container(RUNNER)
+def _memory(stack: Stack, limit: str) -> Generator[None]:
+    container = stack.id(RUNNER)
     given = stack.inspect(RUNNER)["HostConfig"]["Memory"]
     stack.engine.output("update", "--memory", limit, "--memory-swap", limit, container)
     try:
@@ -169,12 +169,12 @@ def _memory(stack: Compose, limit: str) -> Generator[None]:
         stack.engine.output("update", "--memory", str(given), "--memory-swap", str(given), container)
 
 
-def _incarnation(stack: Compose) -> tuple[str, int]:
+def _incarnation(stack: Stack) -> tuple[str, int]:
     known = stack.inspect(RUNNER)
     return known["State"]["StartedAt"], known["RestartCount"]
 
 
-def _kills(stack: Compose) -> int:
+def _kills(stack: Stack) -> int:
     """How often the kernel killed a process of the container for its memory; cgroup v1 or v2."""
     files = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2>/dev/null"
     lines = stack.execute(RUNNER, "sh", "-c", files).stdout.splitlines()

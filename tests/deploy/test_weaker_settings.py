@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.compose import Compose
+from tests.deploy.stack import Stack
 
 PROFILE = "seccomp=./deploy/docker/seccomp-tool-runner.json"
 UNMASKED = "systempaths=unconfined"
@@ -40,22 +39,25 @@ print(answer)
 
 
 @pytest.fixture(scope="module")
-def weakened(stack: Compose, tmp_path_factory: pytest.TempPathFactory) -> Generator[Compose]:
+def weakened(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Stack, Path]]:
     """The stack with another file for its tool-runner; afterwards as compose.yaml has it."""
     override = tmp_path_factory.mktemp("weaker") / "compose.weaker.yaml"
-    yield replace(stack, overrides=(override,))
-    stack("up", "--detach", "--wait", "--no-deps", "tool-runner")
+    yield stack.with_file(override), override
+    stack.compose("up", "--detach", "--wait", "--no-deps", "tool-runner")
 
 
 @pytest.mark.parametrize("settings", WEAKER)
-def test_the_runner_is_not_ready_and_names_the_setting_under(weakened: Compose, settings: str) -> None:
+def test_the_runner_is_not_ready_and_names_the_setting_under(
+    weakened: tuple[Stack, Path], settings: str
+) -> None:
+    stack, override = weakened
     options, named = WEAKER[settings]
-    _write(weakened.overrides[0], ["no-new-privileges:true", *options])
-    weakened("up", "--detach", "--no-deps", "tool-runner")
+    _write(override, ["no-new-privileges:true", *options])
+    stack.compose("up", "--detach", "--no-deps", "tool-runner")
 
-    told = weakened.execute("tool-runner", "python", "-c", READINESS)
+    shown = stack.execute("tool-runner", "python", "-c", READINESS)
 
-    assert named in told.stdout, told.stdout + told.stderr
+    assert named in shown.stdout, shown.stdout + shown.stderr
 
 
 def _write(override: Path, security_opt: list[str]) -> None:

@@ -13,15 +13,18 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from testcontainers.core.config import testcontainers_config
 
+from tests.support import supervised
 from tests.support.debian import UNNEEDED, cache_directory, exclusively, host_release, make_archive
+from tests.support.polling import wait_until
 from tests.support.privileged import require
 
 BASE_IMAGE = "banksman-base:test"
@@ -54,6 +57,10 @@ NETWORK_FALLBACKS: tuple[tuple[str, ...], ...] = (
     ("--iptables=false", "--ip6tables=false", "--bridge=none"),
 )
 """Tried in order: machines differ in what they let an engine do to their network."""
+
+
+# testcontainers would pull an image that cleans up after a dead run; `supervised` does that here.
+testcontainers_config.ryuk_disabled = True
 
 
 class EngineError(RuntimeError):
@@ -118,11 +125,12 @@ def running_engine() -> Generator[DockerEngine]:
     require("a Docker engine", startable, "whatever runs in containers")
     RUN_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
     with (RUN_DIRECTORY / "users").open("a") as users:
-        engine = _join(users.fileno())
-        try:
-            yield engine
-        finally:
-            _leave(users.fileno())
+        with supervised.cleaned_up_by([sys.executable, "-m", "tests.support.docker_engine", "leave"]):
+            engine = _join(users.fileno())
+            try:
+                yield engine
+            finally:
+                _leave(users.fileno())
 
 
 def _join(users: int) -> DockerEngine:
@@ -183,6 +191,8 @@ def _launch(engine: DockerEngine, network: tuple[str, ...]) -> None:
         *("--pidfile", str(_pid_file())),
         *network,
     ]
+    # Its container processes name this directory too, so all of them outlive this run while others use them.
+    supervised.spare(str(RUN_DIRECTORY))
     script = f"{shlex.join(command)} >>{_log()} 2>&1 </dev/null; echo $? >{_ended()}"
     subprocess.run(["setsid", "--fork", "sh", "-c", script], check=True)
 
@@ -220,12 +230,10 @@ def _ended() -> Path:
 
 
 def _wait(met: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not met():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    try:
+        return wait_until(met, timeout_s, interval_s=0.05)
+    except TimeoutError:
+        return False
 
 
 def ensure_base_image(engine: DockerEngine) -> str:
@@ -273,3 +281,13 @@ def docker_engine() -> Generator[DockerEngine]:
 def base_image(docker_engine: DockerEngine) -> str:
     """The name of an image on the engine with Python, bash, coreutils, procps, util-linux and findutils."""
     return ensure_base_image(docker_engine)
+
+
+def main() -> None:
+    """Stop the engine if no run uses it any more; the reaper of a run that was killed calls this."""
+    with (RUN_DIRECTORY / "users").open("a") as users:
+        _leave(users.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ faults   brokers or processes that are killed, frozen, cut off or filled up (tho
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -17,6 +18,7 @@ from typing import Literal, cast
 import pytest
 
 from tests.support.nats import NatsCluster, NatsServer
+from tests.support.paths import ROOT
 
 Need = Literal["unit", "broker", "system", "faults"]
 ORDER: tuple[Need, ...] = ("unit", "broker", "system", "faults")
@@ -26,6 +28,7 @@ PROCESS_NAMES = frozenset(
     {"subprocess", "create_subprocess_exec", "BwrapSandbox", "DockerSandbox", "async_playwright"}
 )
 """What starts a process, by the name that code calls it with."""
+TESTS = f"{ROOT / 'tests'}/"
 FAULTS_FIXTURE = "fault_injection"
 
 
@@ -38,7 +41,7 @@ def need_of(item: pytest.Item) -> Need:
     """The strongest need of a test, its fixtures and the helpers in `tests` that they reach by name."""
     functions = [getattr(item, "function", None), *_fixture_functions(item)]
     needs = [_need(function) for function in functions if function is not None]
-    strongest = max(needs, key=ORDER.index, default="unit")
+    strongest = ORDER[max(map(ORDER.index, needs), default=0)]
     injects_faults = FAULTS_FIXTURE in getattr(item, "fixturenames", ())
     return "faults" if injects_faults and strongest != "unit" else strongest
 
@@ -75,7 +78,7 @@ def _functions(thing: object) -> Iterator[FunctionType]:
     """The functions of a helper: itself, or the methods of a class and of its bases in `tests`."""
     if inspect.isclass(thing):
         for base in thing.__mro__:
-            if base.__module__.startswith("tests."):
+            if _is_ours(base):
                 for value in vars(base).values():
                     yield from _unwrapped(value)
     else:
@@ -102,7 +105,10 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _is_helper(value: object) -> bool:
-    if isinstance(value, ModuleType) or not callable(value):
-        return False
-    module = getattr(value, "__module__", None)
-    return isinstance(module, str) and (module.startswith("tests.") or module == "tests")
+    return not isinstance(value, ModuleType) and callable(value) and _is_ours(value)
+
+
+def _is_ours(value: object) -> bool:
+    # Modules below a folder without `__init__.py` have names that do not begin with `tests`.
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    return str(getattr(module, "__file__", None)).startswith(TESTS)

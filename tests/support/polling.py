@@ -6,9 +6,10 @@ These are the only waits of the suite that do not end on an event. Everything el
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -58,9 +59,9 @@ async def eventually(
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
-        found = await value if isinstance(value, Awaitable) else value
+        found = await cast("Awaitable[T | None]", value) if inspect.isawaitable(value) else value
         if found:
-            return found
+            return cast("T", found)
         if time.monotonic() > deadline:
             raise TimeoutError(f"{failure()} (within {timeout_s:g} s)")
         await asyncio.sleep(interval_s)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.remote import Producer
 from xdist.workermanage import WorkerController
 
 from tests.support.needs import ORDER
@@ -97,12 +98,12 @@ class UnitDurations:
         node.workerinput["durations"] = self.known()
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config) -> UnitScheduling | None:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> UnitScheduling | None:
         """Schedule by unit with `--dist loadgroup`, which `make test` chooses."""
         if config.getoption("dist") != "loadgroup":
             return None
         config.option.loadscopereorder = False
-        return UnitScheduling(config)
+        return UnitScheduling(config, log)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_auto_num_workers(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from collections.abc import Mapping
@@ -36,12 +37,17 @@ def run_service(name: str, **options: object) -> int:
     if name in _CALL_MODELS:
         models.adopt_vendor_names(os.environ)
         models.adopt_default_model(os.environ)
+    # Imports create objects that stay: collecting among them costs a seventh of a service's start.
+    gc.disable()
     try:
         module = service_module(name, "app")
     except ModuleNotFoundError as error:
         raise Unavailable(
             f"{name}: the library {error.name} is not installed: pip install 'banksman[{name}]'"
         ) from error
+    finally:
+        gc.enable()
+    gc.freeze()
     code = module.run(**options)
     if not isinstance(code, int):
         raise BadInput(f"{module.__name__}.run", code, "an exit code")

@@ -10,7 +10,7 @@ from tests.faults.chaos.conftest import SEED
 from tests.support.chaos.storm import Chaos, chaos
 
 pytestmark = pytest.mark.timeout(420)
-"""Seconds: 30 of faults, and as long as a busy machine takes to start everything and to come to rest."""
+"""Seconds: 16 of faults, and as long as a busy machine takes to start everything and to come to rest."""
 
 
 async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp
 
     Every accepted run has one terminal event, no effect is repeated, and all readers see the same.
     """
-    asked = Chaos(SEED, duration_s=30, rate=3, every_s=2.0, freezes=0.12, frozen_s=(4, 8))
+    asked = Chaos(SEED, duration_s=16, rate=3, every_s=1.5, freezes=0.12, frozen_s=(4, 8))
     verdict = await chaos(asked, tmp_path)
     print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
     assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
@@ -30,7 +30,7 @@ async def test_nothing_is_lost_and_nothing_happens_twice_on_three_servers_of_whi
     tmp_path: Path,
 ) -> None:
     """R39, P1 to P5, P11, A01: the same with three copies of everything, any server killed or frozen too."""
-    asked = Chaos(SEED, duration_s=25, rate=3, every_s=2.5, freezes=0.12, frozen_s=(4, 8), servers=3)
+    asked = Chaos(SEED, duration_s=14, rate=3, every_s=2.0, freezes=0.12, frozen_s=(4, 8), servers=3)
     verdict = await chaos(asked, tmp_path)
     print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
     assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"

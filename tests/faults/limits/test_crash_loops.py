@@ -13,12 +13,14 @@ from banksman.bus.dead import dead_letters
 from banksman.model_server import Gate, Reply
 from tests.scenarios.conftest import nats_url, operator_seed
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System, kill, scripted_model
 
 pytestmark = pytest.mark.timeout(240)
 
 DEADLY = "deadly"
 WAIT_TIMEOUT_S = 90.0
+CRASH_LOOP_TIMEOUT_S = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +68,17 @@ async def _kill_who_asks(system: System, deadly: ScriptedModel, ended: asyncio.T
     """Kill each agent that asks the deadly model, until the run has ended."""
     port = int(deadly.url.rpartition(":")[2])
     killed: set[int] = set()
-    while not ended.done():
-        for pid in system.service_pids("agent"):
-            if pid not in killed and port in _connected_ports(pid):
+
+    def run_has_ended() -> bool:
+        # The table of connections is short; the walk over all processes is not.
+        inodes = _inodes_connected_to(port)
+        for pid in system.service_pids("agent") if inodes else ():
+            if pid not in killed and inodes & _inodes_of(pid):
                 kill(pid)
                 killed.add(pid)
-        await asyncio.sleep(0.05)
+        return ended.done()
+
+    await eventually(run_has_ended, CRASH_LOOP_TIMEOUT_S, interval_s=0.05)
     return len(killed)
 
 
@@ -83,14 +90,17 @@ async def _buried(system: System, conversation: str) -> list[str]:
         ]
 
 
-def _connected_ports(pid: int) -> set[int]:
-    """Remote ports of a process's established TCP connections."""
+def _inodes_connected_to(port: int) -> set[str]:
+    """The sockets of this machine with an established connection to a remote port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[3] == "01" and int(row[2].rpartition(":")[2], 16) == port}
+
+
+def _inodes_of(pid: int) -> set[str]:
     try:
-        inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        return {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
     except OSError:
         return set()
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {int(row[2].rpartition(":")[2], 16) for row in rows if row[3] == "01" and row[9] in inodes}
 
 
 def _inode(link: Path) -> str:
