@@ -163,9 +163,17 @@ def test_port_in_use_prints_one_sentence(data_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("BANKSMAN_GATWAY__PORT", "8080", "BANKSMAN_GATWAY__PORT: a known setting; the sections are"),
+        (
+            "BANKSMAN_GATWAY__PORT",
+            "8080",
+            "Unknown setting BANKSMAN_GATWAY__PORT; did you mean BANKSMAN_GATEWAY__PORT?",
+        ),
         ("BANKSMAN_LOCAL__AGENTS", "many", "BANKSMAN_LOCAL__AGENTS: must be an integer"),
-        ("BANKSMAN_LOCAL__AGENT", "2", "BANKSMAN_LOCAL__AGENT: is not a known field"),
+        (
+            "BANKSMAN_LOCAL__AGENT",
+            "2",
+            "Unknown setting BANKSMAN_LOCAL__AGENT; did you mean BANKSMAN_LOCAL__AGENTS?",
+        ),
         (
             "OPENAI_BASE_URL",
             "http://127.0.0.1:1/v1",
@@ -187,7 +195,9 @@ def test_setting_that_a_service_rejects_stops_the_system_with_its_sentence(
     system = start(BANKSMAN_MODEL_SERVER__PROT="1")
 
     assert system.ended() == 2
-    assert system.events[-1]["event"].startswith("banksman: BANKSMAN_MODEL_SERVER__PROT: is not a known")
+    assert system.events[-1]["event"].startswith(
+        "banksman: Unknown setting BANKSMAN_MODEL_SERVER__PROT; did you mean BANKSMAN_MODEL_SERVER__PORT?"
+    )
     assert not [event for event in system.events if event["event"] == "ended"]
 
 

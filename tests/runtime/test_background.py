@@ -150,7 +150,7 @@ LOOPS: dict[str, Component] = {
     "tool-registry": registry,
     "upstream-models": upstreams,
     "usage-count": UsageLedger,
-    "usage-keep": lambda bus: UsageLedger(bus, keep_every_s=0.1),
+    "usage-write": lambda bus: UsageLedger(bus, write_every_s=0.1),
 }
 
 

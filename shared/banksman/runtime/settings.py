@@ -1,21 +1,24 @@
-"""Settings: from `banksman.toml`, the environment and docker secrets, checked once at start.
+"""Settings from the environment, docker secrets and `banksman.toml`, validated once at start.
 
     BANKSMAN_GATEWAY__PORT=8080      section `gateway`, field `port`
     banksman.toml: [gateway] port = 8080
     /run/secrets/BANKSMAN_MODELS__ANTHROPIC_API_KEY
 
-The environment wins over secrets, secrets over the file. A service reads its own sections; names that no
-service has are refused, so that a typing error does not pass for a default.
+The environment overrides secrets, and secrets override the file. A service reads its own sections. Unknown
+names are refused: otherwise a misspelled setting would silently keep its default.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -25,13 +28,16 @@ from pydantic_settings import (
 )
 
 from banksman.contracts.errors import BadInput
-from banksman.contracts.wire import bad_input
+from banksman.contracts.wire import expected
 from banksman.runtime import failpoints
 
 PREFIX = "BANKSMAN_"
+_SECRET = re.compile(r"KEY|SEED|TOKEN|SECRET|PASSWORD")
+"""Matches the variables whose values are not shown. A URL with credentials contains `@`."""
+_EXCERPT_CHARS = 120
 SIGNING_KEY_BYTES = 32
 CONFIG_FILE_VARIABLE = "BANKSMAN_CONFIG"
-"""Names another file than `banksman.toml` in the current folder."""
+"""Names the configuration file, in place of `banksman.toml` in the working directory."""
 
 SECTIONS = frozenset(
     {
@@ -51,7 +57,7 @@ SECTIONS = frozenset(
         "workflows",
     }
 )
-"""Every top-level name that some service has."""
+"""The top-level names of all services and commands."""
 
 NOT_SETTINGS = frozenset(
     {
@@ -71,44 +77,44 @@ NOT_SETTINGS = frozenset(
         "BANKSMAN_TOKEN",
     }
 )
-"""Variables with our prefix that are read elsewhere."""
+"""Variables with our prefix that are no settings of a service."""
 
 
 class Section(BaseModel):
-    """A frozen group of settings that refuses unknown names."""
+    """A group of settings. It is frozen and refuses unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class LogSettings(Section):
-    """What is logged, and how."""
+    """Level and format of the logs."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
-    """auto writes lines for people on a terminal, and JSON elsewhere."""
+    """`auto` writes plain lines on a terminal, and JSON elsewhere."""
 
 
 class HealthSettings(Section):
-    """Where `/healthz`, `/readyz` and `/metrics` are served."""
+    """The address of `/healthz`, `/readyz` and `/metrics`."""
 
     health_host: str = "127.0.0.1"
     health_port: int | None = Field(default=None, ge=0, le=65535)
-    """None serves none; 0 takes a free port."""
+    """None disables them; 0 takes a free port."""
 
 
 class ApprovalSettings(Section):
-    """The key by which gateways sign approvals and agents check them."""
+    """The key with which gateways sign approval replies and agents verify them."""
 
     signing_key: SecretStr | None = None
-    """At least 32 characters; the same for all gateways and agents."""
+    """At least 32 bytes, the same for all gateways and agents."""
     signing_key_file: Path | None = None
-    """A file with the key, when it is not given itself."""
+    """A file that holds the key; read if `signing_key` is not set."""
 
     def key(self) -> bytes:
-        """The key.
+        """Return the key.
 
         Raises:
-            BadInput: when neither is set, the file cannot be read, or the key is too short.
+            BadInput: Neither setting is set, the file does not exist, or the key is too short.
         """
         if self.signing_key is not None:
             key = self.signing_key.get_secret_value().encode()
@@ -116,15 +122,19 @@ class ApprovalSettings(Section):
             key = self.signing_key_file.read_bytes().strip()
         else:
             raise BadInput(
-                "BANKSMAN_APPROVALS__SIGNING_KEY_FILE", self.signing_key_file, "a file with the key"
+                "BANKSMAN_APPROVALS__SIGNING_KEY_FILE",
+                self.signing_key_file and str(self.signing_key_file),
+                "must be a file that holds the key",
             )
         if len(key) < SIGNING_KEY_BYTES:
-            raise BadInput("BANKSMAN_APPROVALS__SIGNING_KEY", None, f"at least {SIGNING_KEY_BYTES} bytes")
+            raise BadInput(
+                "BANKSMAN_APPROVALS__SIGNING_KEY", None, f"must have at least {SIGNING_KEY_BYTES} bytes"
+            )
         return key
 
 
 class ServiceSettings(BaseSettings):
-    """The base of each service's settings; a subclass adds its sections."""
+    """The settings that every service has; a subclass adds its sections."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -136,12 +146,12 @@ class ServiceSettings(BaseSettings):
     )
 
     data_dir: Path = Path(".banksman")
-    """State that outlives the process: streams, workspaces, keys."""
+    """Directory of the state that survives a restart: streams, workspaces, keys."""
     log: LogSettings = LogSettings()
     allow_weak_durability: bool = False
-    """True lets a service be ready though streams or the server are set weaker than promised.
+    """True lets a service become ready although streams or the server are weaker than required.
 
-    For development."""
+    For development only."""
 
     @classmethod
     def settings_customise_sources(
@@ -152,7 +162,7 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment before secrets before the file."""
+        """Return the sources: the environment first, then secrets, then the file."""
         secrets = Path("/run/secrets")
         sources = [init_settings, env_settings]
         if secrets.is_dir():
@@ -166,23 +176,48 @@ class ServiceSettings(BaseSettings):
 S = TypeVar("S", bound=ServiceSettings)
 
 
+class UnknownSetting(BadInput):
+    """A name is not a setting."""
+
+    def __init__(self, variable: str, suggestion: str | None) -> None:
+        self.suggestion = suggestion
+        hint = f"; did you mean {suggestion}?" if suggestion else f". The sections are {_sections()}."
+        super().__init__(variable, None, "is not a setting")
+        self.args = (f"Unknown setting {variable}{hint}",)
+
+
 def load(settings: type[S], **given: Any) -> S:
-    """Read and check the settings of one service.
+    """Read and validate the settings of one service.
 
     Raises:
-        BadInput: naming the variable, and what was expected. The value may be a secret and is not named.
+        UnknownSetting: A variable or an entry of the file is not a setting.
+        BadInput: A value is invalid. It names the variable, the value unless it may be a secret, and what is
+            expected.
     """
-    _refuse_unknown(os.environ)
+    _refuse_unknown_sections(os.environ)
     try:
         return settings(**given)
     except ValidationError as error:
-        first = bad_input(error, "settings")
-        variable = PREFIX + first.field.upper().replace(".", "__")
-        raise BadInput(variable, None, first.expected) from error
+        raise invalid_setting(settings, error.errors(include_url=False)[0]) from error
+
+
+def invalid_setting(settings: type[ServiceSettings], mistake: ErrorDetails) -> BadInput:
+    """Return one mistake in the settings of a service as an error in terms of its variable."""
+    path = tuple(str(part) for part in mistake["loc"])
+    variable = variable_of(path)
+    if mistake["type"] == "extra_forbidden":
+        return UnknownSetting(variable, _closest(variable, _variables(settings)))
+    value = None if mistake["type"] == "missing" else mistake["input"]
+    return BadInput(variable, _shown(variable, value), expected(mistake))
+
+
+def variable_of(path: Sequence[str]) -> str:
+    """Return the environment variable of a field."""
+    return PREFIX + "__".join(path).upper()
 
 
 def config_file() -> Path | None:
-    """The configuration file; None when there is none.
+    """Return the path of the configuration file; None if there is none.
 
     Raises:
         BadInput: `BANKSMAN_CONFIG` names a file that does not exist.
@@ -190,16 +225,48 @@ def config_file() -> Path | None:
     named = os.environ.get(CONFIG_FILE_VARIABLE)
     if named:
         if not Path(named).is_file():
-            raise BadInput(CONFIG_FILE_VARIABLE, named, "the path of a file that exists")
+            raise BadInput(CONFIG_FILE_VARIABLE, named, "must be the path of an existing file")
         return Path(named)
-    usual = Path("banksman.toml")
-    return usual if usual.is_file() else None
+    default = Path("banksman.toml")
+    return default if default.is_file() else None
 
 
-def _refuse_unknown(environment: Mapping[str, str]) -> None:
+def _refuse_unknown_sections(environment: Mapping[str, str]) -> None:
     for name in environment:
         if not name.startswith(PREFIX) or name in NOT_SETTINGS:
             continue
-        section = name.removeprefix(PREFIX).partition("__")[0].lower()
-        if section not in SECTIONS:
-            raise BadInput(name, None, f"a known setting; the sections are {', '.join(sorted(SECTIONS))}")
+        section, _, field = name.removeprefix(PREFIX).partition("__")
+        if section.lower() not in SECTIONS:
+            similar = get_close_matches(section.lower(), SECTIONS, n=1)
+            raise UnknownSetting(
+                name, variable_of([*similar, field] if field else similar) if similar else None
+            )
+
+
+def _variables(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the variable of every field of a model and of its sections."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _variables(kind, (*path, name))
+        else:
+            yield variable_of((*path, name))
+
+
+def _closest(variable: str, known: Iterable[str]) -> str | None:
+    """Return the known variable of the same section whose name is most similar; None if none is similar."""
+    section, _, name = variable.rpartition("__")
+    names = [one.rpartition("__")[2] for one in known if one.rpartition("__")[0] == section]
+    similar = get_close_matches(name, names, n=1) or sorted((one for one in names if name in one), key=len)
+    return f"{section}__{similar[0]}" if similar else None
+
+
+def _shown(variable: str, value: object) -> object:
+    """Return a value for a message; None in place of a value that may be a secret."""
+    text = str(value)
+    secret = _SECRET.search(variable) or "@" in text or not isinstance(value, str | int | float)
+    return None if secret else text[:_EXCERPT_CHARS]
+
+
+def _sections() -> str:
+    return ", ".join(sorted(SECTIONS))

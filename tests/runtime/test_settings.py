@@ -1,0 +1,106 @@
+"""Settings errors name the variable, its value and what is expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field, SecretStr
+
+from banksman.contracts.errors import BadInput
+from banksman.runtime.settings import CONFIG_FILE_VARIABLE, Section, ServiceSettings, UnknownSetting, load
+
+
+class Agent(Section):
+    default_model: str = "demo"
+    slots: int = Field(default=4, ge=1)
+    api_key: SecretStr | None = Field(default=None, min_length=20)
+    broker: str | None = Field(default=None, pattern="^nats:")
+
+
+class Settings(ServiceSettings):
+    agent: Agent = Agent()
+
+
+@pytest.fixture(autouse=True)
+def _without_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> BadInput:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(BadInput) as refused:
+        load(Settings)
+    assert refused.value.field == variable
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("variable", "sentence"),
+    [
+        (
+            "BANKSMAN_AGENT__MODEL",
+            "Unknown setting BANKSMAN_AGENT__MODEL; did you mean BANKSMAN_AGENT__DEFAULT_MODEL?",
+        ),
+        ("BANKSMAN_AGENT__SLOT", "Unknown setting BANKSMAN_AGENT__SLOT; did you mean BANKSMAN_AGENT__SLOTS?"),
+        ("BANKSMAN_AGNT__SLOTS", "Unknown setting BANKSMAN_AGNT__SLOTS; did you mean BANKSMAN_AGENT__SLOTS?"),
+        ("BANKSMAN_DATADIR", "Unknown setting BANKSMAN_DATADIR; did you mean BANKSMAN_DATA_DIR?"),
+    ],
+)
+def test_unknown_setting_names_the_similar_one(
+    monkeypatch: pytest.MonkeyPatch, variable: str, sentence: str
+) -> None:
+    refused = refusal(monkeypatch, variable, "1")
+    assert isinstance(refused, UnknownSetting)
+    assert str(refused) == sentence
+
+
+def test_unknown_setting_without_a_similar_one_lists_the_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = str(refusal(monkeypatch, "BANKSMAN_XYZZY", "1"))
+    assert sentence.startswith("Unknown setting BANKSMAN_XYZZY. The sections are agent, ")
+
+
+def test_unknown_setting_of_a_file_names_the_similar_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text("[agent]\nmodel = 'demo'\n")
+    monkeypatch.setenv(CONFIG_FILE_VARIABLE, str(file))
+    with pytest.raises(UnknownSetting, match="did you mean BANKSMAN_AGENT__DEFAULT_MODEL"):
+        load(Settings)
+
+
+def test_missing_configuration_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = str(refusal(monkeypatch, CONFIG_FILE_VARIABLE, "/none.toml"))
+    assert sentence == "BANKSMAN_CONFIG: must be the path of an existing file (got '/none.toml')"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("BANKSMAN_AGENT__SLOTS", "many", "BANKSMAN_AGENT__SLOTS: must be an integer (got 'many')"),
+        ("BANKSMAN_AGENT__SLOTS", "0", "BANKSMAN_AGENT__SLOTS: must be at least 1 (got '0')"),
+        (
+            "BANKSMAN_LOG__LEVEL",
+            "loud",
+            "BANKSMAN_LOG__LEVEL: must be 'debug', 'info', 'warning' or 'error' (got 'loud')",
+        ),
+    ],
+)
+def test_invalid_value_is_named_with_what_is_expected(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, sentence: str
+) -> None:
+    assert str(refusal(monkeypatch, variable, value)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("BANKSMAN_AGENT__API_KEY", "hunter2"),
+        ("BANKSMAN_AGENT__BROKER", "http://user:hunter2@host"),
+    ],
+)
+def test_value_that_may_hold_a_secret_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    assert "hunter2" not in str(refusal(monkeypatch, variable, value))
