@@ -101,7 +101,7 @@ async def test_complete_result_has_no_continuation(runner: Runner, render: Rende
 
 async def test_output_above_the_storage_limit_states_the_stored_bytes(runner: Runner) -> None:
     outcome = await runner.bash("head -c 13000000 /dev/zero | tr '\\0' x")
-    assert "Only the first 12582912 bytes were kept." in str(outcome.value["more"])
+    assert "Only the first 12582912 bytes are stored." in str(outcome.value["more"])
 
 
 def test_definitions_describe_paging_to_models(runner: Runner) -> None:

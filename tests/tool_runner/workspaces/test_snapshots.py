@@ -50,11 +50,11 @@ async def test_changed_workspace_is_snapshotted_when_idle(here: Platform) -> Non
     await here.bash("c1", "mkdir d; echo one > d/a; echo two > b")
     record = await here.clean("c1")
     assert record.snapshot is not None and before <= record.snapshot.created_at <= datetime.now(UTC)
-    copy = await manifest(here, "c1")
-    assert (copy.files, copy.size) == (3, 8)
-    assert (copy.generation, copy.term) == (record.generation, 1)
+    snapshot = await manifest(here, "c1")
+    assert (snapshot.files, snapshot.size) == (3, 8)
+    assert (snapshot.generation, snapshot.term) == (record.generation, 1)
     names = [info.name for info in await here.stored("c1")]
-    assert names == [f"{here.tenant}/c1/{copy.id}", f"{here.tenant}/c1/{copy.id}/0"]
+    assert names == [f"{here.tenant}/c1/{snapshot.id}", f"{here.tenant}/c1/{snapshot.id}/0"]
 
 
 async def test_an_upload_and_a_deletion_count_as_changes(here: Platform) -> None:
@@ -124,9 +124,9 @@ async def test_record_is_dirty_before_the_first_change_begins(here: Platform) ->
 async def test_snapshot_larger_than_one_object_is_stored_in_parts(here: Platform) -> None:
     await here.bash("c1", "head -c 40000000 /dev/urandom > big")
     await here.clean("c1")
-    copy = await manifest(here, "c1")
-    assert len(copy.parts) == 3 and copy.size == 40_000_000
-    assert all(part.size <= MAX_OBJECT_BYTES for part in copy.parts)
+    snapshot = await manifest(here, "c1")
+    assert len(snapshot.parts) == 3 and snapshot.size == 40_000_000
+    assert all(part.size <= MAX_OBJECT_BYTES for part in snapshot.parts)
 
 
 async def test_workspace_above_its_limits_is_not_snapshotted(runners: Runners) -> None:
@@ -140,7 +140,7 @@ async def test_workspace_above_its_limits_is_not_snapshotted(runners: Runners) -
         await here.clean("c2")
 
         async def is_said() -> bool:
-            return "c1: no copy is made: its files have more than 1000000 bytes" in runner.log
+            return "c1: cannot be snapshotted: its files have more than 1000000 bytes" in runner.log
 
         await until(is_said)
         assert (await here.record("c1")).dirty and await here.stored("c1") == []
@@ -235,14 +235,14 @@ async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
     ):
         await here.sees(runner)
         await here.bash("c1", "echo kept > a")
-        copy = (await here.clean("c1")).snapshot
-        assert copy is not None
+        snapshot = (await here.clean("c1")).snapshot
+        assert snapshot is not None
         await here.store.put("no tenant/of.ours/s/0", b"what any runner may write")
         for name in ("c1/sold/0", "c1/sold/2", "unknown/sold", "unknown/sold/0"):
             await here.store.put(f"{here.tenant}/{name}", b"left by a runner that was killed")
         await scheduler(bus, runners.directory()).collect(datetime.now(UTC))
         left = [info.name for info in await here.stored("c1")]
-        assert left == [f"{here.tenant}/c1/{copy.id}", f"{here.tenant}/c1/{copy.id}/0"]
+        assert left == [f"{here.tenant}/c1/{snapshot.id}", f"{here.tenant}/c1/{snapshot.id}/0"]
         assert len(await here.stored("unknown")) == 2
 
 

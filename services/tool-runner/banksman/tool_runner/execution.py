@@ -50,6 +50,7 @@ class CallExecutor:
         async with progress(self.bus, self.runner, request) as on_output:
             outcome = await self._outcome(request, stop, on_output)
         await reach("runner.end")
+        # The next call may start now: the upload of a long output can take seconds.
         await turn.aclose()
         result = ToolResult(
             tool_call_id=request.call.id,
@@ -68,12 +69,14 @@ class CallExecutor:
 
     async def _outcome(self, request: CallRequest, stop: Stop, on_output: OnProgress | None) -> ToolOutcome:
         call = request.call
+        # The run may end before the call's own time-out.
         timeout_s = min(call.timeout_s, (request.deadline - self.now()).total_seconds())
         if timeout_s <= 0:
             return failure("timeout", "the run timed out before the call could start")
         try:
             workspace = self.workspaces.get(request.tenant, request.workspace_id)
             await reach("runner.begin")
+            # Tools end at `timeout_s` by themselves and then return partial output; this is the safety net.
             async with asyncio.timeout(timeout_s + OVERTIME_S):
                 return await self.box.run(
                     call.name,
@@ -110,7 +113,7 @@ def storable(result: ToolResult) -> ToolResult:
 
 def _shorter(result: ToolResult) -> Iterator[ToolResult]:
     yield result
-    text = f"the result had {json_bytes(result)} bytes and was left out; at most {MAX_RESULT_BYTES} fit"
+    text = f"the result had {json_bytes(result)} bytes and was omitted; at most {MAX_RESULT_BYTES} fit"
     replacement = failure("output_limit", text)
     yield result.model_copy(
         update={

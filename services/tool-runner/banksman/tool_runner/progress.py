@@ -81,5 +81,6 @@ async def _publish_progress(bus: Bus, runner: str, request: CallRequest, backlog
 
 
 async def _publish(bus: Bus, subject: str, progress: CallProgress) -> None:
+    # Progress is lossy: the stored result contains the output.
     with contextlib.suppress(Unavailable):
         await bus.publish(subject, progress.model_dump_json().encode())

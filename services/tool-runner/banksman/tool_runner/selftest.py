@@ -143,7 +143,7 @@ class _Probe:
         return Check("user", ok, f"commands run as real user {uid}", remedy)
 
     async def makes_no_namespaces(self) -> Check:
-        """Check that a command cannot become root in a user namespace of its own."""
+        """Check that a command cannot become root in its own user namespace."""
         return await self._check_fails(
             "namespaces", "unshare -Ur true 2>/dev/null", "a user namespace of its own"
         )

@@ -1,4 +1,4 @@
-"""What a runner prepares on its machine before it connects to NATS."""
+"""Preparations on the local machine before the runner connects to NATS."""
 
 from __future__ import annotations
 

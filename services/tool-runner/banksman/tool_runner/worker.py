@@ -1,4 +1,4 @@
-"""Calls received over NATS: each gets a reply immediately and then runs in a task of its own."""
+"""Calls received over NATS: each gets a reply immediately and then runs in its own task."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Worker:
         """Reply to `tool.call`. A repeated request for the same attempt is safe.
 
         Raises:
-            BadInput: The subject is another conversation's.
+            BadInput: the subject names another conversation.
         """
         request = request.with_local_deadline(self.calls.now())
         _check_subject(subject, request.tenant, request.conversation_id)
@@ -55,7 +55,7 @@ class Worker:
         """Reply to `tool.cancel`: `accepted` if the call is ended now, `done` if there is no such call.
 
         Raises:
-            BadInput: The subject is another call's.
+            BadInput: the subject names another call.
         """
         tenant = subject.split(".")[3]
         _check_subject(subject, tenant, cancel.attempt)
@@ -86,6 +86,7 @@ class Worker:
             return CallReply(answer="refused", reason=reason)
         reply, admitted = self.calls.admit(request)
         if admitted:
+            # Entered before the task runs, so that the workspace is neither dropped nor evicted meanwhile.
             workspace = self.admission.registry.enter(request.tenant, request.workspace_id)
             call = ActiveCall(request, workspace, self, self.executor)
             self._active[call.key] = call

@@ -31,6 +31,7 @@ AddressPolicy = Callable[[Address], bool]
 _PORTS = frozenset({80, 443, 8080, 8443})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOCAL_NAMES = ("localhost", "local", "internal", "localdomain", "home.arpa", "lan", "intranet")
+# getaddrinfo also accepts 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 as 127.0.0.1 (inet_aton(3)).
 _NUMERIC_HOST = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*", re.IGNORECASE)
 _AUTHORITY_END = re.compile(r"[/?#\\]")
 _DOTTED_QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
@@ -38,6 +39,7 @@ _HEADERS = (
     (b"User-Agent", b"banksman"),
     (b"Accept", b"text/*, application/json, application/xml;q=0.9, */*;q=0.1"),
     (b"Accept-Encoding", b"gzip, deflate"),
+    # A kept connection would bypass the address check of the next fetch.
     (b"Connection", b"close"),
 )
 
@@ -118,7 +120,7 @@ class Egress:
             async with asyncio.timeout(self._limits.timeout_s):
                 return await self._network.connect_tcp(checked.raw_host.decode("ascii"), _port(checked))
         except TimeoutError as error:
-            raise FetchFailed("no connection in time", timed_out=True) from error
+            raise FetchFailed("the connection timed out", timed_out=True) from error
         except (httpcore.NetworkError, httpcore.TimeoutException, OSError, ValueError) as error:
             raise FetchFailed(f"{type(error).__name__}: {error}") from error
 
@@ -172,6 +174,7 @@ class Egress:
         async for chunk in response.aiter_stream():
             room = self._limits.max_received_bytes - received
             received += len(chunk)
+            # Raw bytes are inflated here with a limit; the library would inflate a whole chunk at once.
             inflater.add(chunk[:room])
             if len(chunk) > room or inflater.full:
                 return Fetched(str(url), response.status, content_type, inflater.body, truncated=True)
@@ -228,13 +231,16 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
     async def _addresses(self, host: str, port: int) -> list[Address]:
         literal = _literal(host)
         resolved = [str(literal)] if literal else await self._resolver(host, port)
+        # The part after % is an IPv6 zone id.
         addresses = [ip_address(each.partition("%")[0]) for each in resolved]
+        # One private address is enough to refuse: which address a client connects to depends on failures.
         for address in addresses:
             if not self._address_allowed(address):
                 raise FetchRefused(f"{host} is at {address}, which is not a public address")
         return addresses
 
     async def _verify_peer(self, stream: httpcore.AsyncNetworkStream, address: Address) -> None:
+        # Defence in depth: the connected peer must be the checked address.
         peer = cast(tuple[str, int] | None, stream.get_extra_info("server_addr"))
         if peer is None or ip_address(peer[0].partition("%")[0]) != address:
             await stream.aclose()
@@ -267,6 +273,7 @@ def check_url(url: str, ports: frozenset[int] = _PORTS) -> httpx.URL:
         raise FetchRefused(f"not a URL: {error}") from error
     if parsed.scheme not in ("http", "https"):
         raise FetchRefused(f"scheme {parsed.scheme!r}: only http and https are allowed")
+    # "user@host" can disguise the host. The text is checked because an empty user disappears in parsing.
     if "@" in _AUTHORITY_END.split(url.partition("://")[2], maxsplit=1)[0]:
         raise FetchRefused("a user name or password in the URL is not allowed")
     port = _port(parsed)
@@ -285,7 +292,7 @@ def _check_host(host: str) -> None:
     if not name or "%" in name:
         raise FetchRefused(f"host {host!r} is not allowed")
     if _NUMERIC_HOST.fullmatch(name) and not (_DOTTED_QUAD.fullmatch(name) and _literal(name)):
-        raise FetchRefused(f"host {host!r}: an address is written as four decimal numbers")
+        raise FetchRefused(f"host {host!r}: write an IPv4 address as four decimal numbers")
     if name.rpartition(".")[2] in _LOCAL_NAMES or any(name.endswith(f".{local}") for local in _LOCAL_NAMES):
         raise FetchRefused(f"host {host!r} is a local name")
 

@@ -65,6 +65,7 @@ class Inflater:
         pending = chunk
         try:
             while pending and not self._over:
+                # Without max_length, zlib would inflate a bomb of one chunk to a thousand times its size.
                 self._keep(inflate.decompress(pending, _STEP_BYTES))
                 pending = inflate.unconsumed_tail
         except zlib.error as error:

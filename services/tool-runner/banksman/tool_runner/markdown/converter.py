@@ -37,7 +37,7 @@ class Markdown:
 
 
 class MarkdownConverter:
-    """Converts each page in a process of its own, without files or network and with limited memory."""
+    """Converts each page in a separate process, without files or network and with limited memory."""
 
     def __init__(self, limits: MarkdownLimits) -> None:
         self._limits = limits

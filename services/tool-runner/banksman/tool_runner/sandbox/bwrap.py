@@ -78,6 +78,7 @@ class BwrapSandbox:
     async def _run(
         self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
     ) -> SandboxOutcome:
+        # The call may have been cancelled while it waited for a slot.
         if stop.reason is not None:
             return SandboxOutcome(None, output, stop.reason, 0)
         started = time.monotonic()
@@ -110,6 +111,7 @@ class BwrapSandbox:
         try:
             yield cgroup
         finally:
+            # Without the shield, a cancelled caller would leave the cgroup behind.
             await asyncio.shield(asyncio.to_thread(cgroup.end))
 
     def _spawn(
@@ -124,6 +126,7 @@ class BwrapSandbox:
             status_read, status_write = _pipe(ours, inner)
             out_read, out_write = _pipe(ours, inner)
             err_read, err_write = _pipe(ours, inner)
+            # /dev/stdout reopens the pipe by its path, which only its owner may do.
             self._identity.own(out_write)
             self._identity.own(err_write)
             proxy_inbox = None if command.on_listener is None else ListenerInbox(command.on_listener)
@@ -144,6 +147,8 @@ class BwrapSandbox:
                 on_end=stop.exited,
                 special=special,
             )
+            # BwrapCall owns these from here; the write ends are closed in this process, so that the pipes end
+            # with the sandbox.
             ours.pop_all()
         return BwrapCall(
             tree,
@@ -171,6 +176,7 @@ class BwrapSandbox:
             await asyncio.sleep(self._limits.watchdog_interval_s)
             if call.pid is None:
                 continue
+            # rlimits apply per process. Without a cgroup, only this limits all processes together.
             if await asyncio.to_thread(processes.memory_bytes, call.pid) > self._limits.memory_bytes:
                 stop.request("memory_limit")
             if await asyncio.to_thread(processes.unlinked_bytes, call.pid) > self._limits.max_unlinked_bytes:

@@ -47,6 +47,7 @@ class BwrapCall:
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
         for stream, fd in streams.items():
+            # A blocking read would stop the event loop if another process drained the pipe first.
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._read, stream)
 
@@ -65,6 +66,7 @@ class BwrapCall:
             async with asyncio.timeout(wait_s):
                 await self._tree.ended.wait()
                 if self._tree.failure is not None:
+                    # Without a spawner, its orphans belong to the runner (bubblewrap issues 633 and 700).
                     await processes.kill_orphans()
         except TimeoutError:
             log.warning("processes of a call were killed and have not ended within %g s", wait_s)
@@ -108,6 +110,7 @@ class BwrapCall:
 
     def _drain(self) -> None:
         for stream in self._streams:
+            # A process that could not be killed may still write: the limit bounds this loop.
             while self._output.total_bytes <= self._max_output_bytes and self._read(stream):
                 pass
 

@@ -162,6 +162,7 @@ class Container:
         }
         try:
             async with asyncio.timeout(command.timeout_s):
+                # Inside the time-out: a frozen engine would block the send.
                 await self._send(supervisor.RUN, json.dumps(request).encode())
                 await stop.wait()
         except TimeoutError:
@@ -245,6 +246,7 @@ class Container:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
+        # Wakes `ready`, which then finds no connection.
         self._hello.set()
         if self._call is not None:
             self._call.end(failure=reason)

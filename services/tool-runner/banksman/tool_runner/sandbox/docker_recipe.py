@@ -72,15 +72,18 @@ class ContainerRecipe:
         limits = self.limits
         memory_bytes = limits.memory_bytes + limits.tmp_bytes + limits.home_bytes + limits.shm_bytes
         config: JsonObject = {
+            # Also removes the container if the runner is killed.
             "AutoRemove": True,
             "NetworkMode": "none",
             "IpcMode": "private",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
             "ReadonlyRootfs": True,
+            # The supervisor must be pid 1 to inherit orphans and to reach all processes with kill(-1).
             "Init": False,
             "PidsLimit": limits.max_processes + _SUPERVISOR_PROCESSES,
             "Memory": memory_bytes + _SUPERVISOR_BYTES,
+            # Equal to Memory: no swap. Without it, the engine grants the same amount of swap again.
             "MemorySwap": memory_bytes + _SUPERVISOR_BYTES,
             "NanoCpus": round(self.cpus * 1e9),
             "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
@@ -90,6 +93,7 @@ class ContainerRecipe:
             },
             "ShmSize": limits.shm_bytes,
             "Mounts": [{"Type": "bind", "Source": str(source), "Target": docker_supervisor.WORKSPACE}],
+            # Output goes to the runner only; a log driver would fill the host's disk.
             "LogConfig": {"Type": "none"},
         }
         return config if self.runtime is None else {**config, "Runtime": self.runtime}

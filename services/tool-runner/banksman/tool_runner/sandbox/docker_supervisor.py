@@ -141,6 +141,7 @@ class _Command:
                 return f"fork: {error.strerror}"
             finally:
                 if self._pid:
+                    # The parent's write end must close, so that the pipe ends when the child execs.
                     os.close(error_write)
             if self._pid == 0:
                 self._become(error_write, stdout, stderr)
@@ -148,6 +149,7 @@ class _Command:
 
     def _become(self, error_write: int, stdout: int, stderr: int) -> NoReturn:
         try:
+            # A new session has no controlling terminal, so TIOCSTI cannot inject input.
             os.setsid()
             os.umask(0o022)
             os.chdir(WORKSPACE)
@@ -197,6 +199,7 @@ class _Supervisor:
         self._woken, wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(wake, False)
+        # Wakes poll() when a child ends; a signal between the check and poll() is not lost.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake)
 

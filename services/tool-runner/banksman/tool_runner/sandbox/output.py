@@ -24,6 +24,7 @@ class HeadTail:
     def add(self, chunk: bytes) -> None:
         """Add the next bytes of the stream."""
         self.total_bytes += len(chunk)
+        # Bounded memory: everything between head and tail is dropped on arrival.
         room = self._head_bytes - len(self._head)
         self._head += chunk[:room]
         self._tail += chunk[room:][-self._tail_bytes :]
@@ -40,7 +41,7 @@ class HeadTail:
 
     def clip(self, max_chars: int) -> str:
         """Return at most `max_chars` characters: the head, a line about the omission, and the tail."""
-        marker = f"\n[... cut: {self.total_bytes} bytes in all ...]\n"
+        marker = f"\n[... cut: {self.total_bytes} bytes in total ...]\n"
         room = max(0, max_chars - len(marker))
         head_chars = int(room * HEAD_SHARE)
         head, tail = self._edges()
@@ -107,9 +108,9 @@ class CapturedOutput:
                 self.stderr.add(chunk)
             case _:
                 assert_never(stream)
-        kept = chunk[: self._room]
-        self._room -= len(kept)
-        self._spool.write(kept)
+        stored = chunk[: self._room]
+        self._room -= len(stored)
+        self._spool.write(stored)
 
     def shown(self) -> ShownOutput:
         """Return both streams in `max_chars` characters together; a short stream leaves room to the other."""

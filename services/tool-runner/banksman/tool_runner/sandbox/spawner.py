@@ -149,6 +149,7 @@ class Spawner:
             return
         if not self._loop.is_closed():
             self._loop.remove_reader(self._channel)
+        # Closing the channel ends a spawner that still runs; the kill covers one that is stuck.
         self._channel.close()
         self._process.kill()
         self._process.wait()

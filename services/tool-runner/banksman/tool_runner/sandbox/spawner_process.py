@@ -258,6 +258,7 @@ def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], special: Ma
         return pid
     try:
         os.setsid()
+        # Joining the cgroup before exec leaves no moment in which bwrap runs outside of it.
         if b"cgroup" in special:
             os.write(special[b"cgroup"], b"0")
         if b"proxy" in special:
@@ -269,6 +270,7 @@ def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], special: Ma
             os.dup2(fd, number)
         os.execve(arguments[0], arguments, {})  # noqa: S606 - the words are the runner's
     except BaseException as error:
+        # Standard error of the call becomes the message of `SandboxUnavailable`.
         os.write(files[2], f"cannot prepare the sandbox: {error}".encode())
     finally:
         os._exit(127)
@@ -331,6 +333,7 @@ def _pipe_with(content: bytes, owner: contextlib.ExitStack) -> int:
 def _memfd(content: bytes) -> int:
     fd = os.memfd_create("gate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.write(fd, content)
+    # Every sandbox inherits this file. Sealed, no command can change the start of another one.
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return fd
 
@@ -346,6 +349,7 @@ def _reserve_low_descriptors() -> int:
 
 
 def _become(uid: int, gid: int) -> None:
+    # Groups first: after setresuid, the process may no longer change them.
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -359,6 +363,8 @@ def main(channel_fd: int, bwrap: str, user: Sequence[str]) -> None:
     for number in _IGNORED:
         # On SIGTERM, a runner drains its calls. The signal may have been sent to the whole cgroup or group.
         signal.signal(number, signal.SIG_IGN)
+    # Opened before dropping root: changing the user makes the process not dumpable, and the /proc files of
+    # such a process belong to root (proc(5)).
     oom_score = _OomScore()
     if user:
         _become(*map(int, user))

@@ -58,17 +58,19 @@ class Bash:
             return failure("unavailable", f"the sandbox could not be started: {error}")
         ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
         if self._proxy is None and _wants_network(run):
-            ended.value["note"] = "The operator of this runner lets no command connect anywhere."
+            ended.value["note"] = (
+                "The operator of this runner does not allow commands to connect to any host."
+            )
         return ended
 
     def _refusal(self, script: str) -> str | None:
         limit = self._limits.sandbox.max_command_bytes
         if "\0" in script:
-            return "command: text without NUL is expected"
+            return "command: expected text without NUL"
         if not script.isprintable() and any("\ud800" <= char <= "\udfff" for char in script):
-            return "command: valid Unicode is expected"
+            return "command: expected valid Unicode"
         if (size := len(script.encode())) > limit:
-            return f"command: at most {limit} bytes are expected (got {size}); write a script with write_file"
+            return f"command: expected at most {limit} bytes (got {size}); write a script with write_file"
         return None
 
     @contextlib.asynccontextmanager
@@ -84,6 +86,7 @@ class Bash:
     async def _run_within_quota(
         self, command: SandboxCommand, run: ToolRun, on_output: OnOutput | None
     ) -> SandboxOutcome:
+        # A hard quota needs a file system feature; without it, a watchdog measures and kills.
         async with beside(self._watch_quota(run.workspace, run.stop)):
             return await self._sandbox.run(command, on_output=on_output, stop=run.stop)
 
@@ -159,9 +162,9 @@ def _wants_network(run: ToolRun) -> bool:
 
 
 def _more(outcome: SandboxOutcome, whole: bytes, path: str) -> str:
-    kept = len(whole) if len(whole) < outcome.output.total_bytes else None
-    bound = "" if kept is None else f" Only the first {kept} bytes were kept."
-    return f"The middle is left out.{bound} {continuation(path)}"
+    stored = len(whole) if len(whole) < outcome.output.total_bytes else None
+    bound = "" if stored is None else f" Only the first {stored} bytes are stored."
+    return f"The middle is omitted.{bound} {continuation(path)}"
 
 
 def _timeout(arguments: JsonObject, limits: RunnerLimits) -> float:

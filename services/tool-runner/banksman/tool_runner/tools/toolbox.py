@@ -69,7 +69,7 @@ class ToolBox:
         tool = self._tools.get(name)
         if tool is None:
             known = ", ".join(self._tools)
-            return failure("unknown_tool", f"there is no tool {name[:80]!r}; there are {known}")
+            return failure("unknown_tool", f"unknown tool {name[:80]!r}; available tools: {known}")
         if problem := argument_problem(tool.definition.input_schema, arguments):
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s

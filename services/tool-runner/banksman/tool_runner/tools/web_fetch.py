@@ -21,6 +21,7 @@ _TEXT_TYPES = re.compile(
 )
 _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _BEGINS_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
+# Bounded quantifiers keep the match linear on hostile pages.
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _META_BYTES = 2048
 
@@ -76,10 +77,10 @@ class WebFetch:
         try:
             markdown = await self._converter.convert(text, base_url=fetched.url, identity=workspace.identity)
         except ConversionFailed as failed:
-            return _Shown(text, note=f"The page is shown as it is, not as Markdown: {failed}.")
+            return _Shown(text, note=f"The page is returned unchanged, not as Markdown: {failed}.")
         if text.strip() and not markdown.text.strip():
-            return _Shown(text, note="The page is shown as it is: as Markdown nothing is left of it.")
-        note = f"Not all of the page is here: {' '.join(markdown.warnings)}" if markdown.warnings else None
+            return _Shown(text, note="The page is returned unchanged: its Markdown would be empty.")
+        note = f"The page is incomplete: {' '.join(markdown.warnings)}" if markdown.warnings else None
         return _Shown(markdown.text, is_markdown=True, note=note)
 
     def _result(self, fetched: Fetched, shown: _Shown, workspace: Workspace) -> ToolOutcome:

@@ -20,6 +20,7 @@ class WriteFile:
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Write `content` to `path` and create the missing directories above it."""
+        # The quota is a watchdog: a workspace that a command has filled refuses the next write.
         meter = run.workspace.meter
         if meter.due:
             await meter.renew()
@@ -31,9 +32,9 @@ class WriteFile:
         try:
             data = content.encode("utf-8")
         except UnicodeEncodeError:
-            return failure("invalid_arguments", "content: valid Unicode is expected", path=path)
+            return failure("invalid_arguments", "content: expected valid Unicode", path=path)
         if len(data) > self._max_bytes:
-            error = f"content: at most {self._max_bytes} bytes are expected (got {len(data)})"
+            error = f"content: expected at most {self._max_bytes} bytes (got {len(data)})"
             return failure("invalid_arguments", error, path=path)
         try:
             created = write_whole(run.workspace.directory, path, data, run.workspace.identity)

@@ -90,6 +90,7 @@ class _Reader:
             self._restore(member)
             # tarfile keeps every member it has read. None is needed again, and there may be 100,000.
             cast(Any, self.archive).members.clear()
+        # Deepest first, and after all files: a read-only mode or a new entry would interfere otherwise.
         for name, member in sorted(self.directories.items(), reverse=True):
             with self._parent(name) as (parent, last), _opened(last, parent) as fd:
                 _finish(fd, member)
@@ -141,6 +142,7 @@ class _Reader:
         source = self.archive.extractfile(member)
         if source is None:
             raise SnapshotRefused(f"{member.name[:100]!r} has no content")
+        # O_EXCL and O_NOFOLLOW: an earlier entry of the archive may be a link with this name.
         fd = os.open(last, _NEW, 0o600, dir_fd=parent)
         with os.fdopen(fd, "wb") as target:
             self.identity.own(fd)
@@ -190,6 +192,7 @@ def read_archive(
         SnapshotRefused: the archive is damaged, exceeds the limits, or has entries that no runner writes.
         OSError: the archive cannot be read, or the files cannot be written.
     """
+    # Padding and headers are not covered by the limit for files, so the whole stream has one too.
     max_bytes = limits.max_bytes + (limits.max_entries + 4) * _OVERHEAD_BYTES
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     try:

@@ -19,6 +19,7 @@ from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
 LEVEL = 1
 """Workspaces contain mostly text: higher levels save a few per cent and take several times as long."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO would wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODE = 0o777
 _BUFFER_BYTES = 1024 * 1024
@@ -96,7 +97,7 @@ class _Writer:
 def write_archive(workspace: Path, target: BinaryIO, limits: WorkspaceLimits) -> Contents:
     """Archive a workspace in which nothing runs.
 
-    Holes of sparse files count with their full size, so that no snapshot exceeds what a restore allows.
+    Holes of sparse files count with their full size, so that no snapshot exceeds the limits of a restore.
 
     Raises:
         SnapshotRefused: the workspace exceeds its limits.

@@ -66,7 +66,7 @@ class FileEntry:
 def relative(path: str) -> str:
     """Return a path of a tool call relative to the workspace.
 
-    This is no check of what the path refers to; only opening it is.
+    This does not check the target of the path; only opening it does.
 
     Raises:
         PathRefused: the path is empty, has NUL or a lone surrogate, or is absolute outside `/workspace`.
@@ -183,7 +183,7 @@ def _components(path: str) -> list[str]:
     wanted = relative(path)
     normal = posixpath.normpath(wanted)
     if wanted.endswith("/") or normal == ".":
-        raise PathRefused(path, "this names a directory; give the path of a file")
+        raise PathRefused(path, "this is the path of a directory; give the path of a file")
     parts = normal.split("/")
     if parts[0] == "..":
         raise PathRefused(path, "the path leaves the workspace")
@@ -200,6 +200,7 @@ def _descend(directory: int, name: str, identity: SandboxIdentity) -> int:
         pass
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, _NEW_DIRECTORY_MODE, dir_fd=directory)
+    # Opened again without links: a command may have replaced the new directory meanwhile.
     fd = open_beneath(directory, name, _DIRECTORY, links=False)
     identity.own(fd)
     return fd
@@ -215,6 +216,7 @@ def _existing_mode(path: str, directory: int, name: str) -> int | None:
 
 
 def _replace(directory: int, name: str, content: bytes, mode: int, identity: SandboxIdentity) -> None:
+    # rename(2) is atomic: a reader sees the old or the new file. Commands cannot guess the temporary name.
     temporary = f"{_PRIVATE_PREFIX}{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     fd = open_beneath(directory, temporary, flags, links=False, mode=0o600)

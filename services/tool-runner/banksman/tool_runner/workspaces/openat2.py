@@ -17,7 +17,7 @@ _ATTEMPTS = 16
 
 
 class Resolve(IntFlag):
-    """What the resolution of a path must not do."""
+    """Restrictions on the resolution of a path."""
 
     NO_XDEV = 0x01
     NO_MAGICLINKS = 0x02

@@ -32,7 +32,7 @@ class Usage:
         if self.entries > limits.max_entries:
             return f"the workspace has {self.entries} files or more, its limit is {limits.max_entries}"
         if self.depth > limits.max_depth:
-            return f"the workspace has directories {self.depth} deep, its limit is {limits.max_depth}"
+            return f"the workspace has {self.depth} levels of directories, its limit is {limits.max_depth}"
         return None
 
 

@@ -67,7 +67,7 @@ class SnapshotLost(Exception):
 
 @dataclass
 class HeldWorkspace:
-    """What this process knows of one workspace."""
+    """The state of one workspace in this process."""
 
     tenant: str
     conversation: str
@@ -218,7 +218,7 @@ class WorkspaceRegistry:
             await self._begin_change(held)
 
     async def report(self, held: HeldWorkspace, report: WorkspaceReport) -> WorkspaceReportReply:
-        """Send a report while `held.lock` is held, and adopt what the platform's record states.
+        """Send a report while `held.lock` is held, and adopt the state of the platform's record.
 
         Raises:
             Unavailable: no reply; whether the report was received is unknown.

@@ -20,7 +20,7 @@ class Reports:
         self._runner = runner
 
     async def send(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:
-        """Send a report and return what the platform's record states then.
+        """Send a report and return the resulting state of the platform's record.
 
         Raises:
             Unavailable: no reply within `REPLY_S`, or a reply that is not valid.

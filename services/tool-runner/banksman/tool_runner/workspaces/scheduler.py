@@ -125,7 +125,7 @@ class SnapshotScheduler:
                 await self._snapshot(held)
         except SnapshotRefused as refused:
             self._refused[held.key] = held.state.edits
-            logger.warning("%s: this workspace cannot be snapshotted: %s", name, refused)
+            logger.warning("%s: cannot be snapshotted: %s", name, refused)
         except (BanksmanError, OSError) as error:
             # The workspace counts as just used, so that the next attempt waits for another idle period.
             held.last_used = asyncio.get_running_loop().time()

@@ -114,6 +114,7 @@ class Snapshots:
                 size=archived.contents.size,
             )
             data = manifest.model_dump_json().encode()
+            # The manifest is stored last, so that an interrupted upload is never taken for a snapshot.
             await self._objects.put(prefix, data, deadline_s=PART_TIMEOUT_S)
         except BanksmanError:
             with contextlib.suppress(BanksmanError):
@@ -146,6 +147,7 @@ class Snapshots:
                     await asyncio.to_thread(file.write, data)
                 file.seek(0)
                 await asyncio.to_thread(self._unpack, file, temporary, manifest)
+            # Atomic: a crash leaves either no directory or the complete one.
             await asyncio.to_thread(os.rename, temporary, target)
         finally:
             await asyncio.to_thread(delete_tree, temporary)
@@ -204,7 +206,7 @@ class Snapshots:
                 _name(tenant, conversation_id, reference.id), deadline_s=PART_TIMEOUT_S
             )
         except NotFound as error:
-            raise SnapshotRefused("it is not in the store any more") from error
+            raise SnapshotRefused("it is no longer in the store") from error
         except ObjectBroken as error:
             raise SnapshotRefused("its manifest is damaged") from error
         if digest(data) != reference.manifest_digest:

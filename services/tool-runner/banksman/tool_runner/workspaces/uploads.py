@@ -67,6 +67,7 @@ class Uploads:
         (self._directory / upload).unlink(missing_ok=True)
 
     def _make_room(self) -> None:
+        # Clients that disappear never send the last slice.
         oldest = time.time() - ABANDONED_S
         kept = 0
         for path in self._directory.iterdir():

@@ -141,6 +141,7 @@ class WorkspaceStore:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             self._identity.own(fd)
+            # mkdir applies the umask, and an earlier command may have changed the mode.
             os.fchmod(fd, OWNER_ONLY)
         finally:
             os.close(fd)

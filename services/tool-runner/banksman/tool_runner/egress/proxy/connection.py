@@ -89,12 +89,14 @@ def _requested_url(request: h11.Request, exchange: Exchange) -> httpx.URL:
         url = httpx.URL(f"https://{target}/" if tunnel else target)
     except (httpx.InvalidURL, ValueError) as error:
         raise FetchRefused(f"not a URL: {error}") from error
+    # "host:443/path" or "host:443?x" would otherwise pass as a target of CONNECT.
     if tunnel and (url.path != "/" or url.query or url.fragment):
         raise _NotProxied("CONNECT needs host:port")
     return url
 
 
 def _printable(target: str) -> str:
+    # Queries often contain credentials.
     place = target.partition("?")[0][:_MAX_TARGET_CHARS]
     return "".join(char if char.isprintable() else "?" for char in place)
 
@@ -115,6 +117,7 @@ async def _tunnel(client: h11.Connection, wire: Wire) -> None:
     await wire.to_client(b"HTTP/1.1 200 Connection established\r\n\r\n")
     early, _ = client.trailing_data
     if early:
+        # Clients may send the TLS hello together with the CONNECT request.
         await wire.to_server(early)
     async with asyncio.TaskGroup() as tasks:
         up = tasks.create_task(_pump(wire.from_client, wire.to_server))

@@ -26,6 +26,7 @@ async def forward(client: h11.Connection, request: h11.Request, url: httpx.URL, 
     """Forward one request and its response. The connection closes afterwards."""
     server = h11.Connection(h11.CLIENT)
     headers = _end_to_end(request.headers, b"host")
+    # Transfer-Encoding is hop-by-hop: the body was decoded, so it is encoded again for the server.
     if any(name.lower() == b"transfer-encoding" for name, _ in request.headers):
         headers.append((b"Transfer-Encoding", b"chunked"))
     # The Host header names the checked host: the request's own header could select another virtual host.
@@ -41,6 +42,7 @@ async def forward(client: h11.Connection, request: h11.Request, url: httpx.URL, 
 
 async def _upload(client: h11.Connection, server: h11.Connection, wire: Wire) -> None:
     while True:
+        # The proxy removes Expect, so the server will not send 100 Continue.
         if client.they_are_waiting_for_100_continue:
             await _send(wire.to_client, client, h11.InformationalResponse(status_code=100, headers=[]))
         match client.next_event():

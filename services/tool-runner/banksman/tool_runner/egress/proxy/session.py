@@ -72,6 +72,7 @@ class ProxySession:
         loop = asyncio.get_running_loop()
         with listener:
             while self._total < self.limits.max_total_connections:
+                # The slot is taken before accept, so that waiting connections stay in the kernel's backlog.
                 await self._slots.acquire()
                 connected, _ = await loop.sock_accept(listener)
                 self._total += 1
