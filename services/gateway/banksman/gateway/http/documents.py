@@ -88,13 +88,9 @@ def _http_sections(document: Document) -> str:
     groups: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            shown = {
-                key: operation[key] for key in ("parameters", "requestBody", "responses") if key in operation
-            }
-            text = operation.get("description") or ""
-            groups.setdefault(operation["tags"][0], []).append(
-                _details(f"{method.upper()} {path}", text, shown)
-            )
+            shown = {name: operation[name] for name in SHOWN if name in operation}
+            details = _details(f"{method.upper()} {path}", operation.get("description", ""), shown)
+            groups.setdefault(operation["tags"][0], []).append(details)
     return "".join(_section(tag, found) for tag, found in groups.items()) + _schemas(document)
 
 

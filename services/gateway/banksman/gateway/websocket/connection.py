@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from pydantic import BaseModel
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Unauthorized
 from banksman.contracts.frames import (
@@ -40,10 +40,20 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.feed import Feed
 from banksman.gateway.service.feeds import PositionUnavailable
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.outbox import Outbox
 from banksman.gateway.service.rate_limit import TokenBucket
 from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
 from banksman.gateway.websocket.subscriptions import Subscriptions
+from banksman.gateway.websocket.transport import (
+    FORBIDDEN,
+    HELLO_TIMEOUT,
+    INTERNAL_ERROR,
+    RATE_LIMITED,
+    SECOND_HELLO,
+    SLOW_CONSUMER,
+    UNAUTHENTICATED,
+    CloseFrame,
+    Transport,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +62,6 @@ INFLIGHT = 64
 """Requests that may wait for their reply."""
 WARNINGS = 100
 """Refused frames in a burst after which the connection is closed; the allowance refills by one a second."""
-CLOSE_S = 2.0
-"""Seconds that the queued frames, and then the close frame, may take."""
-
-BINARY, UNAUTHENTICATED, FORBIDDEN, HELLO_TIMEOUT, SECOND_HELLO = 4400, 4401, 4403, 4408, 4409
-UNSUPPORTED_PROTOCOL, RATE_LIMITED, SLOW_CONSUMER, RESTART = 4426, 4429, 4508, 1012
-INTERNAL_ERROR = 1011
 EXPIRED = "the token has expired"
 
 
@@ -79,31 +83,31 @@ class Connection:
         self.id = new_id("ws")
         self._context = context
         self._settings = context.gateway.settings
-        self._websocket = websocket
+        self._transport = Transport(websocket)
         self._upgrade_caller = caller
         """The caller whose token or ticket came with the upgrade."""
         self._caller: Caller | None = None
         """The authenticated caller, from `hello` on."""
         self._expiry: asyncio.TimerHandle | None = None
         """Closes the connection when the caller's key expires."""
-        self._outbox = Outbox()
-        self._subscriptions = Subscriptions(context.gateway, self._outbox, send=self.send, spawn=self._spawn)
+        self._subscriptions = Subscriptions(
+            context.gateway, self._transport.outbox, send=self.send, spawn=self._spawn
+        )
         self._requests: asyncio.Queue[ClientFrame] = asyncio.Queue(INFLIGHT)
         rate = self._settings.frames_per_s
         self._rate = TokenBucket(rate, rate * 2)
         self._warnings = TokenBucket(1, WARNINGS)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ending: asyncio.Future[tuple[int, str] | None] = asyncio.get_running_loop().create_future()
         self._group: asyncio.TaskGroup
 
     async def run(self) -> None:
         """Serve until the client or the server closes the connection."""
-        ending: tuple[int, str] | None = None
+        ending: CloseFrame | None = None
         try:
             async with asyncio.TaskGroup() as self._group:
-                for work in (self._read(), self._write(), self._handle_requests(), self._watch()):
+                for work in (self._read(), self._transport.write(), self._handle_requests(), self._watch()):
                     self._spawn(work)
-                ending = await self._ending
+                ending = await self._transport.ended()
                 for task in tuple(self._tasks):
                     task.cancel()
         except* Exception:
@@ -114,71 +118,35 @@ class Connection:
                 self._expiry.cancel()
             await self._subscriptions.close()
             if ending is not None:
-                await self._close(*ending)
+                await self._transport.close(*ending)
 
     def send(self, frame: BaseModel) -> None:
         """Queue a control frame."""
-        self._outbox.put(frame.model_dump_json(exclude_none=True))
+        self._transport.send(frame)
 
     def end(self, code: int, reason: str) -> None:
         """Close the connection with a code, after the queued frames."""
-        if not self._ending.done():
-            self._ending.set_result((code, reason))
+        self._transport.end(code, reason)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _close(self, code: int, reason: str) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                # A slow consumer would not read them: it resumes from the last event that it has.
-                while code != SLOW_CONSUMER and not self._outbox.empty:
-                    await self._websocket.send_text(await self._outbox.next())
-        except (TimeoutError, WebSocketDisconnect, OSError):
-            pass
-        try:
-            async with asyncio.timeout(CLOSE_S):
-                await self._websocket.close(code, reason)
-        except (TimeoutError, RuntimeError, OSError):
-            return
-
-    async def _write(self) -> None:
-        while True:
-            frame = await self._outbox.next()
-            try:
-                await self._websocket.send_text(frame)
-            except (WebSocketDisconnect, OSError):
-                self._disconnected()
-                return
-
-    def _disconnected(self) -> None:
-        if not self._ending.done():
-            self._ending.set_result(None)
-
     async def _watch(self) -> None:
         """Close a connection that sends no `hello` in time, or whose client does not read."""
         try:
             async with asyncio.timeout(self._settings.hello_timeout_s):
-                await self._outbox.overflowed.wait()
+                await self._transport.outbox.overflowed.wait()
         except TimeoutError:
             if self._caller is None:
                 self.end(HELLO_TIMEOUT, f"no hello within {self._settings.hello_timeout_s:g} s")
                 return
-            await self._outbox.overflowed.wait()
+            await self._transport.outbox.overflowed.wait()
         self.end(SLOW_CONSUMER, "the client reads too slowly; resume")
 
     async def _read(self) -> None:
-        while True:
-            message = await self._websocket.receive()
-            if message["type"] == "websocket.disconnect":
-                self._disconnected()
-                return
-            text = message.get("text")
-            if text is None:
-                self.end(BINARY, "frames are JSON text")
-                return
+        while (text := await self._transport.receive()) is not None:
             self._receive(text)
 
     def _receive(self, text: str) -> None:

@@ -12,12 +12,8 @@ from starlette.websockets import WebSocket
 from banksman.contracts.errors import ErrorCode, Unauthorized
 from banksman.contracts.frames import SUBPROTOCOL, Draining
 from banksman.gateway.service.auth import Caller, bearer
-from banksman.gateway.websocket.connection import (
-    RESTART,
-    UNSUPPORTED_PROTOCOL,
-    Connection,
-    ConnectionContext,
-)
+from banksman.gateway.websocket.connection import Connection, ConnectionContext
+from banksman.gateway.websocket.transport import RESTART, UNSUPPORTED_PROTOCOL
 
 DRAIN_S = 5.0
 """Seconds that websockets may take to close: each gives its last frames two, and the close frame two more."""
