@@ -44,11 +44,6 @@ class Topology:
         """Return the stream with this name."""
         return next(stream for stream in self.streams if stream.name == name)
 
-    @property
-    def reserved_bytes(self) -> int:
-        """Maximum bytes of all its streams together."""
-        return sum(stream.max_bytes or 0 for stream in self.streams)
-
 
 def app_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     """Return the topology of account APP: 80 % of the budget."""
