@@ -32,7 +32,7 @@ _WORKFLOW = "workflow:"
 class Recovered:
     """Result of recovering a log."""
 
-    asked: bool = False
+    reopened: bool = False
     """Whether an approval request was published again."""
     resumed: bool = False
     """Whether a run resumes or starts."""
@@ -61,13 +61,13 @@ class LogRecovery:
         stored = await self._log.append(state, _new_epoch(state, self._clock.now()))
         if stored is None:
             raise Conflict(f"{conversation_id}: another process writes to its log: stop all services first")
-        question = open_approval_request(stored)
-        if question is not None:
-            await self._approvals.publish_request(question)
-        resume = None if question is not None else _resume(stored)
+        request = open_approval_request(stored)
+        if request is not None:
+            await self._approvals.publish_request(request)
+        resume = None if request is not None else _resume(stored)
         if resume is not None:
             await self._work.publish(resume)
-        return Recovered(asked=question is not None, resumed=resume is not None)
+        return Recovered(reopened=request is not None, resumed=resume is not None)
 
 
 def _new_epoch(state: Conversation, now: datetime) -> Commit:

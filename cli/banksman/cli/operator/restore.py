@@ -153,5 +153,5 @@ async def _recover(bus: Bus) -> tuple[_Tally, list[str]]:
                 continue
             tally["conversations"] += 1
             tally["resumed"] += recovered.resumed
-            tally["asked"] += recovered.asked
+            tally["asked"] += recovered.reopened
     return tally, broken

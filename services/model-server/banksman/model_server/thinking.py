@@ -62,8 +62,8 @@ class ThinkingChecks:
             thinking = self._by_call.get((chat.model, call.id))
             if thinking and turn and turn.thinking != (thinking,):
                 raise RequestRefused(
-                    "messages: the assistant message with tool_use must hold the thinking block that it came "
-                    f"with, unchanged; the one of {call.id} is missing",
+                    "messages: the assistant message with tool_use must contain its original thinking block, "
+                    f"unchanged; the one of {call.id} is missing",
                     param="messages",
                 )
 

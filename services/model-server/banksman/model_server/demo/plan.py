@@ -19,7 +19,7 @@ _SEPARATOR = re.compile(
     re.IGNORECASE,
 )
 _IGNORED = re.compile(r"(?:tell|show|give)\s+(?:me|us)\b.*|thanks|thank\s+you", re.IGNORECASE | re.DOTALL)
-"""Clauses that the final answer fulfils anyway."""
+"""Clauses that the final reply fulfils anyway."""
 _IN_ORDER = re.compile(r"then|after|finally|next|[;\n]", re.IGNORECASE)
 
 

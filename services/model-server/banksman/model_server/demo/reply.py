@@ -39,11 +39,11 @@ def _reply(history: History) -> Reply:
     left = batches[len(history.rounds) :]
     if not left or any(each.failure is not None for each in done):
         skipped = list(chain.from_iterable(left))
-        return Reply(text=texts.answer(done, [*texts.notes(skipped, unknown)]))
+        return Reply(text=texts.final_text(done, [*texts.notes(skipped, unknown)]))
     calls = [_call(step, done) for step in left[0]]
     missing = next((call.name for call in calls if call.name not in history.tools), None)
     if missing is not None:
-        return Reply(text=texts.answer(done, [texts.NO_TOOL.format(missing)]))
+        return Reply(text=texts.final_text(done, [texts.NO_TOOL.format(missing)]))
     if history.json_text:
         (call,) = calls
         return Reply(text=dumps({"tool": call.name, "parameters": call.arguments, "terminate": False}))

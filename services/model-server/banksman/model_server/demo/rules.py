@@ -22,7 +22,7 @@ READING = frozenset({"list", "read", "summarise", "fetch"})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tool call that a request asks for."""
+    """One tool call of a request."""
 
     kind: str
     """Name of the rule; `run` for deletions too."""

@@ -1,4 +1,4 @@
-"""The texts of the demo model: announcements, answers, reports and help."""
+"""The texts of the demo model: announcements, final replies, reports and help."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def announcement(steps: Sequence[Step]) -> str:
     return f"I am the demo model, rules without a language model. I will {_joined(map(_intention, steps))}."
 
 
-def answer(done: Sequence[Done], notes: Sequence[str]) -> str:
-    """Return the answer: a paragraph for each executed step, then the notes."""
+def final_text(done: Sequence[Done], notes: Sequence[str]) -> str:
+    """Return the final reply: a paragraph for each executed step, then the notes."""
     return "\n\n".join([*map(_outcome, done), *notes]) + _SIGNATURE
 
 
