@@ -1,4 +1,4 @@
-"""What tenants consumed is a fold of the logs: each commit counts once, whoever counts and whenever."""
+"""Usage of tenants is a fold of the logs: each commit counts once, for any agents at any time."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Writer:
         self._ends: dict[str, tuple[int, int]] = {}
 
     async def reply(self, conversation_id: str, tokens: int, cost_usd: float | None = None) -> int:
-        """A reply that took so many input tokens and one output token; returns its stream sequence."""
+        """Append a reply with these input tokens and one output token; return its stream sequence."""
         took = Usage(input_tokens=tokens, output_tokens=1, cost_usd=cost_usd)
-        said = MessageCompleted(
+        completed = MessageCompleted(
             message_id=new_id("m"), role="assistant", content="ok", model="demo:demo", usage=took
         )
         after, last_seq = self._ends.get(conversation_id, (0, 0))
-        event = Event(seq=last_seq + 1, ts=datetime.now(UTC), run_id=None, data=said)
+        event = Event(seq=last_seq + 1, ts=datetime.now(UTC), run_id=None, data=completed)
         commit = Commit(
             ts=event.ts, id=new_id("e"), log_epoch="l1", first_seq=event.seq, owner=None, events=(event,)
         )
@@ -54,8 +54,8 @@ class Writer:
 
 @asynccontextmanager
 async def open_ledger(bus: Bus) -> AsyncGenerator[UsageLedger]:
-    """One that keeps what it counts when it is told to, and not by itself meanwhile."""
-    async with asyncio.timeout(WAIT_S), UsageLedger(bus, keep_every_s=3_600) as ledger:
+    """A ledger that stores its totals only on `settle`, not periodically."""
+    async with asyncio.timeout(WAIT_S), UsageLedger(bus, write_every_s=3_600) as ledger:
         yield ledger
 
 
@@ -80,7 +80,7 @@ async def test_later_agent_continues_from_the_stored_totals(bus: Bus, tenant: st
     writer = Writer(bus, tenant)
     async with open_ledger(bus) as first:
         await writer.reply("c1", 100)
-        await first.settle()
+        await first.flush()
         await writer.reply("c1", 7)
     assert await kept(bus, tenant) == 100
 
@@ -94,7 +94,7 @@ async def test_usage_of_a_purged_log_stays_counted(bus: Bus, tenant: str) -> Non
     async with open_ledger(bus) as first:
         for tokens in (1, 10, 100):
             await writer.reply("c1", tokens)
-        await first.settle()
+        await first.flush()
         await EventLog(bus).purge(tenant, "c1")
 
     async with open_ledger(bus) as second:
@@ -110,9 +110,9 @@ async def test_concurrent_ledgers_count_each_commit_once(bus: Bus, tenant: str) 
                 await writer.reply(f"c{number % 3}", number)
                 sent += number
                 if number % 5 == 0:
-                    group.create_task(one.settle())
-                    group.create_task(other.settle())
-        await one.settle()
+                    group.create_task(one.flush())
+                    group.create_task(other.flush())
+        await one.flush()
         assert one.totals(tenant).month.input_tokens == other.totals(tenant).month.input_tokens == sent
     assert await kept(bus, tenant) == sent
 
@@ -123,7 +123,7 @@ async def test_killed_server_loses_no_usage(own_nats: NatsServer) -> None:
         writer = Writer(bus, tenant)
         async with open_ledger(bus) as ledger:
             await writer.reply("c1", 100)
-            await ledger.settle()
+            await ledger.flush()
             await writer.reply("c1", 10)
             own_nats.kill()
             own_nats.start()
@@ -135,19 +135,19 @@ async def test_killed_server_loses_no_usage(own_nats: NatsServer) -> None:
 
 
 async def test_totals_are_stored_periodically(bus: Bus, tenant: str) -> None:
-    told = asyncio.Event()
+    changes = asyncio.Event()
 
     def changed(key: str, entry: Entry[UsageTotals] | None) -> None:
         if key == usage_key(tenant) and entry is not None and entry.value.month.input_tokens == 5:
-            told.set()
+            changes.set()
 
     async with (
         asyncio.timeout(WAIT_S),
         BucketView(Bucket(bus, USAGE, UsageTotals), on_change=changed),
-        UsageLedger(bus, keep_every_s=0.1),
+        UsageLedger(bus, write_every_s=0.1),
     ):
         await Writer(bus, tenant).reply("c1", 5)
-        await told.wait()
+        await changes.wait()
 
 
 def test_summaries_and_malformed_calls_count_as_requests() -> None:
@@ -172,10 +172,10 @@ MOMENTS = st.builds(datetime.combine, DAYS, st.times(), st.just(UTC))
 
 @given(st.lists(st.tuples(MOMENTS, st.integers(0, 1_000)), max_size=30), st.data())
 def test_resumed_fold_with_repeated_commits_equals_the_whole_fold(
-    told: list[tuple[datetime, int]], data: st.DataObject
+    changes: list[tuple[datetime, int]], data: st.DataObject
 ) -> None:
-    told.sort()
-    deltas = [(seq, at, CommitUsage(1, tokens, 0, 0.5)) for seq, (at, tokens) in enumerate(told, 1)]
+    changes.sort()
+    deltas = [(seq, at, CommitUsage(1, tokens, 0, 0.5)) for seq, (at, tokens) in enumerate(changes, 1)]
     whole = UsageTotals()
     for delta in deltas:
         whole = whole.with_commit(*delta)
@@ -193,12 +193,12 @@ def test_resumed_fold_with_repeated_commits_equals_the_whole_fold(
     assert resumed == whole
     if deltas:
         now = deltas[-1][1]
-        today = [tokens for at, tokens in told if at.date() == now.date()]
-        this_month = [tokens for at, tokens in told if (at.year, at.month) == (now.year, now.month)]
-        assert (whole.within("day", now).tokens, whole.within("month", now).tokens) == (
+        today = [tokens for at, tokens in changes if at.date() == now.date()]
+        this_month = [tokens for at, tokens in changes if (at.year, at.month) == (now.year, now.month)]
+        assert (whole.current("day", now).tokens, whole.current("month", now).tokens) == (
             sum(today),
             sum(this_month),
         )
-        assert whole.within("day", ends_at("day", now)).tokens == 0
-        assert whole.within("month", ends_at("month", now)).tokens == 0
+        assert whole.current("day", ends_at("day", now)).tokens == 0
+        assert whole.current("month", ends_at("month", now)).tokens == 0
         assert ends_at("day", now) - timedelta(days=1) <= now < ends_at("day", now) <= ends_at("month", now)

@@ -95,7 +95,7 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
     Args:
         state: The fold of the whole log.
         work: The message.
-        work_seq: Its stream sequence, which tells a redelivery from a second message with the same content.
+        work_seq: Its stream sequence. A second message with the same content has another one.
     """
     if isinstance(work, StartRun) and not state.knows(work.run_id):
         return _new_run(state, work)

@@ -1,4 +1,4 @@
-"""The handlers of signals and approval replies, whoever owns the run.
+"""The handlers of signals and approval replies. They need not own the run.
 
 Each handler is safe on every redelivery, in any agent, at the same time as the owner: it appends by
 compare-and-set, does not change ownership, and repeats its last step until the run has been claimed.
@@ -54,7 +54,7 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
                 await _resume_if_parked(ports, state, reply.approval_id)
             return
         resolved = await append(ports, state, run.run_id, (resolution(reply),))
-        # An owned run needs no resume, but this handler cannot tell: the next round looks at the stored
+        # An owned run needs no resume, but this handler cannot know that: the next round looks at the stored
         # state.
         state = resolved or await ports.log.read(reply.tenant, reply.conversation_id)
 

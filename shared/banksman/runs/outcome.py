@@ -26,7 +26,7 @@ _CUT = "… (cut here: it is too long for the outcome)"
 ANSWER_FIELDS = {"bash": "stdout", "read_file": "content", "web_fetch": "body"}
 """The field of a result that holds its text, for tools whose result is a text."""
 MORE_FIELD = "more"
-"""The field of a cut result that tells the model how to read the rest."""
+"""The field of a cut result from which the model learns how to read the rest."""
 
 
 @dataclass(frozen=True, slots=True)

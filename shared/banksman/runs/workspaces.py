@@ -6,7 +6,7 @@ runner may take it over at once. A workspace that may have changed waits for its
 A runner reports "changed" before it lets the first change begin. The record is written by compare-and-set, so
 one of two things happens: the report is first, and the workspace waits; or the move is first, and the runner
 learns that it no longer has the workspace. The *generation* rises each time a workspace begins to change, so
-that a late report is told from a new one.
+that a late report is recognised.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
-    """Return what a request tells the runner about the workspace."""
+    """Return what a request states about the workspace."""
     return WorkspacePlacement(
         term=record.term,
         generation=record.generation,

@@ -130,7 +130,7 @@ class Log:
             return
         state, asked = self.state, self.state.run.message
         size = size_of(request(state.history), state.history, state.measured)
-        chosen = cut(state.history, size, limit=limit, asked=asked, iterations=iterations)
+        chosen = cut(state.history, size, limit=limit, message=asked, iterations=iterations)
         if chosen is None:
             return
         self.compactions += 1
@@ -231,7 +231,7 @@ def cut_of(log: Log, *, limit: int, iterations: int | None) -> tuple[tuple[Messa
     state = log.state
     assert state.run is not None
     size = size_of(request(state.history), state.history, None)
-    chosen = cut(state.history, size, limit=limit, asked=state.run.message, iterations=iterations)
+    chosen = cut(state.history, size, limit=limit, message=state.run.message, iterations=iterations)
     assert chosen is not None
     return state.history[chosen.kept_from :], size
 
@@ -274,7 +274,7 @@ def test_compaction_that_would_save_nothing_is_skipped() -> None:
     state = log.state
     assert state.run is not None
     size = size_of(request(state.history), state.history, None)
-    assert cut(state.history, size, limit=1_000, asked=state.run.message, iterations=4) is None
+    assert cut(state.history, size, limit=1_000, message=state.run.message, iterations=4) is None
 
 
 def test_a_compaction_is_not_followed_directly_by_another() -> None:

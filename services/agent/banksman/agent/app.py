@@ -40,7 +40,7 @@ from banksman.runtime.service import Life
 
 
 def run() -> int:
-    """Run the service until it is told to stop; returns the exit code."""
+    """Run the service until it receives a signal to stop; return the exit code."""
     return service.run("agent", AgentServiceSettings, main)
 
 
@@ -48,7 +48,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
     """Serve until `life.stop`.
 
     Raises:
-        BadInput: a setting is wrong.
+        BadInput: A setting is invalid.
         Unavailable: NATS cannot be reached.
     """
     key = settings.approvals.key()

@@ -1,4 +1,4 @@
-"""The tools that a run may offer: the workspace's, and those that other processes registered."""
+"""The tools that a run may offer: those of the workspace, and registered ones."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ logger = logging.getLogger(__name__)
 WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
 """No other tool may have one of these names."""
 DEFAULT_AWAY_S = 15.0
-"""Seconds that whoever serves a tool may take to restart before it counts as gone."""
+"""Seconds that a tool server may take to restart before it counts as gone."""
 
 
 class ToolCatalog:
-    """What can be called now; as a context manager it watches the registry."""
+    """The tools that can be called now; as a context manager it watches the registry."""
 
     def __init__(
         self, bus: Bus, placements: Placements, *, enabled: bool, away_s: float = DEFAULT_AWAY_S
     ) -> None:
-        """Describe it.
+        """Create the catalog.
 
         Args:
             bus: The connection.
-            placements: Who is there to call.
-            enabled: False offers nothing.
-            away_s: Seconds that whoever serves a tool counts as away, and not as gone.
+            placements: The live runners and tool servers.
+            enabled: False offers no tools.
+            away_s: Seconds that a tool server without a process counts as away, and not as gone.
         """
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
         self._placements = placements
@@ -47,7 +47,7 @@ class ToolCatalog:
         self._away_s = away_s
         self._began_at = float("-inf")
         self._runner_served: bool | None = None
-        """Whether the last runner that was seen took calls; None before any was."""
+        """Whether the last runner that was seen accepted calls; None before the first one."""
 
     async def __aenter__(self) -> Self:
         await self.registered.__aenter__()
@@ -62,13 +62,12 @@ class ToolCatalog:
     def offered(
         self, tenant: str, settings: ToolSettings, history: Iterable[Message] = ()
     ) -> tuple[ToolDefinition, ...]:
-        """The tools of a run: all that can be called now, or those of them that its assistant allows.
+        """Return the tools that a run offers: those that can be called now and that its assistant allows.
 
-        A conversation that has used its workspace keeps the tools for it while the runner is away, as does
-        every one while a runner restarts, or may do so: their calls wait for it. A conversation that has
-        called a tool of a server keeps it likewise, for as long as the server is away and not gone.
+        A tool that the conversation has used is also offered while its runner or tool server is away: a call
+            waits for it. While a runner restarts, every conversation is offered the workspace tools.
 
-        None are offered when tools are off for the system or the assistant, or none is left after the filter
+        No tools are offered when they are off for the system or the assistant, or when the filter leaves none
         (R82, R84, R86).
         """
         if not (self._enabled and settings.enabled):
@@ -83,13 +82,13 @@ class ToolCatalog:
         tools = tuple(_allowed((*workspace, *served), settings))
         if not tools:
             logger.warning(
-                "no tools are left to offer; the run goes on as plain text",
+                "no tools are left to offer; the run continues as plain text",
                 extra={"allowed": settings.allowed_tools},
             )
         return tools
 
     def returning(self, tenant: str, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
-        """The tools of servers that are there, or away and not gone; a call waits for those that are away."""
+        """Return the tools of servers that are live or away; a call waits for a server that is away."""
         if not (self._enabled and settings.enabled):
             return ()
         away = (one.definition for one in self._registered(tenant) if self._served(one) or self._away(one))
@@ -104,7 +103,7 @@ class ToolCatalog:
         if runners:
             self._runner_served = any(lease.serving or lease.draining for lease in runners)
         if self._runner_served is None:
-            # The only one may restart together with this process.
+            # The only runner may be restarting together with this process.
             return asyncio.get_running_loop().time() < self._began_at + self._away_s
         return self._runner_served
 

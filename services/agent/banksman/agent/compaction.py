@@ -1,4 +1,4 @@
-"""Where the history is cut when it nears what the model can read. Pure."""
+"""Where the history is cut when it nears the context size of the model. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from banksman.agent.context import Size
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
 KEPT_SHARE = 0.5
-"""The most of the limit that the kept messages may take: the next compaction should not follow at once."""
+"""Share of the limit that the kept messages may take: another compaction should not follow at once."""
 SUMMARY_SHARE = 0.1
-"""The most of the limit that a summary may take."""
+"""Share of the limit that a summary may take."""
 LEAST_GAIN = 0.1
-"""The least share of the limit that a compaction must win; below that the request goes out as it is."""
+"""Share of the limit that a compaction must save; otherwise the request is sent as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What gives way."""
+    """The older part of a history that a compaction replaces."""
 
     kept_from: int
     """Index of the first message that is kept; the number of messages when none is."""
@@ -31,19 +31,19 @@ def cut(
     size: Size,
     *,
     limit: int,
-    asked: UserMessage,
+    message: UserMessage,
     iterations: int | None,
 ) -> Cut | None:
-    """Where to cut, so that what is kept has room to grow; None when nothing would be won.
+    """Return where to cut so that the kept part has room to grow; None when a cut would save too little.
 
-    Results stay with the reply that asked for them, so both vendors accept what is left.
+    Results stay with the reply that requested them, so that both vendors accept the kept part.
 
     Args:
-        history: All messages; every call in it has its result.
-        size: Of the request with all of them.
-        limit: Tokens that the request shall stay below.
-        asked: The message that the open run answers, which is kept wherever it stands.
-        iterations: Replies that are kept at most, with what belongs to them; None for all that fit.
+        history: All messages; every call among them has its result.
+        size: The size of the request with all of them.
+        limit: Tokens that the request must stay below.
+        message: The message that the open run answers, which is kept wherever it stands.
+        iterations: The most replies to keep, with their results; None for all that fit.
     """
     summary = round(limit * SUMMARY_SHARE)
     room = (limit - size.fixed) * KEPT_SHARE
@@ -52,17 +52,17 @@ def cut(
     at = next(
         (at for at in _borders(history) if at >= first and behind[len(history) - at] <= room), len(history)
     )
-    won = sum(size.messages[:at]) - summary - _kept_anyway(history[:at], size, asked)
+    won = sum(size.messages[:at]) - summary - _kept_anyway(history[:at], size, message)
     return Cut(at, size.total, summary) if won >= limit * LEAST_GAIN else None
 
 
 def _borders(history: tuple[Message, ...]) -> list[int]:
-    """Where a message stands that may come first."""
+    """Return the indexes at which the kept part may begin."""
     return [at for at in range(1, len(history)) if not isinstance(history[at], ToolMessage)]
 
 
 def _beginning(history: tuple[Message, ...], iterations: int) -> int:
-    """Where the last replies begin, with what the first of them answers."""
+    """Return the index of the last replies, including the user messages before the first of them."""
     replies = [at for at, message in enumerate(history) if isinstance(message, AssistantMessage)]
     if len(replies) <= iterations:
         return 1
@@ -72,5 +72,5 @@ def _beginning(history: tuple[Message, ...], iterations: int) -> int:
     return at
 
 
-def _kept_anyway(older: tuple[Message, ...], size: Size, asked: UserMessage) -> int:
-    return next((size.messages[at] for at, message in enumerate(older) if message == asked), 0)
+def _kept_anyway(older: tuple[Message, ...], size: Size, message: UserMessage) -> int:
+    return next((size.messages[at] for at, one in enumerate(older) if one == message), 0)

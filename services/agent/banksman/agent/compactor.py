@@ -1,10 +1,11 @@
-"""A compaction: a summary in the place of the older part of the history, recorded as one event."""
+"""Compactions: a summary replaces the older part of the history, recorded as one event."""
 
 from __future__ import annotations
 
 import logging
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from banksman.agent.compaction import Cut, cut
 from banksman.agent.context import BYTES_PER_TOKEN, Size, context_tokens, size_of
@@ -27,9 +28,9 @@ from banksman.runs.steps import deadline_of
 logger = logging.getLogger(__name__)
 
 SUMMARY_S = 120.0
-"""Seconds that a summary may take, or half of the time that the run has left."""
+"""Seconds that a summary may take; at most half of the time that the run has left."""
 MAX_TRANSCRIPT_CHARS = 200_000
-"""Of what a model is given to summarise; it also bounds what a summary costs."""
+"""Characters that a model receives to summarise; this also limits what a summary costs."""
 MAX_SUMMARY_CHARS = 20_000
 MIN_SUMMARY_CHARS = 400
 
@@ -52,7 +53,7 @@ _REFUSALS = frozenset({None, 400, 413, 422})
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A summary, if there is one, and what asking for it consumed."""
+    """A summary, empty if there is none, and what its request consumed."""
 
     text: str = ""
     model: str = ""
@@ -61,16 +62,16 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class Compactor:
-    """Makes room in a history. It never fails a run: without a summary the oldest messages are left out."""
+    """Compacts histories. It never fails a run: without a summary the oldest messages are left out."""
 
     providers: Providers
     settings: AgentSettings
 
     async def before(self, owned: Ownership, request: ModelRequest) -> Build | None:
-        """What to record before a request goes out; None when it may go as it is.
+        """Return the compaction to record before a request is sent; None when it may be sent as it is.
 
         Raises:
-            Fenced: a higher claim owns the run.
+            Fenced: A higher claim owns the run.
         """
         state, run = owned.state, owned.run
         size = size_of(request, state.history, state.measured)
@@ -80,13 +81,13 @@ class Compactor:
     async def after_refusal(
         self, owned: Ownership, request: ModelRequest, error: BanksmanError
     ) -> Build | None:
-        """What to record when a provider found a request too long.
+        """Return the compaction to record after a provider refused a request as too long.
 
         Returns:
-            None when that is not why it refused, or nothing can give way.
+            None when it refused for another reason, or nothing can be cut.
 
         Raises:
-            Fenced: a higher claim owns the run.
+            Fenced: A higher claim owns the run.
         """
         if not is_too_long(error):
             return None
@@ -102,45 +103,45 @@ class Compactor:
     async def _compaction(
         self, owned: Ownership, request: ModelRequest, size: Size, limit: int
     ) -> Build | None:
-        history, asked = owned.state.history, owned.run.message
+        history, message = owned.state.history, owned.run.message
         kept = self.settings.kept_iterations
-        wanted = cut(history, size, limit=limit, asked=asked, iterations=kept)
-        rest = cut(history, size, limit=limit, asked=asked, iterations=None)
+        wanted = cut(history, size, limit=limit, message=message, iterations=kept)
+        rest = cut(history, size, limit=limit, message=message, iterations=None)
         if wanted is None:
             return None
         written = await unless_cancelled(owned, self._summary(owned, wanted, size))
         if written is None:
             return _nothing
         event = _event(owned, wanted if written.text else rest or wanted, written)
-        after = compacted(history, event, keep=asked)
+        after = compacted(history, event, keep=message)
         tokens_after = round(size_of(request, after, None).total * size.ratio)
         event = event.model_copy(update={"tokens_after": tokens_after})
         logger.info(
             "the history was compacted",
             extra={"run_id": owned.run.run_id, "how": event.how, "before": event.tokens_before},
         )
-        return _recorded(event, history)
+        return partial(_recorded, event, history)
 
     async def _summary(self, owned: Ownership, wanted: Cut, size: Size) -> _Written:
-        """The summary of what gives way; an empty one when no model gives it."""
+        """Return the summary of the older part; an empty one if no model writes it."""
         run = owned.run
         models = (self.settings.compaction_model or run.settings.model, *run.settings.fallback_models)
         older = owned.state.history[: wanted.kept_from]
         left_s = (deadline_of(run) - owned.ports.clock.now()).total_seconds()
-        request = ModelRequest("", INSTRUCTIONS, (self._question(models[0], older, wanted, size),))
+        request = ModelRequest("", INSTRUCTIONS, (self._request(models[0], older, wanted, size),))
         try:
-            answered = await complete_with_fallback(
-                self.providers, models, request, deltas=_Unheard(), deadline_s=min(SUMMARY_S, left_s / 2)
+            completion = await complete_with_fallback(
+                self.providers, models, request, deltas=_NoDeltas(), deadline_s=min(SUMMARY_S, left_s / 2)
             )
         except BanksmanError as error:
             logger.warning("no summary: %s", error, extra={"run_id": run.run_id})
             return _Written()
-        usage = answered.reply.usage
-        priced = usage.model_copy(update={"cost_usd": cost(answered.model, usage, self.settings.prices)})
-        text = shortened((answered.reply.text or "").strip(), _summary_chars(wanted, size))
-        return _Written(text, answered.model, priced)
+        usage = completion.reply.usage
+        priced = usage.model_copy(update={"cost_usd": cost(completion.model, usage, self.settings.prices)})
+        text = shortened((completion.reply.text or "").strip(), _summary_chars(wanted, size))
+        return _Written(text, completion.model, priced)
 
-    def _question(self, model: str, older: tuple[Message, ...], wanted: Cut, size: Size) -> UserMessage:
+    def _request(self, model: str, older: tuple[Message, ...], wanted: Cut, size: Size) -> UserMessage:
         window = context_tokens(model, self.settings.context_tokens, None)
         chars = round(window * self.settings.compact_at * BYTES_PER_TOKEN / size.ratio)
         words = _summary_chars(wanted, size) // 8
@@ -151,8 +152,8 @@ class Compactor:
         )
 
 
-class _Unheard:
-    """Nobody is shown a summary while it is written."""
+class _NoDeltas:
+    """Publishes nothing: clients do not see a summary while it is written."""
 
     async def write(self, kind: DeltaKind, text: str) -> None:
         pass
@@ -162,7 +163,7 @@ class _Unheard:
 
 
 def is_too_long(error: BanksmanError) -> bool:
-    """Whether a provider refused a request because the model cannot read that much."""
+    """Return whether a provider refused a request because it exceeds the context size of the model."""
     return (
         isinstance(error, ProviderFailed)
         and error.status in _REFUSALS
@@ -184,7 +185,7 @@ def _event(owned: Ownership, chosen: Cut, written: _Written) -> HistoryCompacted
 
 
 def _summary_before(state: Conversation) -> str:
-    """What an earlier compaction told, which must not be lost with the oldest messages."""
+    """Return the summary of an earlier compaction, which must not be lost with the oldest messages."""
     return state.compaction.summary if state.compaction else ""
 
 
@@ -197,9 +198,9 @@ def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
     return ()
 
 
-def _recorded(event: HistoryCompacted, history: tuple[Message, ...]) -> Build:
-    def build(state: Conversation) -> tuple[EventBody, ...]:
-        over = state.run is None or state.run.cancel is not None
-        return () if over or state.history != history else (event,)
-
-    return build
+def _recorded(
+    event: HistoryCompacted, history: tuple[Message, ...], state: Conversation
+) -> tuple[EventBody, ...]:
+    # The event names messages by index, so it is recorded only for the very history that was summarised.
+    ended = state.run is None or state.run.cancel is not None
+    return () if ended or state.history != history else (event,)

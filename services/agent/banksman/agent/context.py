@@ -1,4 +1,4 @@
-"""How much a model can read, and about how much a request would have it read."""
+"""The context sizes of models, and estimates of how many tokens a request has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from banksman.contracts.wire import JsonValue
 from banksman.runs.state import Measured
 
 DEFAULT_CONTEXT_TOKENS = 128_000
-"""What a model that the table does not know is taken to read."""
+"""The context size of a model that the tables do not list."""
 
 CONTEXT_TOKENS: Mapping[str, int] = {
     "anthropic:claude": 200_000,
@@ -38,59 +38,61 @@ CONTEXT_TOKENS: Mapping[str, int] = {
     "openai:o3": 200_000,
     "openai:o4": 200_000,
 }
-"""Input tokens of one request, by the beginning of `provider:model`; the longest that fits counts."""
+"""Input tokens of one request, by the start of `provider:model`; the longest match counts."""
 
 BYTES_PER_TOKEN = 4
-"""The estimate before a vendor has counted; in bytes, so that other scripts than Latin count for more."""
+"""The estimate before a vendor has counted. In bytes, because scripts other than Latin take more tokens per
+character."""
 MESSAGE_TOKENS = 6
-"""What the form of a message, a call or a result takes beside its text."""
+"""Tokens of the form of a message, a call or a result, besides its text."""
 IMAGE_TOKENS = 1_500
-"""About what vendors count for an image, whatever the length of its URL."""
+"""About the tokens that vendors count for an image, whatever the length of its URL."""
 LEAST_RATIO, MOST_RATIO = 0.5, 4.0
-"""How far a vendor's count may move the estimate; some compatible servers count nonsense."""
+"""The range in which a vendor's count may change the estimate: some compatible servers return wrong
+counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Tokens of a request, estimated."""
+    """The estimated tokens of a request."""
 
     fixed: int
-    """System prompt and tools."""
+    """Those of the system prompt and the tools."""
     messages: tuple[int, ...]
-    """Each message of the history."""
+    """Those of each message of the history."""
     ratio: float
-    """What the vendor counted for each estimated token; 1 before it has."""
+    """Tokens that the vendor counted for each estimated token; 1 before it has counted."""
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The tokens of the whole request."""
         return self.fixed + sum(self.messages)
 
 
 def context_tokens(model: str, overrides: Mapping[str, int], own: int | None) -> int:
-    """Tokens that a model can read in one request.
+    """Return the context size of a model in tokens.
 
     Args:
         model: `provider:model`.
-        overrides: The operator's table, by the beginning of the name; it goes before ours.
-        own: What the assistant says; it goes before both.
+        overrides: The operator's table, by the start of the name; it takes precedence over the built-in one.
+        own: The assistant's own limit, which takes precedence over both; None when it has none.
     """
     if own is not None:
         return own
     for table in (overrides, CONTEXT_TOKENS):
-        fitting = [prefix for prefix in table if model.startswith(prefix)]
-        if fitting:
-            return table[max(fitting, key=len)]
+        matching = [prefix for prefix in table if model.startswith(prefix)]
+        if matching:
+            return table[max(matching, key=len)]
     return DEFAULT_CONTEXT_TOKENS
 
 
 def size_of(request: ModelRequest, history: tuple[Message, ...], measured: Measured | None) -> Size:
-    """About how many tokens a request has.
+    """Return the estimated size of a request.
 
     Args:
-        request: As it would be sent, for its system prompt and its tools.
-        history: The messages as they were folded, which the request may tell in another form.
-        measured: What the vendor counted of the last request with a beginning of this history.
+        request: The request, for its system prompt and tools.
+        history: The messages as they were folded; the request may hold them in another form.
+        measured: The vendor's count of the last request, which held a beginning of this history.
     """
     fixed = _text_tokens(request.system) + sum(_tool_tokens(tool) for tool in request.tools)
     messages = tuple(message_tokens(message) for message in history)
@@ -99,14 +101,14 @@ def size_of(request: ModelRequest, history: tuple[Message, ...], measured: Measu
 
 
 def message_tokens(message: Message) -> int:
-    """About how many tokens a message has."""
+    """Return the estimated tokens of a message."""
     match message:
         case UserMessage(content=content):
             return MESSAGE_TOKENS + _content_tokens(content)
         case AssistantMessage():
             calls = sum(MESSAGE_TOKENS + _json_tokens(call.arguments) for call in message.calls)
-            said = _text_tokens(message.content or "") + _json_tokens(message.provider_state)
-            return MESSAGE_TOKENS + said + calls
+            text = _text_tokens(message.content or "") + _json_tokens(message.provider_state)
+            return MESSAGE_TOKENS + text + calls
         case ToolMessage(result=result):
             return MESSAGE_TOKENS + _json_tokens(result.content)
         case _:

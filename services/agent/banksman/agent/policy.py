@@ -1,9 +1,9 @@
-"""Which calls run at once, which a person decides, which are denied. Pure.
+"""The approval policy: which calls run at once, which need approval, which are denied. Pure.
 
-The assistant's rules come first, in their order; the first that matches decides. Where none does, the tool's
-own `requires_approval` asks, and `web_fetch` asks for each host that is new to the conversation and that the
-user's message does not name: fetching is the one way out for what a page talked the model into leaking.
-What a person decided before and asked to be remembered replaces the question, never a rule's `deny`.
+The assistant's rules are evaluated in their order, and the first match decides. Without a match, the tool's
+own `requires_approval` decides. `web_fetch` needs approval for each host that is new to the conversation and
+that the user's message does not name: fetching is the only way in which a page could make the model leak
+data. A remembered decision replaces an approval request, but never a rule's `deny`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _PLAIN_NETLOC = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]+)?|\[[0-9A-Fa-f:.]+\](?::[
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What makes two calls the same to a person who decided one of them."""
+    """The calls to which a remembered decision applies."""
 
     tool: str
     subject: str
-    """bash: the whole command; files: the path; web_fetch: the host; others: all arguments."""
+    """bash: the whole command; file tools: the path; web_fetch: the host; others: all arguments."""
 
 
 def decide(
@@ -49,14 +49,14 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    """What happens to a call.
+    """Return what happens to a call.
 
     Args:
         call: The call, with the arguments that would be executed.
-        definition: The tool it names.
+        definition: The tool that it names.
         rules: The assistant's approval policy.
         remembered: See `remembered_decisions`.
-        message_text: What the user wrote in this run.
+        message_text: The text of the user's message in this run.
         fetched_hosts: See `hosts_fetched`.
     """
     ruled: Decision | None = next((rule.action for rule in rules if _matches(rule, call)), None)
@@ -67,7 +67,7 @@ def decide(
 
 
 def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
-    """The pattern that a call belongs to."""
+    """Return the pattern that a call matches."""
     subject = None
     if tool == BASH:
         subject = arguments.get("command")
@@ -83,9 +83,9 @@ def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
 def remembered_decisions(
     approvals: Iterable[OpenApproval],
 ) -> dict[Pattern, Decision]:
-    """What the remembered approvals of a run and its conversation decided; the last one counts.
+    """Return the remembered decisions of a run and its conversation by pattern; the last one counts.
 
-    An approval with edited arguments counts for the edited call, which is what the person sent.
+    An approval with edited arguments applies to the edited call, because that is the one that was approved.
     """
     found: dict[Pattern, Decision] = {}
     for approval in approvals:
@@ -99,20 +99,22 @@ def remembered_decisions(
 
 
 def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
-    """The hosts that a conversation fetched from as the model asked.
+    """Return the hosts that a conversation fetched from as the model requested.
 
-    The host of the result must be the one of the call: a person may have edited the address, and a page may
-    have redirected to where nobody agreed to.
+    The host of the result must be that of the call: an approver may have edited the address, and a page may
+    have redirected to a host that was not approved.
     """
-    asked: dict[str, str | None] = {}
+    requested: dict[str, str | None] = {}
     fetched: set[str] = set()
     for message in history:
         match message:
             case AssistantMessage(calls=calls):
-                asked.update({call.id: host_of(call.arguments) for call in calls if call.name == WEB_FETCH})
-            case ToolMessage(result=result) if result.tool_call_id in asked:
+                requested.update(
+                    {call.id: host_of(call.arguments) for call in calls if call.name == WEB_FETCH}
+                )
+            case ToolMessage(result=result) if result.tool_call_id in requested:
                 host = host_of(result.content)
-                if host is not None and host == asked[result.tool_call_id]:
+                if host is not None and host == requested[result.tool_call_id]:
                     fetched.add(host)
             case _:
                 pass
@@ -120,7 +122,7 @@ def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
 
 
 def host_of(arguments: JsonObject) -> str | None:
-    """The host of a call's URL in lower case; None when there is none, or when readers of URLs may differ."""
+    """Return the host of a call's URL in lower case; None without one, or when URL parsers may differ."""
     url = arguments.get("url")
     if not isinstance(url, str) or _UNPRINTED.search(url):
         return None
@@ -140,10 +142,10 @@ def _matches(rule: ApprovalRule, call: ToolCall) -> bool:
 
 
 def _glob_matches(rule: ApprovalRule, tool: str, glob: str, value: JsonValue) -> bool:
-    """Whether a glob covers an argument.
+    """Return whether a glob matches an argument.
 
-    A rule that lets commands run without a question covers no shell operator that it does not spell out:
-    `git *` is not meant to cover `git log; curl …`.
+    A rule that lets commands run without approval matches no shell operator that it does not contain itself:
+    `git *` must not match `git log; curl …`.
     """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     smuggles = tool == BASH and rule.action == "auto" and _SHELL_OPERATORS & set(text) - set(glob)
@@ -161,6 +163,6 @@ def _default(
 
 
 def _names(message_text: str, host: str) -> bool:
-    """Whether a text names exactly this host, not one that only contains its name."""
+    """Return whether a text names exactly this host, and not one that only contains its name."""
     named = rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)"
     return re.search(named, message_text, re.IGNORECASE) is not None

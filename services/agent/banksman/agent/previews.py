@@ -1,4 +1,4 @@
-"""What a person is shown of a call that waits for approval, beside its exact arguments."""
+"""Previews of calls that need approval, shown beside their exact arguments."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _INVISIBLE = re.compile(
 
 
 def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
-    """What to show of a call.
+    """Return the preview of a call.
 
     Args:
-        call: The call that is asked for.
-        old_content: For `write_file` what the file holds now; None when it is new or cannot be read.
+        call: The call that needs approval.
+        old_content: For `write_file` the current content of the file; None when it is new or cannot be read.
     """
     arguments = call.arguments
     match call.name:
@@ -45,7 +45,7 @@ def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
 
 
 def visible(text: str) -> str:
-    """The text with every character that hides or reorders others written as its escape."""
+    """Return the text with every character that hides or reorders others written as its escape."""
     return _INVISIBLE.sub(_escape, text)
 
 

@@ -1,4 +1,4 @@
-"""What a tenant's limits mean for its runs. Pure."""
+"""The effect of a tenant's limits on its runs. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ N = TypeVar("N", int, float)
 
 
 def capped(settings: RunSettings, limits: TenantLimits) -> RunSettings:
-    """What a run is driven by, however much more its assistant or its request asked for."""
+    """Return the settings of a run, cut to the tenant's limits."""
     tools, bounds = settings.tools, settings.limits
     return settings.model_copy(
         update={
@@ -35,12 +35,12 @@ def capped(settings: RunSettings, limits: TenantLimits) -> RunSettings:
 
 
 def counts(limits: TenantLimits) -> bool:
-    """Whether what a tenant consumed decides anything."""
+    """Return whether any limit applies to what a tenant consumed."""
     return any(limits.within(window) != (None, None) for window in WINDOWS)
 
 
 def used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending | None:
-    """Why a tenant's models may not be asked now; None while they may."""
+    """Return how a run ends whose tenant has used up a limit; None while something is left."""
     for window in WINDOWS:
         tokens, cost_usd = limits.within(window)
         counted = totals.current(window, now)
@@ -62,5 +62,5 @@ def _ending(code: ErrorCode, window: Window, counted: UsageCount, used: str, now
     return Ending("failed", code, text, "not_executed")
 
 
-def _least(asked: N | None, most: N | None) -> N | None:
-    return min((bound for bound in (asked, most) if bound is not None), default=None)
+def _least(requested: N | None, most: N | None) -> N | None:
+    return min((bound for bound in (requested, most) if bound is not None), default=None)

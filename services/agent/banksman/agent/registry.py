@@ -1,4 +1,4 @@
-"""The registry of tools: what other processes offer to models, for as long as one of them is there."""
+"""The registry of tools that other processes offer to models, for as long as one of them is live."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ GRACE_S = 5.0
 """Seconds after a registration within which the first lease of its server must begin."""
 SWEEP_EVERY_S = 2.0
 MAX_TOOLS = 500
-"""Tools of one tenant, and of everybody's."""
+"""Tools of one tenant, and of those for all tenants."""
 MAX_SCHEMA_BYTES = 64 * 1024
-"""Of one tool's schema as JSON."""
+"""Bytes of one tool's schema as JSON."""
 
 
 class ToolRegistry:
     """Registers, withdraws and lists tools.
 
-    As a context manager it also withdraws the tools whose server has gone. Every write is a compare-and-set,
-    so any number of agents may serve it.
+    As a context manager it also withdraws the tools of servers that are gone. Every write is a
+    compare-and-set, so any number of agents may serve it.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class ToolRegistry:
         *,
         away_s: float = DEFAULT_AWAY_S,
     ) -> None:
-        """Describe it.
+        """Create the registry.
 
         Args:
             bus: The connection.
-            clock: By which registrations are dated, the same for all agents.
-            registered: The registry as it changes.
-            placements: Who is there to call.
+            clock: The clock of registrations, the same for all agents.
+            registered: A view of the registered tools.
+            placements: The live tool servers.
             away_s: Seconds without any process after which a server's tools are withdrawn.
         """
         self._clock = clock
@@ -78,12 +78,12 @@ class ToolRegistry:
         return ToolList(tools=tuple(self._listed(one) for one in found))
 
     async def register(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
-        """Offer a tool to a tenant's models, or everybody's. Its own server may change it.
+        """Register a tool for a tenant, or for all of them (None). Its own server may change it.
 
         Raises:
-            BadInput: the definition cannot be offered.
-            Conflict: another server's tool has the name; that one stays as it is.
-            Overloaded: there are too many.
+            BadInput: The definition is invalid.
+            Conflict: Another server has registered a tool of that name, which stays as it is.
+            Overloaded: Too many tools are registered.
         """
         self._check(tenant, definition)
         key = _key(tenant, definition.name)
@@ -95,7 +95,7 @@ class ToolRegistry:
             elif entry.value.definition == definition and not self._abandoned(entry):
                 return entry.value
             elif entry.value.definition.server == definition.server or self._abandoned(entry):
-                # Also of an abandoned one that is the same: the new revision keeps the sweep off it.
+                # Also an abandoned one that is the same: by the new revision the sweep does not withdraw it.
                 written = await self._bucket.update(key, wanted, entry.revision)
             else:
                 raise _taken(entry.value)
@@ -104,10 +104,10 @@ class ToolRegistry:
                 return wanted
 
     async def withdraw(self, tenant: str | None, name: str, server: str) -> ToolRegistration:
-        """Offer a tool no more.
+        """Withdraw a tool.
 
         Raises:
-            NotFound: that server has registered no such tool.
+            NotFound: This server has registered no tool of that name.
         """
         key = _key(tenant, name)
         while True:
@@ -135,7 +135,7 @@ class ToolRegistry:
     async def _remove(self, entry: Entry[ToolRegistration]) -> None:
         try:
             if await self._bucket.delete(entry.key, revision=entry.revision):
-                logger.info("tool withdrawn: its server has gone", extra={"tool": entry.key})
+                logger.info("tool withdrawn: its server is gone", extra={"tool": entry.key})
         except BanksmanError as error:
             logger.warning("tool %s is not withdrawn yet: %s", entry.key, error)
 
@@ -147,7 +147,7 @@ class ToolRegistry:
         return server is None or not self._placements.instances(server, one.tenant)
 
     def _gone(self, entry: Entry[ToolRegistration]) -> bool:
-        """Whether its server is not just restarting."""
+        """Return whether its server is gone, and not only restarting."""
         one = entry.value
         server = one.definition.server
         return server is None or self._placements.gone_s(server, one.tenant) >= self._away_s
@@ -166,7 +166,8 @@ class ToolRegistry:
             if one.definition.name == definition.name:
                 raise _taken(one)
             if one.definition.server == definition.server:
-                # Calls name the server alone: whose it is could not be told.
+                # Calls name only the server, so two tenants cannot have servers with the same id as the
+                # platform.
                 raise Conflict(f"server id {definition.server!r} belongs to a server of the platform")
 
     def _listed(self, one: ToolRegistration) -> ListedTool:

@@ -17,32 +17,33 @@ from banksman.runtime.tenants import TenantSettings
 
 
 class AgentSettings(HealthSettings):
-    """How runs are driven."""
+    """Settings of runs and their model requests."""
 
     slots: int = Field(default=64, ge=1, le=1000)
-    """Runs that a process drives at once; parked runs take none."""
+    """Runs that a process drives at a time; parked runs do not count."""
     tools_enabled: bool = True
-    """False turns tools off for the whole system; chat goes on as plain text."""
+    """False turns tools off for the whole system; runs continue as plain text."""
     away_s: float = Field(default=DEFAULT_AWAY_S, ge=0)
-    """Seconds that whoever serves a tool may take to restart. So long a call of it is accepted though nobody
-    serves it now, and waits; after that its server counts as gone, and its tools are withdrawn."""
+    """Seconds that a tool server may take to restart. Meanwhile a call of its tools is accepted and waits;
+    after that the server counts as gone, and its tools are withdrawn."""
     approval_expiry_s: float = Field(default=7 * 86_400, gt=0)
-    """Seconds a question to a person stays open."""
+    """Seconds until an approval request expires."""
     prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)
     """Tokens that tools and instructions may take in a system prompt."""
     max_offered_tools: int = Field(default=DEFAULT_MAX_TOOLS, ge=1, le=128)
-    """Tools of one request; of more, those are offered that matter most to the conversation."""
+    """Most tools of one request; of more, the most relevant to the conversation are offered."""
     drain_s: float = Field(default=15.0, ge=0)
-    """Seconds that driven runs get at the end of the process before others take them over."""
+    """Seconds that open runs get at the end of the process before other agents take them over."""
     default_model: str | None = None
-    """Warmed after start; the gateway chooses it where an assistant names none."""
+    """The model whose provider is warmed after the start; the gateway uses it for assistants that name
+    none."""
     context_tokens: dict[str, Annotated[int, Field(ge=1_000)]] = Field(default_factory=dict[str, int])
-    """Tokens that a model can read in one request, by the beginning of `provider:model`; goes before the
-    built-in table. An assistant's `limits.context_tokens` goes before both."""
+    """Context sizes of models in tokens, by the start of `provider:model`; they take precedence over the
+    built-in table. An assistant's `limits.context_tokens` takes precedence over both."""
     compact_at: float = Field(default=0.75, gt=0, lt=1)
-    """Share of those tokens; a request that would have more is preceded by a compaction."""
+    """Share of the context size above which a request is preceded by a compaction."""
     kept_iterations: int = Field(default=4, ge=0, le=100)
-    """Replies of the model that a compaction keeps word for word, with their results, as far as they fit."""
+    """Replies that a compaction keeps word for word with their results, as far as they fit."""
     compaction_model: str | None = None
     """`provider:model` that writes summaries; None for the model of the run."""
     prices: dict[str, Price] = Field(default_factory=dict[str, Price])

@@ -8,26 +8,26 @@ from banksman.agent.protocols.flatten import flatten, prose_call, result_text
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, text_of
 
 PIECE_CHARS = (4_000, 1_000, 250)
-"""Characters that are left of one message; the next smaller number is taken while the whole is too long."""
+"""Characters that are left of one message; a smaller number is used while the whole is too long."""
 _GAP = "\n\n"
 
 
 def transcript(messages: tuple[Message, ...], max_chars: int) -> str:
-    """Who said what, in at most `max_chars` characters; long messages lose their middle first."""
-    told = [
+    """Return the messages with their roles in at most `max_chars` characters; long ones lose their middle."""
+    texts = [
         ("User" if isinstance(message, UserMessage) else "Assistant", _text(message))
         for message in flatten(messages, prose_call, lambda _: True)
     ]
-    text = ""
+    joined = ""
     for piece in PIECE_CHARS:
-        text = _GAP.join(f"{who}: {shortened(said, piece)}" for who, said in told if said)
-        if len(text) <= max_chars:
-            return text
-    return shortened(text, max_chars)
+        joined = _GAP.join(f"{role}: {shortened(text, piece)}" for role, text in texts if text)
+        if len(joined) <= max_chars:
+            return joined
+    return shortened(joined, max_chars)
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """A text without its middle, and a note that says so."""
+    """Return a text without its middle, with a note of its length in place of it."""
     if len(text) <= max_chars:
         return text
     note = f" [… {len(text)} characters in all …] "

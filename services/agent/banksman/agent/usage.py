@@ -1,10 +1,10 @@
-"""What each tenant consumed, as all logs say: followed by every agent, kept in bucket `usage`.
+"""What each tenant consumed, counted from all logs and stored in bucket `usage`.
 
-The logs are the truth: each commit that a model's reply is part of says in a header what it consumed. An
-agent follows the headers of all commits in the order of the stream, so that it knows what was consumed at any
-agent. What is kept in the bucket is a fold of them up to a stream sequence, from which the next process goes
-on: a commit counts once whoever stored it, however often a run is taken over, and none is missed. No run
-writes anything for it; the agents together write at most `WRITES_PER_S`.
+The logs are the truth: each commit with a model's reply names in a header what the reply consumed. Every
+agent follows the headers of all commits in the order of the stream, so it knows what was consumed at any
+agent. The bucket stores the totals up to a stream sequence, from which the next process continues: every
+commit counts once, also when a run is taken over. Runs write nothing for it, and all agents together at most
+`WRITES_PER_S`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
-EVERYBODY = "all"
-"""Key of what all tenants consumed together. It is written after theirs: what is before it, theirs hold."""
-KEEP_EVERY_S = 5.0
-"""Seconds between two writes of one tenant's totals, by whichever agent; more when there are many."""
+ALL_TENANTS = "all"
+"""Key of the totals of all tenants together. It is written last: the totals of every tenant reach at least as
+far."""
+WRITE_EVERY_S = 5.0
+"""Seconds between two writes of a tenant's totals, by any agent; more when many tenants are active."""
 WRITES_PER_S = 10
 REACH_S = 5.0
-"""Seconds that a decision waits for the count to come as far as its run's log."""
+"""Seconds that a run waits until the commits before it are counted."""
 
 
 NOTHING = UsageTotals()
@@ -52,62 +53,62 @@ class _Delta:
 
 @dataclass(slots=True)
 class _Account:
-    """Kept totals, and what this process heard since."""
+    """The stored totals of a tenant, and the commits that this process saw since."""
 
-    kept: UsageTotals = NOTHING
+    stored: UsageTotals = NOTHING
     revision: int = 0
-    """Of the kept totals; 0 when there are none yet."""
-    kept_at: float = 0.0
-    """When they were last seen to change, by the loop's clock."""
+    """The revision of the stored totals; 0 when there are none yet."""
+    stored_at: float = 0.0
+    """When they last changed, by the clock of the event loop."""
     since: deque[_Delta] = field(default_factory=deque[_Delta])
     _counted: UsageTotals = NOTHING
-    """The kept totals and the first `_of_since` of what came since."""
+    """The stored totals and the first `_of_since` commits after them."""
     _of_since: int = 0
 
     def now(self) -> UsageTotals:
-        """The totals, counted as far as this process has heard."""
+        """Return the totals, as far as this process has counted."""
         for delta in islice(self.since, self._of_since, None):
             self._counted = self._counted.with_commit(delta.stream_seq, delta.time, delta.consumed)
         self._of_since = len(self.since)
         return self._counted
 
     def until(self, stream_seq: int) -> UsageTotals:
-        """The totals of everything up to a stream sequence and of nothing after it."""
-        totals = self.kept
+        """Return the totals of everything up to a stream sequence, and of nothing after it."""
+        totals = self.stored
         for delta in self.since:
             if delta.stream_seq <= stream_seq:
                 totals = totals.with_commit(delta.stream_seq, delta.time, delta.consumed)
         return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
 
-    def keep(self, totals: UsageTotals, revision: int, at: float) -> None:
-        """Go on from other kept totals."""
+    def restart_from(self, totals: UsageTotals, revision: int, at: float) -> None:
+        """Continue from newer stored totals."""
         if revision <= self.revision:
             return
-        self.kept, self.revision, self.kept_at = totals, revision, at
+        self.stored, self.revision, self.stored_at = totals, revision, at
         while self.since and self.since[0].stream_seq <= totals.upto:
             self.since.popleft()
         self._counted, self._of_since = totals, 0
 
 
 class UsageLedger:
-    """Knows what tenants consumed. As a context manager it follows the logs."""
+    """Counts what tenants consumed. As a context manager it follows the logs."""
 
-    def __init__(self, bus: Bus, *, keep_every_s: float = KEEP_EVERY_S) -> None:
+    def __init__(self, bus: Bus, *, write_every_s: float = WRITE_EVERY_S) -> None:
         self._bus = bus
-        self._keep_every_s = keep_every_s
+        self._write_every_s = write_every_s
         self._bucket = Bucket(bus, USAGE, UsageTotals)
-        self._view = BucketView(self._bucket, on_change=self._kept)
+        self._view = BucketView(self._bucket, on_change=self._stored)
         self._accounts: dict[str, _Account] = {}
         self._upto = 0
         self._moved = asyncio.Event()
         self._tasks: tuple[BackgroundTask, ...] = ()
 
     def totals(self, tenant: str) -> UsageTotals:
-        """What a tenant consumed, as far as this process has heard."""
+        """Return what a tenant consumed, as far as this process has counted."""
         return self._account(usage_key(tenant)).now()
 
     async def reach(self, stream_seq: int) -> bool:
-        """Wait until everything stored up to a stream sequence is counted; False when it takes too long."""
+        """Wait until everything up to a stream sequence is counted; return False if it takes too long."""
         try:
             async with asyncio.timeout(REACH_S):
                 while self._upto < stream_seq:
@@ -118,35 +119,35 @@ class UsageLedger:
             return False
         return True
 
-    async def settle(self) -> None:
-        """Keep what is counted so far, before a log is purged that a later process would count from.
+    async def flush(self) -> None:
+        """Store the totals up to now, before a log is purged that a later process would count from.
 
         Raises:
-            Unavailable, Overloaded: it could not be kept.
+            Unavailable, Overloaded: They could not be stored.
         """
         upto = await last_sequence(self._bus, EVENTS)
         if not await self.reach(upto):
             raise Unavailable(f"usage is not counted up to {upto} yet")
         try:
             async with asyncio.timeout(REACH_S):
-                # Again after a conflict: another agent kept less at the same moment.
+                # Repeated after a conflict: another agent stored less at the same time.
                 while any(one.since and one.since[0].stream_seq <= upto for one in self._accounts.values()):
-                    await self._keep_all(0.0)
+                    await self._write_all(0.0)
         except TimeoutError as error:
-            raise Unavailable(f"usage up to {upto} is not kept yet") from error
+            raise Unavailable(f"usage up to {upto} is not stored yet") from error
 
     async def __aenter__(self) -> Self:
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.__aenter__()
         for entry in self._view.entries():
-            # Beyond the end when the logs were restored from a backup that is older than the bucket's.
+            # Beyond the end if the logs were restored from a backup that is older than the bucket.
             upto = min(entry.value.upto, end)
             totals = entry.value.model_copy(update={"upto": upto})
-            self._account(entry.key).keep(totals, entry.revision, _clock())
+            self._account(entry.key).restart_from(totals, entry.revision, _clock())
         self._upto = min(start, end)
         self._tasks = (
             self._bus.background.run("usage-count", self._follow),
-            self._bus.background.repeat("usage-keep", self._keep_due, wait=self._wait_to_keep),
+            self._bus.background.repeat("usage-write", self._write_due, wait=self._wait_to_write),
         )
         return self
 
@@ -158,12 +159,12 @@ class UsageLedger:
         await self._view.__aexit__(kind, error, trace)
 
     async def _start(self) -> int:
-        """The stream sequence to count from: that of the kept totals; where there are none, the end."""
-        entry = await self._bucket.get(EVERYBODY)
+        """Return the stream sequence to count from: that of the stored totals, or the end."""
+        entry = await self._bucket.get(ALL_TENANTS)
         if entry is None:
             end = await last_sequence(self._bus, EVENTS)
-            await self._bucket.create(EVERYBODY, UsageTotals(upto=end))
-            entry = await self._bucket.get(EVERYBODY)
+            await self._bucket.create(ALL_TENANTS, UsageTotals(upto=end))
+            entry = await self._bucket.get(ALL_TENANTS)
         return 0 if entry is None else entry.value.upto
 
     async def _follow(self) -> None:
@@ -175,7 +176,7 @@ class UsageLedger:
         if header := message.headers.get(CONSUMED):
             delta = _Delta(message.stream_seq, message.time, CommitUsage.from_header(header))
             tenant = message.subject.split(".")[1]
-            for key in (usage_key(tenant), EVERYBODY):
+            for key in (usage_key(tenant), ALL_TENANTS):
                 self._account(key).since.append(delta)
         self._upto = message.stream_seq
         self._moved.set()
@@ -183,41 +184,41 @@ class UsageLedger:
     def _account(self, key: str) -> _Account:
         return self._accounts.setdefault(key, _Account())
 
-    def _kept(self, key: str, entry: Entry[UsageTotals] | None) -> None:
+    def _stored(self, key: str, entry: Entry[UsageTotals] | None) -> None:
         if entry is not None:
-            self._account(key).keep(entry.value, entry.revision, _clock())
+            self._account(key).restart_from(entry.value, entry.revision, _clock())
 
-    async def _wait_to_keep(self) -> None:
+    async def _wait_to_write(self) -> None:
         changed = sum(1 for account in self._accounts.values() if account.since)
-        # Agents that start together do not write together.
+        # Agents that start together must not write together.
         share = random.uniform(0.5, 1.0)
-        await asyncio.sleep(max(self._keep_every_s, changed / WRITES_PER_S) * share)
+        await asyncio.sleep(max(self._write_every_s, changed / WRITES_PER_S) * share)
 
-    async def _keep_due(self) -> None:
-        await self._keep_all(self._keep_every_s / 2)
+    async def _write_due(self) -> None:
+        await self._write_all(self._write_every_s / 2)
 
-    async def _keep_all(self, unless_kept_s: float) -> None:
-        """Keep what was counted, everybody's last, leaving out what another kept a moment ago."""
-        upto, due = self._upto, _clock() - unless_kept_s
-        tenants = {key: account for key, account in self._accounts.items() if key != EVERYBODY}
+    async def _write_all(self, unless_stored_s: float) -> None:
+        """Store the totals of each tenant, then those of all; skip what was stored just now."""
+        upto, due = self._upto, _clock() - unless_stored_s
+        tenants = {key: account for key, account in self._accounts.items() if key != ALL_TENANTS}
         for key, account in tenants.items():
-            if account.since and account.kept_at <= due:
-                await self._keep(key, account, account.now())
-        everybody = self._account(EVERYBODY)
-        # No further than what every tenant's kept totals hold.
-        held = min((one.since[0].stream_seq - 1 for one in tenants.values() if one.since), default=upto)
-        if everybody.since and everybody.kept_at <= due and min(upto, held) > everybody.kept.upto:
-            await self._keep(EVERYBODY, everybody, everybody.until(min(upto, held)))
+            if account.since and account.stored_at <= due:
+                await self._write(key, account, account.now())
+        total = self._account(ALL_TENANTS)
+        # No further than the stored totals of every tenant.
+        covered = min((one.since[0].stream_seq - 1 for one in tenants.values() if one.since), default=upto)
+        if total.since and total.stored_at <= due and min(upto, covered) > total.stored.upto:
+            await self._write(ALL_TENANTS, total, total.until(min(upto, covered)))
 
-    async def _keep(self, key: str, account: _Account, totals: UsageTotals) -> None:
+    async def _write(self, key: str, account: _Account, totals: UsageTotals) -> None:
         if account.revision:
             revision = await self._bucket.update(key, totals, account.revision)
         else:
             revision = await self._bucket.create(key, totals)
         if revision is not None:
-            account.keep(totals, revision, _clock())
+            account.restart_from(totals, revision, _clock())
         elif stored := await self._bucket.get(key):
-            account.keep(stored.value, stored.revision, _clock())
+            account.restart_from(stored.value, stored.revision, _clock())
 
 
 def _clock() -> float:
