@@ -1,10 +1,10 @@
-"""Chats over NATS, as a service without HTTP does, and approves what is asked about its own run.
+"""Chat over NATS, as a service without HTTP does, and approve the approval requests of its own run.
 
 Beside `banksman up`, from the same folder:
 
     .venv/bin/python examples/chat_over_nats.py local "run `ls`"
 
-Elsewhere NATS_URL and NATS_SEED_FILE name the server and the seed of your tenant's user.
+Elsewhere set NATS_URL and NATS_SEED_FILE to the server and the seed of your tenant's user.
 """
 
 from __future__ import annotations

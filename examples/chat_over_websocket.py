@@ -1,10 +1,10 @@
-"""Chats over the gateway's websocket and asks on the terminal before a call runs.
+"""Chat over the gateway's websocket, and decide approval requests on the terminal.
 
 Run it against `banksman up`:
 
     python examples/chat_over_websocket.py "run `ls`"
 
-`BANKSMAN_GATEWAY_URL` names another gateway than http://127.0.0.1:8080, `BANKSMAN_TOKEN` is your token there.
+`BANKSMAN_GATEWAY_URL` sets another gateway than http://127.0.0.1:8080, `BANKSMAN_TOKEN` your token there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TOKEN = os.environ.get("BANKSMAN_TOKEN")
 async def main(text: str) -> int:
     address = f"ws{URL.rstrip('/').removeprefix('http')}/ws"
     async with connect(address, subprotocols=[Subprotocol("banksman.v1")], proxy=None) as socket:
-        await ask(socket, "hello", **({"token": TOKEN} if TOKEN else {}))
-        conversation = await ask(socket, "conversation.create", title=text[:60], detail="steps")
+        await request(socket, "hello", **({"token": TOKEN} if TOKEN else {}))
+        conversation = await request(socket, "conversation.create", title=text[:60], detail="steps")
         await send(socket, "chat.send", conversation_id=conversation["conversation_id"], content=text)
         async for message in socket:
             match json.loads(message):
                 case {"type": "tool_call.requested", "data": call}:
                     print(f"… {call['name']} {json.dumps(call['arguments'])}")
                 case {"type": "approval.requested", "data": approval}:
-                    said = await asyncio.to_thread(input, "approve? [y/N] ")
-                    verdict = "approve" if said.strip().lower() == "y" else "reject"
+                    choice = await asyncio.to_thread(input, "approve? [y/N] ")
+                    verdict = "approve" if choice.strip().lower() == "y" else "reject"
                     await send(socket, "approval.reply", approval_id=approval["approval_id"], all=verdict)
                 case {"type": "run.finished", "data": outcome}:
                     print(outcome["content"])
@@ -48,7 +48,7 @@ async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
     await socket.send(json.dumps({"type": kind, "id": kind, **fields}))
 
 
-async def ask(socket: ClientConnection, kind: str, **fields: Any) -> dict[str, Any]:
+async def request(socket: ClientConnection, kind: str, **fields: Any) -> dict[str, Any]:
     await send(socket, kind, **fields)
     while (frame := json.loads(await socket.recv())).get("reply_to") != kind:
         continue

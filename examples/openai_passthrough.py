@@ -1,10 +1,10 @@
-"""Talks to the gateway with OpenAI's own SDK, as any OpenAI client does: the request goes through unchanged.
+"""Call the gateway with OpenAI's own SDK, as any OpenAI client does: the request is forwarded unchanged.
 
-Run it against `banksman up`; the demo model answers when no upstream is configured:
+Run it against `banksman up`; the demo model replies if no upstream is configured:
 
     python examples/openai_passthrough.py "Say hello"
 
-`OPENAI_BASE_URL` names another gateway than http://127.0.0.1:8080/v1, `OPENAI_API_KEY` is your token there,
+`OPENAI_BASE_URL` sets another gateway than http://127.0.0.1:8080/v1, `OPENAI_API_KEY` your token there,
 `OPENAI_MODEL` a model (default: the first one that the gateway lists).
 """
 
@@ -27,7 +27,7 @@ def main(text: str) -> int:
         chunks = client.chat.completions.create(
             model=model,
             messages=[
-                {"role": "system", "content": "You answer in one sentence."},
+                {"role": "system", "content": "Reply in one sentence."},
                 {"role": "user", "content": text},
             ],
             stream=True,

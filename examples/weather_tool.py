@@ -1,11 +1,11 @@
-"""A tool that models may call: it is always sunny.
+"""A tool that models may call; it always returns sunny weather.
 
 Beside `banksman up`, in the same directory:
 
     .venv/bin/python examples/weather_tool.py
 
-Then ask for the weather. Start it several times and the processes share the calls. Elsewhere, `NATS_URL` and
-`NATS_SEED_FILE` say where NATS is and who you are.
+Then ask for the weather. If you start it several times, the processes share the calls. Elsewhere, set
+`NATS_URL` and `NATS_SEED_FILE` to your NATS server and key.
 """
 
 from __future__ import annotations

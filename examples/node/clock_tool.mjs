@@ -4,7 +4,7 @@
 //
 //     npm ci --prefix examples/node && node examples/node/clock_tool.mjs
 //
-// What goes over the wire is described in docs/tools-over-nats.md.
+// docs/tools-over-nats.md describes the messages.
 
 import { createHash, randomInt } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -44,7 +44,7 @@ async function getCurrentTime({ timezone }, signal) {
   }
 }
 
-/** One process of the server: no other ever has its epoch. */
+/** Identifies this process of the server: no other process has this epoch. */
 const epoch = randomInt(2 ** 47);
 const active = new Map(); // attempt -> AbortController
 const ended = new Set();
@@ -61,7 +61,7 @@ serve(`tool.call.${SERVER}.*.*`, onCall);
 serve(`tool.cancel.${SERVER}.*.*`, onCancel);
 await nats.flush();
 await renew();
-await register(); // what came between, the registry may have withdrawn
+await register(); // the registry may have withdrawn the tool in between
 setInterval(renew, RENEW_EVERY_MS);
 setInterval(() => register().catch(tell), REGISTER_EVERY_MS);
 process.once("SIGTERM", end).once("SIGINT", end);
@@ -81,7 +81,7 @@ function identity(seedFile) {
   return nkeyAuthenticator(new TextEncoder().encode(readFileSync(seedFile, "utf8").trim()));
 }
 
-/** Returns the tenant whose models are offered the tool; null for everybody's. */
+/** Returns the tenant whose models are offered the tool; null for all tenants. */
 async function register() {
   const reply = await nats.request("tool.register", JSON.stringify({ definition: TOOL }), { timeout: ANSWER_MS });
   const answer = reply.json();
@@ -89,7 +89,7 @@ async function register() {
   return answer.tenant;
 }
 
-/** Take the lease or renew it: a compare-and-set on the process's one key. */
+/** Take or renew the lease by compare-and-set on the process's key. */
 async function renew() {
   const sentAt = performance.now();
   const lease = { runner: SERVER, runner_epoch: epoch, load: active.size, workspaces: false, serving: !draining };
@@ -102,12 +102,12 @@ async function renew() {
     renewedAt = sentAt;
   } catch (error) {
     tell(error);
-    // Others may act for this process now.
+    // Other processes may now act for this one.
     if (!holds()) process.exit(1);
   }
 }
 
-/** Publish into a stream; gives its acknowledgement, with `error` when it was refused. */
+/** Publish to a stream; returns its acknowledgement, with `error` if the stream refused it. */
 async function store(subject, body, id, more = {}) {
   const sent = headers();
   sent.set("Nats-Msg-Id", `${subject}:${id}`);
@@ -120,7 +120,7 @@ function serve(subject, handler) {
   nats.subscribe(subject, { callback: (error, message) => (error ? tell(error) : handler(message)) });
 }
 
-/** Every process of the server hears each call; the one that the call names answers. */
+/** Every process of the server receives each call; the one with its epoch responds. */
 function onCall(message) {
   const request = message.json();
   if (request.runner_epoch !== epoch) return;
@@ -162,7 +162,7 @@ async function perform(request) {
   }
 }
 
-/** True only when this process stored the start, just now. */
+/** Returns true only if this request stored the start. */
 async function mayStart({ tenant, conversation_id, attempt }) {
   const start = { conversation_id, attempt, runner: SERVER, runner_epoch: epoch, ts: now() };
   const ack = await store(`tool.started.${tenant}.${attempt}`, start, `${SERVER}:${epoch}`);
@@ -201,7 +201,7 @@ function failure(error, limit) {
   return { content: { success: false, error: text, error_kind: kind }, is_error: true, error_kind: kind };
 }
 
-/** Store the result; safe to repeat, since its message id is fixed. */
+/** Store the result; safe to repeat because its message id is fixed. */
 async function finish({ tenant, conversation_id, attempt }, result) {
   while (holds()) {
     try {
@@ -230,7 +230,7 @@ function sorted(value) {
   return Object.fromEntries(Object.keys(value).sort().map((key) => [key, sorted(value[key])]));
 }
 
-/** Take no more calls, let those that run end, and give the lease up. */
+/** Accept no more calls, let running calls end, and release the lease. */
 async function end() {
   draining = true;
   await renew();
