@@ -23,3 +23,8 @@ lock dev "$@"
 for name in local gateway agent tool-runner workflows model-server nats; do
     lock "$name" --constraint requirements/dev.txt
 done
+
+# The generator of the tested OpenAPI client has its own environment: its pin of typer conflicts with ours.
+client=tests/gateway/http/openapi-client
+.venv/bin/uv pip compile "$client.in" --output-file "$client.txt" --universal --python-version 3.11 \
+    --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-config --quiet "$@"

@@ -144,9 +144,9 @@ export class Connection {
     this.heartbeatS = frame.heartbeat_s ?? DEFAULT_HEARTBEAT_S;
     this.#restartHeartbeat();
     this.onState({ phase: 'online' });
-    const unreplied = [...this.waiting.values()];
+    const pending = [...this.waiting.values()];
     this.onWelcome(frame);
-    for (const entry of unreplied) this.#send(entry.frame);
+    for (const entry of pending) this.#send(entry.frame);
   }
 
   #settle(id, how, value) {
