@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(300)
 WAIT_TIMEOUT_S = 60.0
 
 
-async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: ScriptedModel) -> None:
+async def test_a_restored_system_continues_from_its_backup(place: Path, model: ScriptedModel) -> None:
     """Conversations are readable, questions can be decided, runs go on, clients are told to begin anew."""
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
     copy = place / "copy"
@@ -89,9 +89,7 @@ async def test_a_restored_system_goes_on_from_its_backup(place: Path, model: Scr
             assert (await client.finished(running))["content"] == "At last."
 
 
-async def test_a_damaged_backup_is_refused_before_anything_is_touched(
-    place: Path, model: ScriptedModel
-) -> None:
+async def test_a_damaged_backup_is_refused_without_any_change(place: Path, model: ScriptedModel) -> None:
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
     copy = place / "copy"
     async with only_nats(fleet):
@@ -109,7 +107,7 @@ async def test_a_damaged_backup_is_refused_before_anything_is_touched(
         assert (await banksman(fleet, "streams", "check")).code == 0
 
 
-async def test_three_servers_are_brought_back_from_their_backup(place: Path, model: ScriptedModel) -> None:
+async def test_three_servers_are_restored_from_their_backup(place: Path, model: ScriptedModel) -> None:
     """The drill on a cluster: all three lose their volumes; what is restored has three copies again."""
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, servers=3)
     copy = place / "copy"

@@ -28,7 +28,7 @@ BIG = 300_000
 COMMITS = 60
 
 
-def test_a_log_that_a_bit_flip_tore_is_refused_new_runs_and_others_go_on(
+def test_a_log_damaged_by_a_bit_flip_gets_no_new_runs_and_others_continue(
     own_nats: NatsServer, tenant: str
 ) -> None:
     hurt, whole = asyncio.run(_written(own_nats, tenant))
@@ -44,12 +44,12 @@ def test_a_log_that_a_bit_flip_tore_is_refused_new_runs_and_others_go_on(
     assert whole not in checked.stdout
 
 
-def test_whole_logs_pass_the_check(own_nats: NatsServer, tenant: str) -> None:
+def test_intact_logs_pass_the_check(own_nats: NatsServer, tenant: str) -> None:
     asyncio.run(_written(own_nats, tenant))
     assert asyncio.run(_damages(own_nats)) == []
 
 
-async def test_an_event_that_does_not_belong_is_found(own_nats: NatsServer, tenant: str) -> None:
+async def test_a_foreign_event_is_found(own_nats: NatsServer, tenant: str) -> None:
     """A second numbering in the same log: what two systems on one store would write."""
     async with await connect(own_nats) as bus:
         agent = Agent(bus, tenant)
@@ -63,7 +63,7 @@ async def test_an_event_that_does_not_belong_is_found(own_nats: NatsServer, tena
     assert "is from another log epoch" in damage.problem
 
 
-def test_commands_say_which_value_is_wrong_and_what_was_expected(own_nats: NatsServer) -> None:
+def test_commands_report_the_invalid_value_and_the_expected_one(own_nats: NatsServer) -> None:
     unknown, malformed, nothing = (
         _banksman(own_nats, "accept", "t/c"),
         _banksman(own_nats, "accept", "c"),
@@ -81,7 +81,7 @@ def test_commands_name_the_stream_that_is_missing() -> None:
             assert (refused.returncode, f"stream {stream} is missing" in refused.stderr) == (2, True)
 
 
-def test_notes_are_no_warning_and_dead_letters_are(own_nats: NatsServer, tenant: str) -> None:
+def test_dead_letters_are_a_warning_and_notes_are_not(own_nats: NatsServer, tenant: str) -> None:
     asyncio.run(_noted(own_nats, tenant))
     listed = _banksman(own_nats, "dead", "ls")
     assert (listed.returncode, "late_result" in listed.stdout) == (0, True)

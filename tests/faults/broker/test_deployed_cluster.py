@@ -76,7 +76,7 @@ async def test_the_system_runs_on_three_encrypted_servers_one_of_which_is_killed
     assert outcome["tool_calls"][0]["result"]["stdout"] == "signalled\n"
 
 
-async def test_a_client_that_does_not_know_the_ca_is_kept_out(cluster: DeployedCluster) -> None:
+async def test_a_client_without_the_ca_is_refused(cluster: DeployedCluster) -> None:
     alive = next(node for node in NODES if node in cluster.processes)
     port = cluster.ports[alive][str(CLIENT_PORT)]
     for url in (f"tls://127.0.0.1:{port}", f"nats://127.0.0.1:{port}"):

@@ -20,6 +20,7 @@ from banksman.contracts.errors import Unavailable
 from tests.bus.making import answered, asked, commit
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
+from tests.support.polling import scripted_delay
 
 # nats-py leaves the socket of an attempt that a frozen server did not answer to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -65,7 +66,7 @@ class Truth:
                     self.stale.append(f"{last and last.stream_seq} where {known} was stored")
                 async with self.changed:
                     self.changed.notify_all()
-            await asyncio.sleep(0.002)
+            await scripted_delay(0.002)
 
     async def more(self, count: int) -> None:
         """Wait until so many more commits are stored."""
@@ -115,7 +116,7 @@ async def freeze_leader(cluster: NatsCluster, bus: Bus, truth: Truth, *, at_leas
     leader.pause()
     try:
         await truth.more(MEANWHILE)
-        await asyncio.sleep(max(0.0, began + at_least_s - time.monotonic()))
+        await scripted_delay(began + at_least_s - time.monotonic())
     finally:
         leader.resume()
     await truth.more(AFTERWARDS)
@@ -133,7 +134,7 @@ async def is_whole(bus: Bus, truth: Truth) -> None:
 
 
 @pytest.mark.timeout(180)
-async def test_a_leader_that_thaws_shows_nothing_old_and_stores_nothing_twice(
+async def test_a_resumed_leader_returns_no_stale_data_and_stores_nothing_twice(
     cluster: NatsCluster, tenant: str
 ) -> None:
     """P1, P5: every commit is stored once, in order; whoever reads sees what was acknowledged before."""
@@ -146,7 +147,7 @@ async def test_a_leader_that_thaws_shows_nothing_old_and_stores_nothing_twice(
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-async def test_ten_leaders_that_freeze_for_twenty_seconds_show_nothing_old(
+async def test_ten_leaders_frozen_for_twenty_seconds_return_no_stale_data(
     cluster: NatsCluster, tenant: str
 ) -> None:
     """The same ten times, each frozen until the servers have given it up: `make leader-kills`."""
@@ -160,7 +161,7 @@ async def test_ten_leaders_that_freeze_for_twenty_seconds_show_nothing_old(
 
 
 @pytest.mark.timeout(180)
-async def test_an_approval_that_is_decided_while_a_leader_is_frozen_has_one_answer_after_it_thaws(
+async def test_an_approval_decided_while_a_leader_is_frozen_has_one_decision_afterwards(
     cluster: NatsCluster, tenant: str
 ) -> None:
     """P3: those who ask the one that thaws are told what was decided without it."""

@@ -134,14 +134,18 @@ async def _all_stored(bus: Bus, tenant: str, traffic: Traffic) -> None:
 
 
 @pytest.mark.timeout(240)
-async def test_killing_the_leader_loses_nothing_and_nobody_is_told(cluster: NatsCluster, tenant: str) -> None:
+async def test_killing_the_leader_loses_nothing_and_is_invisible_to_clients(
+    cluster: NatsCluster, tenant: str
+) -> None:
     """P1, P3 on three servers: accepted runs, decisions and logs are whole, and no request failed."""
     assert len(await kills(cluster, tenant, rounds=1)) == 1
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-async def test_ten_killed_leaders_lose_nothing_and_nobody_is_told(cluster: NatsCluster, tenant: str) -> None:
+async def test_ten_killed_leaders_lose_nothing_and_are_invisible_to_clients(
+    cluster: NatsCluster, tenant: str
+) -> None:
     """The same ten times: `make leader-kills`."""
     gaps = await kills(cluster, tenant, rounds=10)
     print("seconds without service:", " ".join(f"{gap:.1f}" for gap in sorted(gaps)))  # noqa: T201

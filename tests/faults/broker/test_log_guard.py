@@ -57,7 +57,7 @@ EARLY, MIDDLE, LATE = "c-early", "c-middle", "c-late"
         pytest.param(lose_everything, {EARLY, MIDDLE, LATE}, id="the stream's directory is gone"),
     ],
 )
-async def test_logs_that_a_store_lost_are_named_before_work_begins(
+async def test_logs_lost_by_a_store_are_reported_before_work_begins(
     own_nats: NatsServer, tenant: str, damage: Damage, hurt: set[str]
 ) -> None:
     """M18: the server says nothing of it, and gives the sequences of what is gone away again."""
@@ -75,7 +75,7 @@ async def test_logs_that_a_store_lost_are_named_before_work_begins(
         assert (await survey(LogHeads(bus))).damaged == ()
 
 
-async def test_a_stream_without_its_meta_inf_has_its_logs_again_when_it_is_provisioned(
+async def test_a_stream_without_its_meta_inf_has_its_logs_again_after_provisioning(
     own_nats: NatsServer, tenant: str
 ) -> None:
     """M18: the server does not know the stream any more; the messages lie there all the same."""
@@ -88,7 +88,7 @@ async def test_a_stream_without_its_meta_inf_has_its_logs_again_when_it_is_provi
         await _write(bus, tenant, LATE, 1)
 
 
-async def test_a_stream_that_is_an_old_copy_of_itself_is_noticed(own_nats: NatsServer, tenant: str) -> None:
+async def test_an_older_version_of_a_stream_is_detected(own_nats: NatsServer, tenant: str) -> None:
     copy = own_nats.directory / "copy"
 
     async def keep_a_copy() -> None:
@@ -114,7 +114,7 @@ async def test_a_stream_that_is_an_old_copy_of_itself_is_noticed(own_nats: NatsS
         assert f"its end after event {COMMITS} is lost" in found[MIDDLE]
 
 
-async def test_nothing_that_was_acknowledged_is_called_lost_after_a_kill(
+async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
     own_nats: NatsServer, tenant: str
 ) -> None:
     """M1: the server is killed while commits are stored and counted, again and again."""
@@ -136,7 +136,7 @@ async def test_nothing_that_was_acknowledged_is_called_lost_after_a_kill(
         assert (await survey(LogHeads(bus))).damaged == ()
 
 
-async def test_what_the_product_removes_is_no_loss(own_nats: NatsServer, tenant: str) -> None:
+async def test_commits_that_the_product_removes_are_no_loss(own_nats: NatsServer, tenant: str) -> None:
     """A deleted conversation keeps its tombstone, and perhaps what came too late; no more."""
     async with _guarded(own_nats) as (bus, _):
         await _write(bus, tenant, "c1", 5)
@@ -158,7 +158,7 @@ async def test_what_the_product_removes_is_no_loss(own_nats: NatsServer, tenant:
         assert damaged.logs == []
 
 
-async def test_what_becomes_too_old_is_no_loss(own_nats: NatsServer, tenant: str) -> None:
+async def test_expired_commits_are_no_loss(own_nats: NatsServer, tenant: str) -> None:
     async with _guarded(own_nats) as (bus, _):
         await _write(bus, tenant, "c1", 3)
         await _counted(bus)
@@ -170,11 +170,15 @@ async def test_what_becomes_too_old_is_no_loss(own_nats: NatsServer, tenant: str
         assert (await survey(LogHeads(bus))).damaged == ()
 
 
-async def test_many_processes_keep_one_account_over_many_segments(own_nats: NatsServer, tenant: str) -> None:
+async def test_many_processes_maintain_one_record_over_many_segments(
+    own_nats: NatsServer, tenant: str
+) -> None:
     """Whoever starts last keeps it; the others see that, and nothing is counted twice."""
     per_log = SEGMENT_COMMITS // 100
     async with await connect(own_nats) as bus, await connect(own_nats) as other:
-        keepers = [HeadsRecorder(LogHeads(one), write_every_s=KEEP_S, standby_s=KEEP_S) for one in (bus, other)]
+        keepers = [
+            HeadsRecorder(LogHeads(one), write_every_s=KEEP_S, standby_s=KEEP_S) for one in (bus, other)
+        ]
         async with keepers[0], keepers[1]:
             async with asyncio.TaskGroup() as group:
                 for number in range(120):
@@ -186,7 +190,7 @@ async def test_many_processes_keep_one_account_over_many_segments(own_nats: Nats
     assert len(known.logs) == 120
 
 
-async def test_a_process_that_knows_more_than_a_log_holds_appends_nothing_and_tells_the_others(
+async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_the_damage(
     own_nats: NatsServer, tenant: str
 ) -> None:
     """Nobody had counted what was lost; without this its owner would append for ever and be refused."""
@@ -207,7 +211,7 @@ async def test_a_process_that_knows_more_than_a_log_holds_appends_nothing_and_te
         assert (await log.read(tenant, LATE)).last_seq < COMMITS
 
 
-async def test_work_about_a_damaged_log_stays_in_its_queue(own_nats: NatsServer, tenant: str) -> None:
+async def test_work_for_a_damaged_log_stays_in_its_queue(own_nats: NatsServer, tenant: str) -> None:
     """It is neither lost nor buried: once the log is mended it is handled as any other."""
     async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
 
@@ -289,7 +293,7 @@ def tombstone(seq: int) -> Commit:
     return Commit(ts=now(), id=new_id("k"), log_epoch="e1", first_seq=seq, owner=None, events=(event,))
 
 
-async def test_what_became_unreadable_in_an_old_file_is_found_by_its_headers(
+async def test_unreadable_messages_in_an_old_file_are_found_by_their_headers(
     own_nats: NatsServer, tenant: str
 ) -> None:
     """The server counts such a commit as stored, and leaves it out when it is read."""
@@ -309,7 +313,9 @@ async def test_what_became_unreadable_in_an_old_file_is_found_by_its_headers(
         assert damaged.problem(tenant, LATE) is None
 
 
-async def test_what_is_not_of_a_log_is_found_by_its_headers(own_nats: NatsServer, tenant: str) -> None:
+async def test_foreign_messages_in_a_log_are_found_by_their_headers(
+    own_nats: NatsServer, tenant: str
+) -> None:
     """No header of ours, another numbering, another epoch: whoever wrote it, no run goes on behind it."""
     async with _guarded(own_nats) as (bus, _):
         for conversation in (EARLY, MIDDLE, LATE, "c-whole"):

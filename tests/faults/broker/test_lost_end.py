@@ -61,7 +61,10 @@ async def test_a_log_that_lost_its_end_is_refused_until_an_operator_accepts_it(
             assert whole not in checked.out and "banksman accept" in checked.err
             [name] = [line.partition(":")[0] for line in checked.out.splitlines()]
             accepted = await banksman(fleet, "accept", name)
-            assert (accepted.code, accepted.out) == (0, f"{name}: runs continue with the events that are left\n")
+            assert (accepted.code, accepted.out) == (
+                0,
+                f"{name}: runs continue with the events that are left\n",
+            )
             assert (await banksman(fleet, "check")).out == "all logs are intact\n"
 
             assert (await _resumed(client, cut, position))["type"] == "resync_required"

@@ -207,7 +207,7 @@ async def test_twenty_power_cuts_lose_no_accepted_run_and_no_decision(tmp_path: 
 
 
 @pytest.mark.timeout(180)
-async def test_the_same_power_cut_loses_runs_where_writes_are_not_synced(tmp_path: Path, tenant: str) -> None:
+async def test_the_same_power_cut_loses_runs_if_writes_are_not_synced(tmp_path: Path, tenant: str) -> None:
     """A02: the negative control. It shows that these cuts are real, and what `sync_interval` is for."""
     require_volumes()
     async with house(tmp_path, tenant, sync_always=False) as there:

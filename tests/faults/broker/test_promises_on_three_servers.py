@@ -19,8 +19,8 @@ from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, Reply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants, marker
 from tests.faults.chaos.test_crashes import (
-    test_a_cancel_that_races_with_the_end_gives_one_end,
-    test_what_is_queued_behind_the_run_of_a_dead_owner_starts,
+    test_a_cancel_that_races_with_completion_gives_one_terminal_event,
+    test_a_run_queued_behind_the_run_of_a_dead_owner_starts,
 )
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.chaos.plans import ASKING
@@ -29,8 +29,8 @@ from tests.support.model_server import ModelServer
 
 __all__ = [
     "marker",
-    "test_a_cancel_that_races_with_the_end_gives_one_end",
-    "test_what_is_queued_behind_the_run_of_a_dead_owner_starts",
+    "test_a_cancel_that_races_with_completion_gives_one_terminal_event",
+    "test_a_run_queued_behind_the_run_of_a_dead_owner_starts",
 ]
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -46,7 +46,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stag
         assert model.violations == []
 
 
-async def test_a_runner_that_dies_behind_its_claim_executes_the_call_at_most_once(
+async def test_a_runner_that_dies_after_its_start_executes_the_call_at_most_once(
     stage: Stage, marker: str
 ) -> None:
     """P2: the claim is stored on three servers; nobody repeats the call, and its outcome is unknown."""
@@ -61,7 +61,7 @@ async def test_a_runner_that_dies_behind_its_claim_executes_the_call_at_most_onc
     assert stage.executions(marker) == 0
 
 
-async def test_of_those_who_decide_while_a_leader_dies_one_wins_and_all_are_told_who(
+async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
     stage: Stage, marker: str
 ) -> None:
     """P3, P4: the question outlives kill -9 of everything; four answer at two gateways during an election."""
@@ -90,7 +90,7 @@ async def test_of_those_who_decide_while_a_leader_dies_one_wins_and_all_are_told
     assert (outcome["status"], stage.executions(marker)) == expected
 
 
-async def test_poison_ends_among_the_dead_letters_and_the_others_go_on(stage: Stage, marker: str) -> None:
+async def test_poison_is_dead_lettered_and_other_messages_are_handled(stage: Stage, marker: str) -> None:
     """P10."""
     poison = subjects.run_work("local", new_id("x"))
     async with stage.connected() as client, stage.fleet.operator() as operator:
@@ -103,7 +103,7 @@ async def test_poison_ends_among_the_dead_letters_and_the_others_go_on(stage: St
     assert (outcome["status"], stage.executions(marker)) == ("completed", 1)
 
 
-async def test_an_agent_that_is_told_to_end_hands_its_run_over(stage: Stage, marker: str) -> None:
+async def test_an_agent_hands_its_run_over_on_sigterm(stage: Stage, marker: str) -> None:
     """P16: it ends in order, and another finishes what it was at."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from banksman.cli.ports import free_port
 from tests.support.fixtures import provision_all
 from tests.support.nats import NatsServer, plain_config
+from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
 WAIT_TIMEOUT_S = 90.0
@@ -32,7 +32,7 @@ READY = "ready"
 LATE = "server: sync_interval is not `always`, expected `always`"
 
 
-def test_every_service_is_unready_until_its_streams_are_there() -> None:
+def test_every_service_is_unready_until_its_streams_exist() -> None:
     """A21: the reason names what is missing; once it is there nobody needs to be started again."""
     with NatsServer(plain_config(sync_always=True)) as server, _services(server) as urls:
         for service, missing in SERVICES.items():
@@ -92,13 +92,7 @@ def _start(service: str, server: NatsServer, port: int, data: Path) -> subproces
 
 def _wait(url: str, words: str) -> None:
     """Wait until a service says these words of its streams."""
-    deadline, said = time.monotonic() + WAIT_TIMEOUT_S, "nothing"
-    while time.monotonic() < deadline:
-        said = _said(url)
-        if words in said:
-            return
-        time.sleep(0.1)
-    raise AssertionError(said)
+    wait_until(lambda: words in _said(url), interval_s=0.1, failure=lambda: _said(url))
 
 
 def _said(url: str) -> str:

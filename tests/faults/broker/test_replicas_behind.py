@@ -63,7 +63,7 @@ async def _state(bus: Bus, stream: str) -> dict[str, Any]:
     return dict(info["state"])
 
 
-async def test_a_log_is_read_to_its_end(own_bus: Bus, tenant: str) -> None:
+async def test_a_log_is_read_to_its_end_from_a_lagging_replica(own_bus: Bus, tenant: str) -> None:
     log, position = EventLog(own_bus), 0
     for number in range(1, 7):
         stored = await log.append(tenant, "c", commit(number), after=position)
@@ -81,7 +81,7 @@ async def test_a_log_is_read_to_its_end(own_bus: Bus, tenant: str) -> None:
     assert {state.stream_seq for state in folded} == {position}
 
 
-async def test_an_object_is_read_whole(own_bus: Bus, tenant: str) -> None:
+async def test_an_object_is_read_completely_from_a_lagging_replica(own_bus: Bus, tenant: str) -> None:
     objects = Objects(own_bus, OUTPUTS)
     await objects.put(f"{tenant}-first", b"first")
     await falls_behind(own_bus, object_stream(OUTPUTS))
@@ -91,7 +91,7 @@ async def test_an_object_is_read_whole(own_bus: Bus, tenant: str) -> None:
     assert {len(await objects.get(tenant)) for _ in range(TIMES)} == {700_000}
 
 
-async def test_a_view_of_a_bucket_begins_with_all_of_it(own_bus: Bus, tenant: str) -> None:
+async def test_a_view_begins_with_the_whole_bucket_from_a_lagging_replica(own_bus: Bus, tenant: str) -> None:
     bucket = Bucket(own_bus, ASSISTANTS, Assistant)
     await bucket.put(f"{tenant}.one", assistant("one"))
     await falls_behind(own_bus, kv_stream(ASSISTANTS))
@@ -109,7 +109,7 @@ async def test_a_view_of_a_bucket_begins_with_all_of_it(own_bus: Bus, tenant: st
     assert listed == [{f"{tenant}.two"}] * TIMES
 
 
-async def test_an_answered_question_is_not_pending(own_bus: Bus, tenant: str) -> None:
+async def test_a_decided_approval_request_is_not_pending(own_bus: Bus, tenant: str) -> None:
     slots = ApprovalSlots(own_bus)
     await slots.store_request(asked(tenant, "a1"))
     await falls_behind(own_bus, APPROVALS)

@@ -26,7 +26,7 @@ ANSWER_STREAM_FULL_S, ANSWER_DISK_FULL_S = 1.0, 6.0
 BUSY_MACHINE_S = 10.0
 
 
-async def test_a_full_stream_is_answered_busy_on_every_door_and_accepts_again_once_there_is_room(
+async def test_a_full_stream_returns_busy_on_every_interface_until_there_is_space(
     own_nats: NatsServer, tenant: str
 ) -> None:
     """A37, R92: nothing that was accepted is lost, nothing that was refused was stored."""
@@ -54,7 +54,7 @@ async def test_a_full_stream_is_answered_busy_on_every_door_and_accepts_again_on
         await _is_stored(bus, tenant, kept, conversation)
 
 
-async def test_a_full_disk_is_answered_in_time_and_work_goes_on_once_there_is_room(
+async def test_a_full_disk_is_reported_in_time_and_work_continues_with_space(
     tmp_path: Path, tenant: str
 ) -> None:
     """A37: the server may be restarted after room was made; nothing that was accepted is lost."""

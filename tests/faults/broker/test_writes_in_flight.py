@@ -20,6 +20,7 @@ from banksman.contracts.ids import new_id
 from tests.bus.making import answered, asked
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
+from tests.support.polling import let_others_run
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(120)
@@ -32,9 +33,7 @@ def cluster() -> Generator[NatsCluster]:
         yield running
 
 
-async def test_who_is_refused_because_of_an_answer_that_is_still_on_its_way_is_told_that_answer(
-    cluster: NatsCluster, tenant: str
-) -> None:
+async def test_late_decision_returns_the_winning_decision(cluster: NatsCluster, tenant: str) -> None:
     """P3, A08: the leader refuses the second answer before the first is stored, and cannot show it yet."""
     async with at_the_leader(cluster, APPROVALS) as (bus, followers):
         slots = ApprovalSlots(bus)
@@ -45,7 +44,7 @@ async def test_who_is_refused_because_of_an_answer_that_is_still_on_its_way_is_t
                     group.create_task(slots.store_reply(answered(tenant, "a1", by=name)))
                     for name in ("alice", "bob", "carol")
                 ]
-                await asyncio.sleep(0)
+                await let_others_run()
                 # On the same connection, so the others have been refused before.
                 with pytest.raises(SlotTaken):
                     await durable(
@@ -57,16 +56,14 @@ async def test_who_is_refused_because_of_an_answer_that_is_still_on_its_way_is_t
     assert [racer.result() for racer in racers] == [stored] * 3
 
 
-async def test_the_same_message_is_stored_once_though_it_is_sent_again_while_it_is_on_its_way(
-    cluster: NatsCluster, tenant: str
-) -> None:
+async def test_a_message_sent_again_while_in_flight_is_stored_once(cluster: NatsCluster, tenant: str) -> None:
     """P1, P14: whoever repeats it waits until it is stored, and is told that it was."""
     subject = subjects.tool_started(tenant, "k-1")
     async with at_the_leader(cluster, RESULTS) as (bus, followers):
         async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as group:
             with frozen(followers):
                 first = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
-                await asyncio.sleep(0)
+                await let_others_run()
                 message = {MSG_ID: message_id(subject, "once")}
                 answer = await bus.replies.ask(subject, b"{}", headers=message, timeout_s=WAIT_TIMEOUT_S)
                 second = group.create_task(durable(bus, subject, b"{}", msg_id="once"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import ASSISTANTS, AUTO, command
 from tests.support.client import Client
 from tests.support.model_server import ModelServer
+from tests.support.polling import eventually
 
 SEED = int(os.environ.get("SEED", "2026"))
 """What the storms of the suite go by: the same in every run, unless another is asked for."""
@@ -92,9 +92,7 @@ class Stage:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for what sends no event: a line of a log, a file."""
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while not holds():  # noqa: ASYNC110  # nothing in this process says so
-            await asyncio.sleep(0.05)
+    await eventually(holds, WAIT_TIMEOUT_S, interval_s=0.05)
 
 
 def bash(marker: str, seconds: float = 0.0) -> Reply:

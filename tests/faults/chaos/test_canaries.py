@@ -124,7 +124,7 @@ def test_a_secret_in_a_log_or_a_workspace_is_found(
     ]
 
 
-async def test_a_secret_that_a_model_is_asked_with_is_found(canaries: Canaries, search: Search) -> None:
+async def test_a_secret_in_a_model_request_is_found(canaries: Canaries, search: Search) -> None:
     """P9, A18."""
     async with ModelServer.running() as model, httpx.AsyncClient(trust_env=False) as http:
         for text in ("hello", f"my key is {canaries.client_key}"):
@@ -133,7 +133,7 @@ async def test_a_secret_that_a_model_is_asked_with_is_found(canaries: Canaries, 
         assert list(search.requests(model)) == ["the client's key is in model request 2"]
 
 
-def test_seeds_and_the_key_that_signs_are_searched_for_too(canaries: Canaries, tmp_path: Path) -> None:
+def test_nkey_seeds_and_the_signing_key_are_searched_too(canaries: Canaries, tmp_path: Path) -> None:
     """P9: what is in files of keys is as secret as what is in variables."""
     (tmp_path / "agent.nk").write_text("SUAGENTSEED\n")
     search = Search(canaries.with_files(tmp_path))
@@ -142,7 +142,7 @@ def test_seeds_and_the_key_that_signs_are_searched_for_too(canaries: Canaries, t
 
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_running_system_keeps_its_secrets_to_itself(stage: Stage, marker: str) -> None:
+async def test_a_running_system_leaks_no_secret(stage: Stage, marker: str) -> None:
     """P9, A18: whatever a command looks for; and the search sees what is planted in a workspace."""
     looks = f"{command(marker)}; env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; true"
     pries = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": looks}),))

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(420)
 """Seconds: 16 of faults, and as long as a busy machine takes to start everything and to come to rest."""
 
 
-async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp_path: Path) -> None:
+async def test_no_run_is_lost_and_no_effect_repeated_while_processes_die(tmp_path: Path) -> None:
     """R39, P1 to P5, P11, A01: kill -9 and freezes of every service and the broker under traffic.
 
     Every accepted run has one terminal event, no effect is repeated, and all readers see the same.
@@ -26,7 +26,7 @@ async def test_nothing_is_lost_and_nothing_happens_twice_while_processes_die(tmp
     assert verdict.history.accepted
 
 
-async def test_nothing_is_lost_and_nothing_happens_twice_on_three_servers_of_which_one_is_away(
+async def test_no_run_is_lost_and_no_effect_repeated_with_one_of_three_servers_down(
     tmp_path: Path,
 ) -> None:
     """R39, P1 to P5, P11, A01: the same with three copies of everything, any server killed or frozen too."""

@@ -24,6 +24,7 @@ from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.storm import under_traffic
 from tests.support.client import Client
 from tests.support.history.records import Fault, Recording
+from tests.support.polling import scripted_delay
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -66,7 +67,7 @@ async def test_clocks_that_are_wrong_by_minutes_change_nothing(apart: Stage) -> 
     async def go_on(fleet: Fleet, recording: Recording) -> None:
         for name, seconds in SHIFTS_S.items():
             recording.add(Fault(what=f"clock {seconds:+d} s", target=name))
-        await asyncio.sleep(TRAFFIC_S)
+        await scripted_delay(TRAFFIC_S)
 
     verdict = await under_traffic(apart.fleet, apart.model, seed=10, rate=3, strike=go_on)
 
@@ -76,7 +77,7 @@ async def test_clocks_that_are_wrong_by_minutes_change_nothing(apart: Stage) -> 
     assert statuses <= {"completed", "rejected", "cancelled"}
 
 
-async def test_a_run_has_its_time_by_the_brokers_clock_whoever_takes_it_over(apart: Stage) -> None:
+async def test_the_time_limit_uses_the_brokers_clock_after_a_takeover(apart: Stage) -> None:
     """P12: agents ten minutes apart take two runs over from each other; each times out once, at its limit."""
     first, second = apart.fleet["agent-1"], apart.fleet["agent-2"]
     answer = await apart.fleet.http.post(

@@ -12,6 +12,7 @@ from banksman.model_server import Gate, Reply
 from tests.faults.chaos.conftest import Stage, bash, until
 from tests.support.chaos.plans import ASKING
 from tests.support.client import Client, Frame
+from tests.support.polling import scripted_delay
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 """Seconds: processes are started again, which takes its time on a busy machine."""
@@ -25,7 +26,7 @@ def terminals(client: Client, conversation: str) -> list[Frame]:
     return client.events(conversation, "run.finished")
 
 
-async def test_a_reply_that_was_received_and_not_stored_is_asked_for_again(stage: Stage, marker: str) -> None:
+async def test_a_model_reply_that_was_not_stored_is_requested_again(stage: Stage, marker: str) -> None:
     """A04: the model is asked twice, its calls get other ids, and one of them is executed, once."""
     async with stage.connected() as client:
         await stage.arm("agent.reply_received", *AGENTS)
@@ -41,7 +42,7 @@ async def test_a_reply_that_was_received_and_not_stored_is_asked_for_again(stage
     assert stage.executions(marker) == 1
 
 
-async def test_a_run_that_ended_and_was_not_acknowledged_is_not_run_again(stage: Stage, marker: str) -> None:
+async def test_an_ended_run_without_an_ack_is_not_run_again(stage: Stage, marker: str) -> None:
     """P1: the message is delivered once more, and finds nothing to do."""
     async with stage.connected() as client:
         await stage.arm("agent.before_ack", *AGENTS)
@@ -55,7 +56,7 @@ async def test_a_run_that_ended_and_was_not_acknowledged_is_not_run_again(stage:
     assert stage.executions(marker) == 1
 
 
-async def test_a_run_that_parked_and_did_not_ask_is_asked_about_after_all(stage: Stage, marker: str) -> None:
+async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage: Stage, marker: str) -> None:
     """P3: the log says that it waits for a person; whoever gets its message next puts the question."""
     async with stage.connected() as client:
         await stage.arm("agent.before_question", *AGENTS)
@@ -72,9 +73,7 @@ async def test_a_run_that_parked_and_did_not_ask_is_asked_about_after_all(stage:
     assert stage.executions(marker) == 1
 
 
-async def test_a_client_whose_gateway_died_before_it_answered_gets_the_same_run_elsewhere(
-    stage: Stage, marker: str
-) -> None:
+async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage: Stage, marker: str) -> None:
     """P14: the request was stored; repeated by its id at another gateway, it is the same run."""
     request = {"id": f"ask-{marker}", "content": "go"}
     async with stage.connected(1) as other:
@@ -94,7 +93,7 @@ async def test_a_client_whose_gateway_died_before_it_answered_gets_the_same_run_
     assert stage.executions(marker) == 1
 
 
-async def test_an_owner_that_was_frozen_meets_the_higher_claim_and_stops(stage: Stage, marker: str) -> None:
+async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker: str) -> None:
     """P5, A12: another agent takes over and finishes; the first one wakes, and changes nothing."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
@@ -118,7 +117,7 @@ async def test_an_owner_that_was_frozen_meets_the_higher_claim_and_stops(stage: 
     assert stage.executions(marker) == 1
 
 
-async def test_runs_go_on_after_the_broker_stood_still_for_ten_seconds(stage: Stage, marker: str) -> None:
+async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: Stage, marker: str) -> None:
     """P1, P2, P3: one works, one is thought about, one waits for a person; nothing of them happens twice."""
     working, thought, asked = (f"{marker}-{name}" for name in ("working", "thought", "asked"))
     broker = stage.fleet.servers[0]
@@ -133,7 +132,7 @@ async def test_runs_go_on_after_the_broker_stood_still_for_ten_seconds(stage: St
         broker.freeze()
         try:
             stage.model.open_gate(marker)
-            await asyncio.sleep(FROZEN_S)
+            await scripted_delay(FROZEN_S)
         finally:
             broker.thaw()
         answer: Frame = {"type": "error", "retryable": True}
@@ -150,7 +149,7 @@ async def test_runs_go_on_after_the_broker_stood_still_for_ten_seconds(stage: St
     assert [stage.executions(name) for name in (working, thought, asked)] == [1, 1, 1]
 
 
-async def test_what_is_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, marker: str) -> None:
+async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, marker: str) -> None:
     """P1: another agent takes the run over within seconds, finishes it, and starts the next."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
@@ -171,7 +170,9 @@ async def test_what_is_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage
     assert stage.executions(marker) == 1
 
 
-async def test_a_cancel_that_races_with_the_end_gives_one_end(stage: Stage, marker: str) -> None:
+async def test_a_cancel_that_races_with_completion_gives_one_terminal_event(
+    stage: Stage, marker: str
+) -> None:
     """A16, P7: whatever comes first, there is exactly one terminal event."""
     async with stage.connected() as client, stage.connected(1) as other:
         conversations: list[str] = []

@@ -25,7 +25,7 @@ SERVICES = ("agent-1", "agent-2", "gateway-1", "gateway-2", "tool-runner-1", "to
 
 
 @pytest.mark.parametrize("broker", [pytest.param("serves", marks=pytest.mark.soak), "is gone"])
-async def test_every_service_ends_in_time_with_all_hands_full(stage: Stage, marker: str, broker: str) -> None:
+async def test_every_service_drains_in_time_under_full_load(stage: Stage, marker: str, broker: str) -> None:
     """R39, P16: a ten-minute command, an open answer of the model, and two hundred clients."""
     fleet = stage.fleet
     members = [fleet[name] for name in SERVICES]

@@ -43,12 +43,12 @@ def disarmed() -> Generator[None]:
     arm({})
 
 
-async def test_a_place_that_is_not_armed_does_nothing(disarmed: None) -> None:
+async def test_an_unarmed_failpoint_does_nothing(disarmed: None) -> None:
     arm({TESTING_VARIABLE: "1", VARIABLE: "runner.end:error"})
     await reach("runner.begin")
 
 
-async def test_an_armed_place_fails(disarmed: None) -> None:
+async def test_an_armed_failpoint_fails(disarmed: None) -> None:
     arm({TESTING_VARIABLE: "1", VARIABLE: "runner.begin:sleep=0, runner.end:error"})
     await reach("runner.begin")
     with pytest.raises(Unavailable, match=r"failpoint runner\.end"):
@@ -64,12 +64,12 @@ async def test_an_armed_place_fails(disarmed: None) -> None:
         ({TESTING_VARIABLE: "1", VARIABLE: "runner.end:sleep=long"}, "sleep=long"),
     ],
 )
-def test_what_cannot_be_armed_is_refused(disarmed: None, environment: dict[str, str], field: str) -> None:
+def test_an_invalid_failpoint_is_refused(disarmed: None, environment: dict[str, str], field: str) -> None:
     with pytest.raises(BadInput, match=field):
         arm(environment)
 
 
-def test_no_service_starts_with_failpoints_outside_of_tests() -> None:
+def test_no_service_starts_with_failpoints_outside_tests() -> None:
     command = [sys.executable, "-m", "banksman.cli", "workflows"]
     told = subprocess.run(command, env={VARIABLE: "runner.end:kill"}, capture_output=True, text=True)
     assert told.returncode == 2
@@ -143,7 +143,7 @@ async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None
             assert (kind == "unknown_outcome") == ("outcome of this call is unknown" in str(told)), point
 
 
-async def test_a_runner_that_dies_anywhere_executes_a_call_at_most_once(tmp_path: Path) -> None:
+async def test_a_runner_that_dies_at_any_failpoint_executes_a_call_at_most_once(tmp_path: Path) -> None:
     """R39, P2, A03: at each of six places; a call that nobody claimed is executed after all."""
     await interrupted_calls(tmp_path, RUNNER_POINTS)
 

@@ -420,18 +420,18 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
 CASES = [(name, broken) for name, cases in BREACHES.items() for broken in cases]
 
 
-def test_a_good_recording_breaks_nothing() -> None:
+def test_a_correct_history_violates_no_check() -> None:
     assert breaches(Folded(good().lines)) == {}
 
 
 @pytest.mark.parametrize(("name", "breach"), CASES, ids=lambda value: getattr(value, "__name__", value))
-def test_a_recording_that_breaks_a_promise_is_found_out(name: str, breach: Callable[[Story], None]) -> None:
+def test_a_history_that_violates_a_promise_is_detected(name: str, breach: Callable[[Story], None]) -> None:
     story = good()
     breach(story)
     assert name in breaches(Folded(story.lines))
 
 
-def test_every_check_has_a_recording_that_breaks_it() -> None:
+def test_every_check_has_a_history_that_violates_it() -> None:
     assert {check.__name__ for check in CHECKS} == BREACHES.keys()
 
 
@@ -458,7 +458,7 @@ def _recorded(story: Story, file: Path) -> Path:
     return file
 
 
-def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     story = good()
     lines = read(_recorded(story, tmp_path / "good.jsonl"))
     assert [line.model_copy(update={"t": 0}) for line in lines[1:]] == [
@@ -466,7 +466,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_judges_a_file(tmp_path: Path) -> None:
+def test_the_command_checks_a_file(tmp_path: Path) -> None:
     story = good()
     fine = _recorded(story, tmp_path / "good.jsonl")
     acts_twice(story)

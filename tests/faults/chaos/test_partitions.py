@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(420)
 """Seconds: three cuts, and as long as a busy machine takes to start everything and to come to rest."""
 
 
-async def test_a_service_that_is_cut_off_says_so_and_comes_back(tmp_path: Path) -> None:
+async def test_a_disconnected_service_is_unready_and_recovers(tmp_path: Path) -> None:
     """A38, P2: each in turn, under traffic; readiness tells the truth, and nothing happens twice."""
     privileged.require("root with iproute2 and iptables", network.possible(), "networks that are cut")
     cuts = [Cut("agent-1", "all", 6), Cut("tool-runner-1", "in", 6), Cut("gateway-1", "out", 6)]

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
 SERVE_TOOLS = ("agent-1", "agent-2", "tool-runner-1", "tool-runner-2")
 
 
-async def test_a_run_that_begins_while_the_only_runner_drains_is_done_by_the_next(
+async def test_a_run_started_while_the_only_runner_drains_is_executed_by_the_next(
     stage: Stage, marker: str
 ) -> None:
     """P16: it takes no more calls and is there still; its successor is not there yet."""
@@ -41,7 +41,7 @@ async def test_a_run_that_begins_while_the_only_runner_drains_is_done_by_the_nex
     assert stage.executions(marker) == 1
 
 
-async def test_a_run_that_begins_while_all_who_serve_it_restart_is_done_by_them(
+async def test_a_run_started_while_all_its_services_restart_is_executed_by_them(
     stage: Stage, marker: str
 ) -> None:
     """P1, P2: agents that know nothing yet take it for granted that a runner comes back as well."""

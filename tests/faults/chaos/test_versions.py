@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(420)
 """Seconds: processes are started again, which takes its time on a busy machine."""
 
 
-async def test_a_version_to_come_works_beside_this_one_and_can_be_rolled_back(tmp_path: Path) -> None:
+async def test_a_newer_version_works_beside_this_one_and_can_be_rolled_back(tmp_path: Path) -> None:
     """R39, A35: it writes fields, events and headers that this one does not know; nothing is lost or buried.
 
     Half of the system is upgraded under traffic and rolled back, and processes of both halves are killed.
@@ -48,7 +48,7 @@ async def upgraded(stage: Stage) -> AsyncGenerator[Stage]:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_gateways_of_two_versions_give_a_request_one_answer_and_sign_for_each_other(
+async def test_gateways_of_two_versions_return_one_response_and_accept_each_others_signatures(
     upgraded: Stage, marker: str
 ) -> None:
     """P3, P14: a request that is repeated at the other gateway is the same one; its approval is honoured."""
@@ -66,7 +66,7 @@ async def test_gateways_of_two_versions_give_a_request_one_answer_and_sign_for_e
     assert upgraded.executions(marker) == 1
 
 
-def test_a_version_that_the_repository_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
     """As in a shallow clone; before anything is started."""
     with pytest.raises(NoSuchVersion, match="no-such-version"):
         of_the_past("no-such-version", tmp_path)

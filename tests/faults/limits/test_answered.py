@@ -47,7 +47,7 @@ async def _until_looked_at(bus: Bus, kind: str, approval: str) -> None:
             continue
 
 
-async def test_an_answer_outlives_the_expiry_of_its_question_and_is_removed_later(
+async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_removed_later(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """P3: who answers late is told who was first; a day after the expiry nothing of it is kept."""
@@ -73,7 +73,7 @@ async def test_an_answer_outlives_the_expiry_of_its_question_and_is_removed_late
     assert closed == ["approved"]
 
 
-async def test_a_question_that_is_open_is_not_removed(operator: Bus, client: Client, play: Play) -> None:
+async def test_an_open_approval_request_is_not_removed(operator: Bus, client: Client, play: Play) -> None:
     """P3: whatever timer fires, a person can still answer."""
     conversation, run_id, approval = await _asked(client, play)
 

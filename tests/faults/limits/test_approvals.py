@@ -43,6 +43,7 @@ from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.chaos.fleet import Fleet
 from tests.support.client import Client
+from tests.support.polling import scripted_delay
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -54,7 +55,7 @@ FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 # -- one decision --------------------------------------------------------------------------------------------
 
 
-async def test_of_eight_that_decide_at_two_gateways_one_wins_and_all_are_told_who(
+async def test_of_eight_decisions_at_two_gateways_one_wins_and_all_receive_it(
     start_gateway: GatewayFactory, agent: Agent
 ) -> None:
     """P3, A08: approve and reject at once, over HTTP and the websocket; losers get the winner's value."""
@@ -117,7 +118,7 @@ async def _over_websocket(gateway: Served, approval_id: str, verdict: str) -> di
         ("steer", "superseded", "completed"),
     ],
 )
-async def test_a_question_is_closed_once_in_the_log_whatever_becomes_of_it(
+async def test_an_approval_request_is_closed_exactly_once_in_the_log(
     client: Client, http: httpx.AsyncClient, play: Play, how: str, outcome: str, status: str
 ) -> None:
     """P3, P4: and nothing of it is open afterwards, at any door."""
@@ -154,7 +155,7 @@ async def test_a_question_is_closed_once_in_the_log_whatever_becomes_of_it(
 # -- what was approved is what runs ------------------------------------------------------------------------
 
 
-async def test_a_call_that_is_another_than_was_approved_never_runs(
+async def test_a_call_other_than_the_approved_one_never_runs(
     system: System, operator: Bus, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """P4, A11: the log asks about one command and holds another; the runner compares with what was shown."""
@@ -249,9 +250,7 @@ def _running(system: System) -> Generator[System]:
         system.close()
 
 
-async def test_a_question_expires_by_the_brokers_clock_whatever_a_gateway_thinks(
-    hasty: System, model: ScriptedModel
-) -> None:
+async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, model: ScriptedModel) -> None:
     """P4, A10: decided in time it runs, also at a gateway whose clock is early; afterwards nobody can."""
     name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
@@ -274,9 +273,7 @@ async def test_a_question_expires_by_the_brokers_clock_whatever_a_gateway_thinks
     assert [(answer.status_code, answer.json()["outcome"]) for answer in after] == [(409, "expired")] * 2
 
 
-async def test_what_was_approved_too_late_does_not_begin_though_nobody_was_there_to_say_so(
-    hasty: System, model: ScriptedModel
-) -> None:
+async def test_a_call_approved_after_the_expiry_does_not_start(hasty: System, model: ScriptedModel) -> None:
     """P4, A10: all agents are frozen over the expiry, and a gateway whose clock is late takes the answer."""
     name = model.play("late", [bash("echo ran > ran"), Reply(text="It did not run.")])
     with _gateway_with_clock(hasty, -300) as late:
@@ -296,7 +293,9 @@ async def test_what_was_approved_too_late_does_not_begin_though_nobody_was_there
     assert [result["error_kind"] for result in results] == ["not_executed"]
 
 
-async def test_decisions_outlive_everything_and_three_days(model: ScriptedModel, tmp_path: Path) -> None:
+async def test_decisions_survive_restarts_of_everything_and_three_days(
+    model: ScriptedModel, tmp_path: Path
+) -> None:
     """P3, P4, A09: answered while nobody can act on it, all killed and started again.
 
     All go by the broker's clock, which cannot be shifted: so one run is in the log as it was three days ago.
@@ -402,7 +401,7 @@ def _frozen(pids: list[int]) -> Generator[None]:
 
 
 async def _until(moment: datetime) -> None:
-    await asyncio.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds()))
+    await scripted_delay((moment - datetime.now(UTC)).total_seconds())
 
 
 async def _ended(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:

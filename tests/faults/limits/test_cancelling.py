@@ -51,9 +51,7 @@ STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
 
 
 @pytest.mark.parametrize("state", sorted(STATES))
-async def test_a_run_is_cancelled_in_every_state_and_twice_is_once(
-    client: Client, play: Play, state: str
-) -> None:
+async def test_a_run_is_cancelled_once_in_every_state(client: Client, play: Play, state: str) -> None:
     """P7, A15: one end, one result a call, and the next message is answered."""
     replies, reach = STATES[state]
     conversation = await client.create(play(*replies, Reply(text="Next."), at_end="repeat"))
@@ -71,7 +69,7 @@ async def test_a_run_is_cancelled_in_every_state_and_twice_is_once(
     assert done == asked
 
 
-async def test_a_queued_run_is_cancelled_and_those_around_it_go_on(
+async def test_a_queued_run_is_cancelled_and_its_neighbours_continue(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """P7, A15: it never starts; the one before it and the one behind it are answered."""
@@ -91,7 +89,7 @@ async def test_a_queued_run_is_cancelled_and_those_around_it_go_on(
     assert [e["run_id"] for e in client.events(conversation, "run.started")] == [first, third]
 
 
-async def test_cancel_and_end_at_the_same_time_are_one_end(client: Client, play: Play) -> None:
+async def test_simultaneous_cancel_and_completion_give_one_terminal_event(client: Client, play: Play) -> None:
     """P1, P7, A16: twenty runs that end by themselves at the moment they are cancelled."""
     conversation = await client.create(play(Reply(text="Fine."), at_end="repeat"))
 
@@ -115,7 +113,7 @@ STUBBORN = {
 
 
 @pytest.mark.parametrize("kind", sorted(STUBBORN))
-async def test_what_a_cancelled_command_started_is_gone(
+async def test_all_processes_of_a_cancelled_command_end(
     system: System, client: Client, play: Play, kind: str
 ) -> None:
     """P7: whatever it does to stay, no process of it is left."""

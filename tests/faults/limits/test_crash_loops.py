@@ -41,7 +41,7 @@ def own_system(model: ScriptedModel, deadly: ScriptedModel, tmp_path: Path) -> G
         system.close()
 
 
-async def test_a_run_that_kills_every_agent_is_given_up_and_the_others_are_not(
+async def test_only_the_run_that_kills_agents_is_given_up(
     own_system: System, model: ScriptedModel, deadly: ScriptedModel
 ) -> None:
     """P1, P10: five agents in a row; the runs beside it wait for their model, and are answered."""

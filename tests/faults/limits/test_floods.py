@@ -31,7 +31,7 @@ async def test_ten_thousand_calls_in_one_reply_end_the_run_and_none_is_executed(
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
-async def test_a_reply_of_a_mebibyte_is_cut_and_the_conversation_goes_on(
+async def test_a_reply_of_a_mebibyte_is_cut_and_the_conversation_continues(
     client: Client, play: Play, vendor: str
 ) -> None:
     """P12, A24."""
@@ -70,7 +70,7 @@ async def test_a_call_with_huge_arguments_ends_by_a_result_or_by_a_named_limit(
     assert after["status"] in ("completed", "rejected")
 
 
-async def test_a_loop_that_never_ends_ends_at_its_iterations(
+async def test_an_endless_loop_ends_at_the_iteration_limit(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """P12, A24: and the model is not asked once more than that."""
@@ -83,7 +83,7 @@ async def test_a_loop_that_never_ends_ends_at_its_iterations(
     assert len(model_requests(model, name)) == 5
 
 
-async def test_an_endless_stream_ends_with_the_time_of_the_run(client: Client, play: Play) -> None:
+async def test_an_endless_stream_ends_at_the_time_limit_of_the_run(client: Client, play: Play) -> None:
     """P12, A24: text without an end, and the run's limit."""
     endless = Reply(text="x " * 20_000, chunk_delay_s=0.05)
     conversation = await client.create(play(endless, at_end="repeat"), settings={"run_timeout_s": 3})
@@ -94,7 +94,7 @@ async def test_an_endless_stream_ends_with_the_time_of_the_run(client: Client, p
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
-async def test_a_minute_of_silence_ends_with_the_time_of_the_run(
+async def test_a_silent_model_ends_at_the_time_limit_of_the_run(
     client: Client, play: Play, vendor: str
 ) -> None:
     """P12, A27: a provider that accepts and says nothing."""
@@ -108,7 +108,7 @@ async def test_a_minute_of_silence_ends_with_the_time_of_the_run(
     assert (outcome["status"], outcome["error"]["code"]) == ("timed_out", "run_timeout")
 
 
-async def test_of_three_calls_one_ends_one_fails_and_one_is_refused_and_all_are_told(
+async def test_three_calls_that_succeed_fail_and_are_refused_all_get_results(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """P11, A23: three results, in the order of the calls, in one request."""

@@ -24,8 +24,8 @@ from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
-from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.support.system import System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -71,7 +71,7 @@ def check(text: str) -> None:
     suppress_health_check=SLOW,
 )
 @given(frames=st.lists(FRAMES, min_size=1, max_size=5), cut=st.integers(0, 40), garbage=st.text(max_size=60))
-async def test_any_frame_is_answered_or_closes_its_own_connection_only(
+async def test_any_frame_gets_a_response_or_closes_only_its_connection(
     gateway_url: str, frames: list[dict[str, Any]], cut: int, garbage: str
 ) -> None:
     """A39: frames of every type with any fields, cut off anywhere, and text that is no frame."""
@@ -86,7 +86,7 @@ async def test_any_frame_is_answered_or_closes_its_own_connection_only(
             assert frame.get("code") != "internal", frame
 
 
-async def test_any_bytes_on_the_socket_end_that_socket_only(gateway_url: str) -> None:
+async def test_any_bytes_on_a_socket_close_only_that_socket(gateway_url: str) -> None:
     """A39: raw frames past any client library, in the middle of a session and instead of one."""
     chance = random.Random(SEED)
     host, port = gateway_url.removeprefix("http://").split(":")
@@ -128,7 +128,7 @@ DOORS = (
 )
 
 
-async def test_any_bytes_over_nats_are_answered_with_an_error(operator: Bus, system: System) -> None:
+async def test_any_bytes_over_nats_get_an_error(operator: Bus, system: System) -> None:
     """A39: every subject of the door, of the registry and of the workflows service."""
     chance = random.Random(SEED)
     served = [subjects.api("local", *door) for door in DOORS]
@@ -144,7 +144,7 @@ async def test_any_bytes_over_nats_are_answered_with_an_error(operator: Bus, sys
             assert json.loads(answer or b"{}").get("code") != "internal", (subject, body[:80], answer)
 
 
-async def test_any_request_of_the_described_api_is_answered_below_500(system: System) -> None:
+async def test_any_request_of_the_described_api_returns_a_status_below_500(system: System) -> None:
     """A39: schemathesis reads our own description and sends what fits it, and what does not."""
     api = schemathesis.openapi.from_url(f"{system.url}/openapi.json")
     described: list[Any] = [found.ok() for found in cast(Any, api).get_all_operations()]
@@ -186,7 +186,7 @@ def _examples(operation: Any) -> list[dict[str, Any]]:
     return found
 
 
-async def test_after_all_of_it_a_run_is_answered(client: Client, play: Play) -> None:
+async def test_a_run_completes_after_all_malformed_input(client: Client, play: Play) -> None:
     """A39: nothing of it has stopped anything."""
     conversation = await client.create(play(Reply(text="Here.")))
 

@@ -25,7 +25,7 @@ LONG = "\x01" * 9_000
 """Six bytes a character in JSON: all results together are larger than a message may be."""
 
 
-async def test_results_that_no_agent_saw_coming_are_all_taken_up_though_they_do_not_fit_one_message(
+async def test_results_without_an_agent_are_all_committed_in_several_messages(
     stage: Stage,
 ) -> None:
     """P1, P11: the next agent finds them all at once."""
@@ -77,7 +77,7 @@ async def _stored_results(operator: Bus, number: int) -> None:
                 return
 
 
-async def test_a_call_that_may_be_repeated_is_given_up_when_three_runners_did_not_survive_it(
+async def test_a_repeatable_call_is_given_up_after_three_lost_runners(
     stage: Stage,
 ) -> None:
     """P2, P12: a call without effects is tried again elsewhere, and not for ever."""

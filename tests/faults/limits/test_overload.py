@@ -21,6 +21,7 @@ from tests.faults.chaos.conftest import Stage
 from tests.faults.limits.conftest import MAY_WAIT
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
 from tests.support.nats import NatsServer
+from tests.support.polling import scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(180)
@@ -29,7 +30,7 @@ ASKED_FOR = 3 * MAY_WAIT
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost(stage: Stage) -> None:
+async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage) -> None:
     """P13, A34: 202 means done in the end, 429 names the seconds to wait, and nothing is in between."""
     name = stage.model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
     async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=WAIT_TIMEOUT_S * 2) as http:
@@ -54,8 +55,8 @@ async def test_of_three_times_what_may_wait_the_rest_is_refused_and_none_is_lost
 async def _run_of_one_who_waits(http: httpx.AsyncClient, model: str) -> httpx.Response:
     """The answer to a client that comes back when it is told to: what waits is counted now and then."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while (answer := await _run_of_its_own(http, model)).status_code == 429:  # noqa: ASYNC110  # as it was told
-            await asyncio.sleep(float(answer.headers["retry-after"]))
+        while (answer := await _run_of_its_own(http, model)).status_code == 429:  # as it was told
+            await scripted_delay(float(answer.headers["retry-after"]))
         return answer
 
 
@@ -63,7 +64,7 @@ async def _ended(http: httpx.AsyncClient, run_ids: list[str]) -> list[dict[str, 
     return [(await http.get(f"/context/runs/{run_id}", params={"wait_s": 60})).json() for run_id in run_ids]
 
 
-async def test_a_full_queue_is_answered_and_taken_up_again_once_there_is_room(
+async def test_a_full_queue_refuses_runs_until_there_is_space(
     own_nats: NatsServer, own_bus: Bus, tenant: str
 ) -> None:
     """P13, A37: the stream of runs is full; a client is told so within its request, at both doors."""
@@ -90,7 +91,7 @@ async def _bound_runs(bus: Bus, max_bytes: int) -> None:
     await call(bus, api("STREAM.UPDATE", RUNS), {**config, "max_bytes": max_bytes})
 
 
-async def test_a_key_that_asks_too_often_is_refused_and_the_others_are_not(
+async def test_only_the_key_over_its_request_rate_is_refused(
     start_gateway: GatewayFactory, tenant: str
 ) -> None:
     """P13, A40: 429 with Retry-After for one user; the other's requests pass, and health answers."""
@@ -114,7 +115,7 @@ async def _asks(gateway: Served, user: str, times: int) -> list[httpx.Response]:
         return [await http.get("/context/conversations", headers=headers) for _ in range(times)]
 
 
-def test_with_keys_there_is_a_bound_and_without_there_is_none(tenant: str) -> None:
+def test_the_request_rate_is_limited_only_with_keys(tenant: str) -> None:
     """P13: the default bounds each key; who needs none is alone on the machine."""
     guarded, keyless = GatewaySettings(keys=(key_of("alice", tenant),)), GatewaySettings()
 
@@ -122,7 +123,7 @@ def test_with_keys_there_is_a_bound_and_without_there_is_none(tenant: str) -> No
     assert guarded.model_copy(update={"requests_per_s": 0}).rate is None
 
 
-async def test_every_frame_of_a_flood_gets_its_own_answer(start_gateway: GatewayFactory) -> None:
+async def test_every_frame_of_a_flood_gets_its_own_response(start_gateway: GatewayFactory) -> None:
     """P13: accepted or refused, and the refusal names the frame; none is dropped without a word."""
     async with start_gateway(frames_per_s=1) as gateway, gateway.socket() as socket:
         sent = [await socket.send("ping", t=number) for number in range(60)]
@@ -143,7 +144,7 @@ async def test_every_frame_of_a_flood_gets_its_own_answer(start_gateway: Gateway
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_while_no_agent_is_there_runs_wait_to_a_bound_and_all_are_done_afterwards(stage: Stage) -> None:
+async def test_without_agents_runs_wait_up_to_a_limit_and_complete_afterwards(stage: Stage) -> None:
     """P13: the queue's depth can be read, what goes beyond it is told when to come back, nothing is lost."""
     name = stage.model.play("nobody", [Reply(text="At last.")], at_end="repeat")
     agent, url = stage.fleet["agent-1"], stage.fleet.urls[0]

@@ -17,7 +17,7 @@ BYTES_EACH = 16 * 1024
 """Of log, question and timer on disk; what is asked here is small."""
 
 
-async def test_parked_runs_hold_no_message_and_go_on_when_they_are_answered(
+async def test_parked_runs_hold_no_message_and_continue_after_their_decision(
     model: ScriptedModel, tmp_path: Path
 ) -> None:
     """P3: a thousand runs wait, and no consumer holds or owes a message for any of them."""

@@ -21,7 +21,7 @@ FATES = ("lost", "refused", "done")
 """Of the three calls, in the order of the reply; their results come in the opposite one."""
 
 
-async def test_of_three_calls_one_is_lost_one_is_rejected_and_one_is_done_and_every_vendor_takes_it(
+async def test_every_vendor_accepts_a_lost_a_rejected_and_a_completed_call_of_one_reply(
     stage: Stage,
 ) -> None:
     """P2, P11, A23: three results in the order of the calls, and the next message may go to either vendor."""

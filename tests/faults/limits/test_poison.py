@@ -135,7 +135,7 @@ async def buried(bus: Bus, tenant: str, number: int) -> list[StoredDeadLetter]:
         pytest.param(MUCH_GOOD, MUCH_POISON, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
     ],
 )
-async def test_poison_among_good_work_is_buried_and_the_good_work_is_done(
+async def test_poison_among_valid_work_is_dead_lettered_and_the_valid_work_is_done(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play, tenant: str, good: int, poison: int
 ) -> None:
     """P10, A19: poison of eight kinds on every subject that is consumed, among a multitude of runs."""
@@ -171,7 +171,7 @@ async def test_poison_among_good_work_is_buried_and_the_good_work_is_done(
     assert {one.stream for one in found} == {"RUNS", "APPROVALS", "WORKFLOWS", "TIMERS"}
 
 
-async def test_poison_without_any_header_is_buried_like_any_other(operator: Bus, tenant: str) -> None:
+async def test_poison_without_headers_is_dead_lettered(operator: Bus, tenant: str) -> None:
     """A19: as a client in another language may send it, without an id."""
     subject = subject_of("run.signal", tenant)
     await operator.nc.publish(subject, b"\xff")
@@ -181,7 +181,7 @@ async def test_poison_without_any_header_is_buried_like_any_other(operator: Bus,
     assert (letter.subject, letter.stream, letter.headers) == (subject, "RUNS", {})
 
 
-async def test_an_answer_from_after_the_expiry_is_buried_and_the_question_can_still_be_answered(
+async def test_a_decision_from_after_the_expiry_is_dead_lettered_and_the_request_can_still_be_decided(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
     """P4, P10, A19: a gateway that signed it all the same, because its clock was wrong."""
@@ -213,7 +213,7 @@ async def test_an_answer_from_after_the_expiry_is_buried_and_the_question_can_st
     assert outcome["tool_calls"][0]["result"]["stdout"] == "here\n"
 
 
-async def test_what_only_another_process_could_handle_is_left_to_it_and_then_buried(
+async def test_a_message_for_newer_processes_is_left_to_them_and_then_dead_lettered(
     operator: Bus, tenant: str
 ) -> None:
     """A19: a newer version, and a message whose handling fails each time because its log is broken."""
@@ -239,7 +239,7 @@ async def test_what_only_another_process_could_handle_is_left_to_it_and_then_bur
         assert "not handled in 10 deliveries" in one.reason
 
 
-async def test_an_answer_that_nobody_can_read_does_not_block_its_approval(
+async def test_an_undecodable_decision_does_not_block_its_approval(
     operator: Bus, client: Client, play: Play
 ) -> None:
     """P3, P10: bytes in the slot of an answer are put away, and the question can be answered."""
@@ -259,9 +259,7 @@ async def test_an_answer_that_nobody_can_read_does_not_block_its_approval(
 
 @pytest.mark.parametrize("path", ["register", "withdraw"])
 @pytest.mark.parametrize("kind", sorted(KINDS))
-async def test_a_request_that_cannot_be_read_is_answered_with_an_error(
-    operator: Bus, path: str, kind: str
-) -> None:
+async def test_an_undecodable_request_gets_an_error(operator: Bus, path: str, kind: str) -> None:
     """A19, A39: the registry answers every kind of poison in one sentence, without a traceback."""
     answer = await operator.request(subjects.registry("tool", path), KINDS[kind]("tool", "t"), WAIT_TIMEOUT_S)
 
@@ -299,7 +297,7 @@ async def test_dead_letters_are_listed_shown_replayed_and_removed(
     assert (gone.returncode, "no dead letter" in gone.stderr) == (2, True)
 
 
-async def test_a_dead_letter_that_somebody_else_stored_is_shown_as_far_as_it_goes(operator: Bus) -> None:
+async def test_a_foreign_dead_letter_is_shown_as_far_as_possible(operator: Bus) -> None:
     """A19: headers that are missing break neither the list nor what comes after it."""
     ack = await durable(operator, subjects.dead("ELSEWHERE", "unknown"), b"bare", msg_id=new_id("x"))
 

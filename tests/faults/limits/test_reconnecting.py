@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 CLIENTS, CUT_OFF, CONVERSATIONS = 20, 5, 4
 
 
-async def test_clients_that_are_cut_off_again_and_again_see_every_event_once(
+async def test_repeatedly_disconnected_clients_receive_every_event_once(
     model: ScriptedModel, tmp_path: Path
 ) -> None:
     """P6: RST, silence, half a frame, a gateway that is killed; resumed at either gateway."""

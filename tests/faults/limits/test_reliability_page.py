@@ -22,7 +22,7 @@ def defined_in(path: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_on_the_reliability_page_exists() -> None:
     named = NAMED.findall(PAGE)
 
     missing = [path for path, _ in named if not (ROOT / path).is_file()]
@@ -39,7 +39,7 @@ def test_every_case_has_one_row() -> None:
     assert CASES - OF_OTHER_PAGES <= set(cases) <= CASES
 
 
-def test_the_page_names_every_test_in_full() -> None:
+def test_the_reliability_page_names_every_test_in_full() -> None:
     """A row that names a test in other words than `path::test` would not be checked."""
     rows = [text for _, text in CASE.findall(PAGE) if text != "open"]
 

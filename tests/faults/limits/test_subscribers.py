@@ -65,7 +65,7 @@ def where(path: Path, call: ast.Call) -> str:
     return f"{path.relative_to(ROOT)}:{call.lineno}"
 
 
-def test_every_subscriber_of_a_stream_acknowledges_by_hand() -> None:
+def test_every_subscriber_of_a_stream_uses_manual_acks() -> None:
     """A20: FastStream's default deletes a message whose handler raises."""
     subscribers = [
         (path, call)
@@ -99,7 +99,7 @@ def test_every_subscriber_of_a_stream_binds_to_an_existing_consumer() -> None:
     assert declares == []
 
 
-def test_nobody_hears_a_durable_subject_by_a_core_subscription() -> None:
+def test_no_core_subscription_reads_a_durable_subject() -> None:
     """A20: a slow or absent subscriber loses what a consumer of the stream would keep for it."""
     services = [path for path in SOURCES if not CLIENTS & set(path.parts)]
     listening = [
@@ -151,7 +151,7 @@ WORK = ("RUNS", "APPROVALS", "WORKFLOWS", "TIMERS")
 
 
 @pytest.mark.one_server
-async def test_no_service_of_a_running_system_hears_what_a_stream_keeps(
+async def test_no_core_subscription_of_a_running_system_overlaps_with_a_stream(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
     """A20: by what the broker says of every connection, whatever the source looks like."""
@@ -166,7 +166,7 @@ async def test_no_service_of_a_running_system_hears_what_a_stream_keeps(
     assert _kept(heard["scenario-operator"]) == ["RUNS"], "whoever did would be found"
 
 
-async def test_every_consumer_of_work_is_acknowledged_by_hand_and_never_given_up(operator: Bus) -> None:
+async def test_every_work_consumer_uses_explicit_acks_and_unlimited_deliveries(operator: Bus) -> None:
     """A20: the server forgets nothing by itself, however often it has delivered it."""
     told = [
         consumer["config"]

@@ -44,7 +44,7 @@ async def _ended_as(client: Client, conversation: str, run_id: str) -> str:
     return str(completed["data"]["error_kind"])
 
 
-async def test_a_start_that_nobody_can_read_ends_its_call_and_nothing_runs(
+async def test_an_undecodable_start_ends_its_call_without_execution(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """P2, P10: the runner takes it for another's; the owner says that it cannot know."""
@@ -58,7 +58,7 @@ async def test_a_start_that_nobody_can_read_ends_its_call_and_nothing_runs(
     assert base64.b64decode(letter.payload_base64) == b"\xff"
 
 
-async def test_a_result_that_nobody_can_read_ends_its_call_though_it_ran(
+async def test_an_undecodable_result_ends_its_executed_call(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """P2, P10: what the command came to is kept as a note beside it."""
@@ -72,9 +72,7 @@ async def test_a_result_that_nobody_can_read_ends_its_call_though_it_ran(
     assert sorted(letter.stream for letter in letters) == ["NOTES", "RESULTS"]
 
 
-async def test_the_result_of_another_call_is_not_taken_for_that_of_this_one(
-    operator: Bus, client: Client, play: Play
-) -> None:
+async def test_a_stored_result_of_another_call_is_rejected(operator: Bus, client: Client, play: Play) -> None:
     """P2, P11."""
     conversation, run_id, attempt = await _asked(client, play)
     result = ToolResult(tool_call_id=new_id("k"), content={"success": True, "stdout": "of another"})
