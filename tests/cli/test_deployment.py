@@ -6,7 +6,6 @@ Containers need an engine. Here each service is a process with addresses of this
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 
 from banksman.cli.ports import free_port
 from tests.support.paths import ROOT
+from tests.support.polling import wait_until
 
 from .conftest import WAIT_TIMEOUT_S, banksman, environment
 
@@ -129,11 +129,10 @@ def started(command: list[str], variables: dict[str, str]) -> Generator[None]:
 
 def wait_for(url: str) -> None:
     """Wait until a URL responds with 200."""
-    deadline = time.monotonic() + WAIT_TIMEOUT_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(URLError, OSError):
-            with urlopen(url, timeout=2) as response:
-                assert response.status == 200
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"{url} does not respond with 200")
+
+    def responds() -> bool:
+        with contextlib.suppress(URLError, OSError), urlopen(url, timeout=2) as response:
+            return response.status == 200
+        return False
+
+    wait_until(responds, failure=lambda: f"{url} does not respond with 200")

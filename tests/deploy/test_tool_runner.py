@@ -100,7 +100,7 @@ async def test_neighbours_share_no_file_and_one_conversation_keeps_its_own(stack
 async def test_where_memory_ends_the_kernel_kills_commands_and_never_the_runner(stack: Stack) -> None:
     # Each process is smaller than the runner: by size alone the kernel would choose that.
     many = (
-        "for i in {1..20}; do python3 -S -c 'import time; x = b\"x\" * (40 << 20); time.sleep(50)' & done; "
+        "for i in {1..20}; do python3 -S -c 'import signal; x = b\"x\" * (40 << 20); signal.pause()' & done; "
         "wait -n; code=$?; kill $(jobs -p) 2>/dev/null; exit $code"
     )
     before = _incarnation(stack)

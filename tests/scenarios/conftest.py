@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx
 import pytest
 from tests.scenarios.gerrit import gerrit
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System, scripted_model
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -131,18 +131,15 @@ def model_requests(model: ScriptedModel, name: str) -> list[dict[str, Any]]:
 
 async def until(wanted: Callable[[], T | None]) -> T:
     """Wait for a state that sends no event: of a process, a log file, the end of a request."""
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while True:
-            if found := wanted():
-                return found
-            await asyncio.sleep(0.02)
+    return await eventually(wanted, WAIT_TIMEOUT_S)
 
 
 async def logged(system: System, service: str, event: str, **fields: Any) -> dict[str, Any]:
     """Wait for the log line of a service with this event and these fields; return it."""
 
     def line() -> dict[str, Any] | None:
-        entries = (json.loads(line) for line in _log_lines(system, service))
+        # Parsing every line of a long log at every look would take more time than the run that is waited for.
+        entries = (json.loads(line) for line in _log_lines(system, service) if event in line)
         named = (entry for entry in entries if entry["event"].startswith(event))
         return next((e for e in named if all(e.get(k) == v for k, v in fields.items())), None)
 
@@ -150,7 +147,8 @@ async def logged(system: System, service: str, event: str, **fields: Any) -> dic
 
 
 def _log_lines(system: System, service: str) -> Iterator[str]:
-    for file in system.data_dir.glob(f"logs/{service}*.log"):
+    # A file that reaches its size limit is renamed to `….log.1` while a test looks for a line in it.
+    for file in system.data_dir.glob(f"logs/{service}*.log*"):
         # The last line may be incomplete.
         yield from (line for line in file.read_text().splitlines(keepends=True) if line.endswith("}\n"))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.scenarios.conftest import PRICED, Play, model_requests, nats_url, operator_seed
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
 
 from banksman import sdk
@@ -92,13 +93,13 @@ async def test_the_monthly_cost_is_counted_exactly_over_all_runs_and_agents(
 
 async def counted(client: sdk.Client, window: str, *, requests: int) -> UsageWindow:
     """Return the tenant's usage of a window when it contains this number of requests."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            report = await client.usage()
-            found = next(one for one in report.windows if one.window == window)
-            if found.requests >= requests:
-                return found
-            await asyncio.sleep(0.1)
+
+    async def found() -> UsageWindow | None:
+        report = await client.usage()
+        one = next(one for one in report.windows if one.window == window)
+        return one if one.requests >= requests else None
+
+    return await eventually(found, WAIT_S, interval_s=0.1)
 
 
 async def test_no_assistant_or_request_exceeds_the_limits_of_its_tenant(as_tenant: As, play: Play) -> None:

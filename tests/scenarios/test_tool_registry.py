@@ -21,6 +21,7 @@ from tests.scenarios.conftest import Play, model_requests
 from tests.support import privileged
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -62,11 +63,7 @@ async def listed(observer: ToolServer, name: str) -> ListedTool | None:
 
 async def when(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait for a state of the registry, which publishes no events."""
-    async with asyncio.timeout(40):
-        while True:
-            if await holds():
-                return
-            await asyncio.sleep(0.05)
+    await eventually(holds, 40, interval_s=0.05)
 
 
 async def served(observer: ToolServer, name: str, instances: int = 1) -> None:
@@ -178,7 +175,7 @@ async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
     assert known["result"]["condition"] == "Sunny"
 
 
-async def test_a_second_server_under_the_same_name_is_refused_and_the_first_stays(
+async def test_second_server_with_the_same_workflow_name_is_refused_and_the_first_stays(
     system: System, observer: ToolServer, weather: asyncio.subprocess.Process, client: Client, play: Play
 ) -> None:
     """R44: a clear error, the first unchanged and still called."""
@@ -428,14 +425,14 @@ async def test_a_tool_in_javascript_is_offered_called_and_withdrawn(
 
 
 HANGS = """
-import sys, time
+import signal, sys
 from banksman.sdk import ToolServer, tool
 
 @tool(name=sys.argv[1])
 def hang() -> None:
     "Hang."
     print("hanging", flush=True)
-    time.sleep(60)
+    signal.pause()
 
 ToolServer(sys.argv[1]).run()
 """

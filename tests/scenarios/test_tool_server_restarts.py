@@ -12,6 +12,7 @@ import pytest
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import call, listed, observer, offered, process, results
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
 
 from banksman.contracts.ids import new_id
@@ -66,12 +67,12 @@ class AppendServer:
 
     async def serves(self, instances: int = 1) -> None:
         """Wait until the registry lists `instances` processes for it."""
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while True:
-                one = await listed(self.observer, self.name)
-                if (one.instances if one else 0) == instances:
-                    return
-                await asyncio.sleep(0.05)
+
+        async def serves() -> bool:
+            one = await listed(self.observer, self.name)
+            return (one.instances if one else 0) == instances
+
+        await eventually(serves, WAIT_TIMEOUT_S, interval_s=0.05)
 
     async def end(self, running: asyncio.subprocess.Process) -> None:
         """`kill -9`, and wait until the registry has removed the process."""

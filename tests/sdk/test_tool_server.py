@@ -30,6 +30,7 @@ from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
@@ -321,13 +322,12 @@ class _Lease:
 
 async def until_lease(agent: Agent, name: str, holds: Any) -> None:
     """Wait for what the agent sees of a server's leases; the caller sets the deadline."""
-    while True:
-        leases = [
-            _Lease(one.placement.runner_epoch, one.serving) for one in agent.placements.instances(name, None)
-        ]
-        if holds(leases):
-            return
-        await asyncio.sleep(0.02)
+
+    def as_wanted() -> bool:
+        found = agent.placements.instances(name, None)
+        return bool(holds([_Lease(one.placement.runner_epoch, one.serving) for one in found]))
+
+    await eventually(as_wanted)
 
 
 async def test_name_of_a_withdrawn_tool_is_free_for_others(

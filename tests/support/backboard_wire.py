@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, assert_never
@@ -20,6 +19,7 @@ from banksman.model_server import (
     StreamError,
 )
 from banksman.model_server.script import Usage
+from tests.support.polling import scripted_delay
 
 Json = dict[str, Any]
 
@@ -97,7 +97,7 @@ async def break_off(request: web.Request, response: web.StreamResponse, reply: R
         case ConnectionCut():
             _cut(request)
         case Silence() as fault:
-            await asyncio.sleep(fault.duration_s)
+            await scripted_delay(fault.duration_s)
             _cut(request)
         case _:
             assert_never(reply.fault)

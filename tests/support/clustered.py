@@ -25,6 +25,7 @@ from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, Lock
 from banksman.runtime.settings import load
 from tests.support.chaos.broker import Broker
+from tests.support.polling import scripted_delay
 from tests.support.system import wait_ready
 
 _RESTART_AFTER_S = 0.2
@@ -108,7 +109,7 @@ async def _keep(config_file: str, stop: asyncio.Event) -> None:
         if stop.is_set() and server.returncode is None:
             server.terminate()
         await ended
-        await asyncio.sleep(0 if stop.is_set() else _RESTART_AFTER_S)
+        await scripted_delay(0 if stop.is_set() else _RESTART_AFTER_S)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ from urllib.request import urlopen
 from banksman.bus.settings import Replicas
 from banksman.cli.broker.accounts import Cluster
 from banksman.cli.ports import free_port
+from tests.support.polling import wait_until
 
 START_TIMEOUT_S = 30.0
 """Seconds a server may take until it accepts clients; then the test fails with the server's log."""
@@ -121,12 +121,14 @@ class NatsServer:
         Raises:
             RuntimeError: with the server's log when it ends early or takes too long.
         """
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._healthy():
-            ended = self._process is None or self._process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                raise RuntimeError(f"nats-server {self.name} did not start:\n{self.log()}")
-            time.sleep(0.01)
+
+        def has_ended() -> bool:
+            return self._process is None or self._process.poll() is not None
+
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: self._healthy() or has_ended(), START_TIMEOUT_S, interval_s=0.01)
+        if not self._healthy():
+            raise RuntimeError(f"nats-server {self.name} did not start:\n{self.log()}")
 
     def log(self) -> str:
         """What the server wrote so far."""

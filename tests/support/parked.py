@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -36,11 +37,14 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
 from banksman.model_server import Reply, ToolCall
 from tests.support.chaos.fleet import Fleet
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel
 
 TENANT = "local"
 _STREAMS = (EVENTS, APPROVALS, TIMERS)
 IN_FLIGHT = 512
+PARK_TIMEOUT_S = 600.0
+"""Seconds until a run has parked; many wait for the same agents."""
 """Copies that are published between two looks at what is stored."""
 PARKED_EACH = timedelta(seconds=0.05)
 """Between two copies, as far as their timers tell."""
@@ -85,11 +89,12 @@ async def park_by_agents(fleet: Fleet, model_name: str, number: int) -> list[Par
                 conversation = made.json()["conversation_id"]
                 url = f"/context/conversations/{conversation}/runs"
                 run_id = (await http.post(url, json={"content": "go"})).json()["run_id"]
-                while True:
-                    run = (await http.get(f"/context/runs/{run_id}")).json()
-                    if run["pending_approvals"]:
-                        return Parked(conversation, run_id, run["pending_approvals"][0]["approval_id"])
-                    await asyncio.sleep(0.02)
+
+                async def pending() -> list[dict[str, Any]]:
+                    return list((await http.get(f"/context/runs/{run_id}")).json()["pending_approvals"])
+
+                approvals = await eventually(pending, PARK_TIMEOUT_S)
+                return Parked(conversation, run_id, approvals[0]["approval_id"])
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(park()) for _ in range(number)]

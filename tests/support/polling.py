@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar, overload
 
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -44,13 +44,29 @@ def wait_until(
     return found
 
 
+@overload
 async def eventually(
-    condition: Callable[[], T | Awaitable[T | None] | None],
+    condition: Callable[[], Awaitable[T | None]],
+    timeout_s: float = ...,
+    *,
+    interval_s: float = ...,
+    failure: Callable[[], object] = ...,
+) -> T: ...
+@overload
+async def eventually(
+    condition: Callable[[], T | None],
+    timeout_s: float = ...,
+    *,
+    interval_s: float = ...,
+    failure: Callable[[], object] = ...,
+) -> T: ...
+async def eventually(
+    condition: Callable[[], object],
     timeout_s: float = WAIT_TIMEOUT_S,
     *,
     interval_s: float = POLL_INTERVAL_S,
     failure: Callable[[], object] = lambda: "the condition did not become true",
-) -> T:
+) -> object:
     """Like `wait_until`, beside the other tasks of the loop; `condition` may be a coroutine function.
 
     Raises:
@@ -59,9 +75,9 @@ async def eventually(
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
-        found = await cast("Awaitable[T | None]", value) if inspect.isawaitable(value) else value
+        found = await value if inspect.isawaitable(value) else value
         if found:
-            return cast("T", found)
+            return found
         if time.monotonic() > deadline:
             raise TimeoutError(f"{failure()} (within {timeout_s:g} s)")
         await asyncio.sleep(interval_s)
@@ -73,6 +89,11 @@ async def scripted_delay(seconds: float) -> None:
     Never use it to wait until something has happened.
     """
     await asyncio.sleep(max(0.0, seconds))
+
+
+def scripted_pause(seconds: float) -> None:
+    """Like `scripted_delay`, in code without a loop."""
+    time.sleep(max(0.0, seconds))
 
 
 async def let_others_run() -> None:

@@ -19,6 +19,7 @@ from websockets.protocol import State
 
 from banksman.model_server import Reply, ToolCall
 from tests.support.chaos.fleet import Fleet
+from tests.support.polling import let_others_run, scripted_delay
 from tests.support.system import ScriptedModel
 
 Cut = Literal["close", "reset", "silent", "mid-frame"]
@@ -81,7 +82,7 @@ class Follower:
             finally:
                 await self._cut(connection)
         except (OSError, ConnectionClosed, InvalidHandshake, TimeoutError, EOFError):
-            await asyncio.sleep(AGAIN_S)
+            await scripted_delay(AGAIN_S)
 
     async def _connected(self) -> ClientConnection:
         url = self.chance.choice(self.urls).replace("http", "ws", 1) + "/ws"
@@ -135,7 +136,7 @@ class Follower:
             case "mid-frame":
                 # The head of a masked text frame of 100 bytes, and the first of them.
                 connection.transport.write(b"\x81\xe4\x00\x00\x00\x00half")
-                await asyncio.sleep(0)
+                await let_others_run()
                 _reset(connection)
 
 
@@ -172,11 +173,11 @@ async def _patiently(http: httpx.AsyncClient, method: str, path: str) -> dict[st
         try:
             answer = await http.request(method, path, json={"content": "go"} if method == "POST" else None)
         except httpx.TransportError:
-            await asyncio.sleep(AGAIN_S)
+            await scripted_delay(AGAIN_S)
             continue
         if answer.status_code < 300:
             return dict(answer.json())
-        await asyncio.sleep(AGAIN_S)
+        await scripted_delay(AGAIN_S)
 
 
 def problem(follower: Follower) -> str | None:
@@ -229,5 +230,5 @@ async def _patiently_made(http: httpx.AsyncClient, model: str) -> dict[str, Any]
 async def _kill_gateways(fleet: Fleet, every_s: float) -> None:
     """Kill the second gateway again and again; it is started again at once."""
     while True:
-        await asyncio.sleep(every_s)
+        await scripted_delay(every_s)
         fleet["gateway-2"].kill()

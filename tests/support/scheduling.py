@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from tests.support.needs import ORDER
 
-WARM_FIXTURES = ("stack", "stage", "system", "demo")
+WARM_FIXTURES = ("built", "stage", "system", "demo")
 """Fixtures of a session that take many seconds to start, and that tests share."""
 CACHE_KEY = "banksman/durations"
 ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 from banksman.cli.ports import free_port
 from banksman.model_server import RawReply, Reply, Script
 from tests.support.nats import servers
+from tests.support.polling import wait_until
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 40.0
@@ -202,21 +203,20 @@ def wait_ready(url: str, ended: Any, timeout_s: float = START_TIMEOUT_S) -> None
     """Wait until a URL answers 200.
 
     Raises:
-        RuntimeError: `ended` said why it never will, or the time is over.
+        RuntimeError: `ended` returned a reason why it never will, or the time limit passed.
     """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            with urlopen(url, timeout=2):
-                return
-        except (URLError, OSError) as error:
-            last = error
-        said = ended()
-        if said is not None:
-            raise RuntimeError(f"{url} will not be ready:\n{said}")
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{url} was not ready within {timeout_s:g} s: {last}")
-        time.sleep(0.05)
+
+    def responds() -> bool:
+        with contextlib.suppress(URLError, OSError), urlopen(url, timeout=2):
+            return True
+        if (reason := ended()) is not None:
+            raise RuntimeError(f"{url} will not be ready:\n{reason}")
+        return False
+
+    try:
+        wait_until(responds, timeout_s, interval_s=0.05)
+    except TimeoutError:
+        raise RuntimeError(f"{url} was not ready within {timeout_s:g} s") from None
 
 
 def descendants(pid: int) -> list[int]:

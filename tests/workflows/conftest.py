@@ -12,13 +12,13 @@ from banksman.workflows import app
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import Broker, broker
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.polling import eventually
 from tests.workflows.playing import PlayedRunner
 
 
 @pytest.fixture(scope="module")
 def server() -> Generator[Broker]:
-    """A server of this module: its runners and its registry are nobody else's."""
+    """Run a server for one module: its runners and its registry are shared with no other."""
     with broker() as server:
         provision_all(server)
         yield server
@@ -46,10 +46,8 @@ async def service(server: Broker) -> AsyncGenerator[Life]:
     )
     life = Life(Health("workflows"))
     serving = asyncio.create_task(app.main(settings, life))
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while not life.health.started:
-            assert not serving.done(), serving.exception()
-            await asyncio.sleep(0.01)
+    await eventually(lambda: life.health.started or serving.done())
+    assert not serving.done(), serving.exception()
     yield life
     life.drain()
     await serving

@@ -1,4 +1,4 @@
-"""A runner that keeps its files in memory, and what a user of workflows does over NATS."""
+"""A runner with files in memory, and the requests of a user of workflows over NATS."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from banksman.runs.runner import RunnerCalls
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowSettings
 from banksman.workflows.workflow import Workflow
+from tests.support.polling import eventually, scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Phase = str
-"""`asked` before anything is done about a call, `started` when its start is stored, `stored` after its
-result."""
+"""`requested` when a call is admitted, `started` when its start is stored, `stored` when its result is."""
 
 Meet = Callable[[Phase, CallRequest], Awaitable[None]]
 
@@ -44,9 +44,12 @@ async def _pass(_phase: Phase, _request: CallRequest) -> None:
     return
 
 
+RENEW_INTERVAL_S = 1.0
+
+
 @dataclass
 class RunnerSlots:
-    """The slots as a runner's process uses them."""
+    """The slots, as a runner process writes them."""
 
     slots: CallSlots
 
@@ -59,7 +62,7 @@ class RunnerSlots:
 
 @dataclass
 class PlayedRunner:
-    """Serves `read_file` and `write_file`, and counts what it really did."""
+    """Serves `read_file` and `write_file`, and counts the writes."""
 
     bus: Bus
     meet: Meet = _pass
@@ -68,13 +71,13 @@ class PlayedRunner:
     """(workspace, path) to content."""
     writes: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     refuses: set[str] = field(default_factory=set[str])
-    """Paths that cannot be written."""
+    """Paths whose writes fail."""
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     together: int = 0
-    """Calls under way at once, at most."""
+    """The most calls that were in progress at a time."""
 
     def __post_init__(self) -> None:
-        self.desk = RunnerCalls(
+        self.calls = RunnerCalls(
             self.runner,
             1,
             RunnerSlots(CallSlots(self.bus, may_read=False)),
@@ -106,22 +109,22 @@ class PlayedRunner:
 
     async def _renew(self, lease: RunnerLease) -> None:
         while True:
-            await asyncio.sleep(1)
+            await scripted_delay(RENEW_INTERVAL_S)
             await Bucket(self.bus, RUNNERS, RunnerLease).put(self.runner, lease)
 
     async def _called(self, message: Message) -> None:
         request = CallRequest.model_validate_json(message.data)
-        answer, perform = self.desk.admit(request)
-        await self.bus.publish(message.reply, answer.model_dump_json().encode())
+        reply, perform = self.calls.admit(request)
+        await self.bus.publish(message.reply, reply.model_dump_json().encode())
         if perform:
-            self.together = max(self.together, len(self.desk.active))
+            self.together = max(self.together, len(self.calls.active))
             task = asyncio.create_task(self._perform(request))
             self._running[request.attempt] = task
             task.add_done_callback(lambda _: self._running.pop(request.attempt))
 
     async def _perform(self, request: CallRequest) -> None:
-        await self.meet("asked", request)
-        await self.desk.perform(request, self._execute)
+        await self.meet("requested", request)
+        await self.calls.perform(request, self._execute)
         await self.meet("stored", request)
 
     async def _execute(self, request: CallRequest) -> ToolResult:
@@ -166,7 +169,7 @@ class PlayedRunner:
 
 @dataclass
 class Meeting:
-    """A place where calls are held until they are let go."""
+    """Holds the first call that matches until `go` is set."""
 
     at: Callable[[Phase, CallRequest], bool]
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -199,7 +202,7 @@ def starting(tenant: str, parameters: dict[str, Any], **more: Any) -> StartWorkf
 
 
 async def store(bus: Bus, start: StartWorkflow, *, msg_id: str | None = None) -> int:
-    """Store a start as a gateway does; returns its stream sequence."""
+    """Store a start as a gateway does; return its stream sequence."""
     subject = subjects.workflow_run(start.workflow, start.tenant, start.conversation_id)
     msg_id = msg_id or f"workflow:{start.run_id}"
     return (await durable(bus, subject, start.model_dump_json().encode(), msg_id=msg_id)).stream_seq
@@ -211,7 +214,7 @@ async def events_of(bus: Bus, tenant: str, conversation_id: str) -> list[Event]:
 
 
 async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = WAIT_TIMEOUT_S) -> RunFinished:
-    """The terminal event of a run, once it is stored."""
+    """Wait for the terminal event of a run, and return it."""
     async with (
         asyncio.timeout(timeout_s),
         LiveHub(EventLog(bus)) as hub,
@@ -225,14 +228,12 @@ async def outcome(bus: Bus, start: StartWorkflow, *, timeout_s: float = WAIT_TIM
 
 
 async def until(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = WAIT_TIMEOUT_S) -> None:
-    """Look until it holds."""
-    async with asyncio.timeout(timeout_s):
-        while not await holds():  # noqa: ASYNC110 - what is looked at is in the server
-            await asyncio.sleep(0.02)
+    """Wait until a condition holds."""
+    await eventually(holds, timeout_s)
 
 
 async def letters(bus: Bus, subject: str) -> list[tuple[str, bytes]]:
-    """Reason and payload of the dead letters from a subject."""
+    """Return reason and payload of the dead letters from a subject."""
     return [
         (dead.letter.reason, base64.b64decode(dead.letter.payload_base64))
         async for dead in dead_letters(bus)
@@ -242,7 +243,7 @@ async def letters(bus: Bus, subject: str) -> list[tuple[str, bytes]]:
 
 @asynccontextmanager
 async def serving(bus: Bus, *workflows: Workflow) -> AsyncGenerator[None]:
-    """Serve these workflows as the service serves its own."""
+    """Serve workflows as the service serves its built-in ones."""
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
         worker = await app.enter_worker(stack, bus, workflows)

@@ -134,7 +134,11 @@ async def _leader(fleet: Fleet, operator: Bus, stream: str) -> Member:
 
 
 async def _decide(client: Client, approval_id: str, verdict: str) -> Frame:
-    return await client.request("approval.reply", approval_id=approval_id, all=verdict)
+    """Decide as a client does: again while the broker, which elects a leader, cannot store the decision."""
+    while True:
+        reply = await client.request("approval.reply", approval_id=approval_id, all=verdict)
+        if reply["type"] != "error" or not reply["retryable"]:
+            return reply
 
 
 async def _ended(stage: Stage, run_id: str) -> dict[str, Any]:

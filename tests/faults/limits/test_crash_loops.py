@@ -16,10 +16,11 @@ from tests.support.client import Client
 from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System, kill, scripted_model
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 DEADLY = "deadly"
-WAIT_TIMEOUT_S = 90.0
+WAIT_TIMEOUT_S = 200.0
+"""Seconds for five agents to start and die, while the supervisor waits longer before each start."""
 CRASH_LOOP_TIMEOUT_S = 200.0
 
 

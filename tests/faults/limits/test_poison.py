@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(180)
 GOOD, POISON = 100, 20
 """Runs, and messages on each subject that is consumed."""
 MUCH_GOOD, MUCH_POISON = 1_000, 50
-BURIED_WITHIN_S = 60.0
+BURIED_WITHIN_S = 120.0
 """P10: seconds until poison is among the dead letters."""
 HUGE = 1_000_000
 """Bytes; what a stream takes at most is a little more."""

@@ -9,6 +9,7 @@ from typing import Literal
 
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.history.records import Fault, Recording
+from tests.support.polling import scripted_delay
 
 What = Literal["kill", "freeze"]
 BROKER_FROZEN_S = (5.0, 10.0)
@@ -32,7 +33,7 @@ class Faults:
         """Strike until cancelled; what is frozen then is thawed."""
         async with asyncio.TaskGroup() as frozen:
             while True:
-                await asyncio.sleep(self.chance.uniform(0.6, 1.4) * self.every_s)
+                await scripted_delay(self.chance.uniform(0.6, 1.4) * self.every_s)
                 member = self.chance.choice(self._awake())
                 await self._spared(member)
                 if self.chance.random() < self.freezes and len(self._asleep) < 2:
@@ -70,7 +71,7 @@ class Faults:
         member.freeze()
         try:
             frozen_s = BROKER_FROZEN_S if member.name == "nats" else self.frozen_s
-            await asyncio.sleep(min(self.chance.uniform(*frozen_s), self.frozen_s[1]))
+            await scripted_delay(min(self.chance.uniform(*frozen_s), self.frozen_s[1]))
         finally:
             member.thaw()
             self._asleep.discard(member.name)

@@ -33,6 +33,7 @@ from tests.support.chaos.canaries import Canaries, Search, found_in_files
 from tests.support.chaos.versions import CURRENT
 from tests.support.model_server import ModelServer
 from tests.support.nats import servers as told_servers
+from tests.support.polling import eventually, scripted_delay
 
 START_S = 90.0
 """Seconds that the system may take until all of it is ready, on a machine that has more to do."""
@@ -148,16 +149,20 @@ class Member:
         Raises:
             AssertionError: it does not; with the end of its log.
         """
-        said = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while True:
-                    said = await self.problem(http)
-                    if (said is None) is wanted:
-                        return
-                    await asyncio.sleep(0.05)
-        state = "ready" if wanted else "unready"
-        raise AssertionError(f"{self.name} is not {state} in {within_s:g} s: {said}\n{self.last_words}")
+        problem = None
+
+        async def as_wanted() -> bool:
+            nonlocal problem
+            problem = await self.problem(http)
+            return (problem is None) is wanted
+
+        try:
+            await eventually(as_wanted, within_s, interval_s=0.05)
+        except TimeoutError:
+            state = "ready" if wanted else "unready"
+            raise AssertionError(
+                f"{self.name} is not {state} in {within_s:g} s: {problem}\n{self.last_words}"
+            ) from None
 
     @property
     def last_words(self) -> str:
@@ -168,7 +173,7 @@ class Member:
         while True:
             await self._wanted.wait()
             await self._run_once()
-            await asyncio.sleep(RESTART_AFTER_S)
+            await scripted_delay(RESTART_AFTER_S)
 
     async def _run_once(self) -> None:
         told, self._once = self._once, {}

@@ -5,13 +5,13 @@ python -m tests.support.chaos.ledger FILE
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from pathlib import Path
 from uuid import uuid4
 
 from banksman.sdk import ToolServer, tool
+from tests.support.polling import scripted_delay
 
 
 def main(file: Path) -> None:
@@ -25,7 +25,7 @@ def main(file: Path) -> None:
             marker: What is entered.
             seconds: How long that takes.
         """
-        await asyncio.sleep(seconds)
+        await scripted_delay(seconds)
         with file.open("a", encoding="utf-8") as ledger:
             ledger.write(f"{marker} {uuid4().hex} {time.time()}\n")
         return "entered"

@@ -19,6 +19,7 @@ from tests.support.chaos.storm import Verdict, under_traffic
 from tests.support.chaos.versions import CURRENT, NoSuchVersion, Version, of_the_past
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
+from tests.support.polling import scripted_delay
 
 FIRST = ("agent-1", "gateway-1", "tool-runner-1", "workflows")
 SECOND = ("agent-2", "gateway-2", "tool-runner-2", "ledger")
@@ -58,11 +59,11 @@ async def mixed(asked: Mixed, directory: Path) -> Verdict:
     async def roll(fleet: Fleet, recording: Recording) -> None:
         for half, version in asked.steps:
             await _become(fleet, recording, half, version)
-            await asyncio.sleep(asked.side_by_side_s)
+            await scripted_delay(asked.side_by_side_s)
             for killed in (chance.choice(FIRST), chance.choice(SECOND)):
                 recording.add(Fault(what="kill", target=killed))
                 fleet[killed].kill()
-            await asyncio.sleep(asked.side_by_side_s)
+            await scripted_delay(asked.side_by_side_s)
 
     async with ModelServer.running() as model:
         fleet = Fleet(directory, model.url)

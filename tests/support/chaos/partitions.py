@@ -20,6 +20,7 @@ from tests.support.chaos.network import LOSSES, Cable, Loss, apart, host_address
 from tests.support.chaos.storm import Verdict, under_traffic
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
+from tests.support.polling import eventually, scripted_delay
 
 UNREADY_S = 60.0
 """Seconds after which a service that is cut off and says nothing of it fails the test."""
@@ -71,7 +72,7 @@ async def _cut_off(fleet: Fleet, cable: Cable, cut: Cut, measured: Measured) -> 
     try:
         await _unready(member, cable)
         measured.unready_s[cut] = time.monotonic() - began
-        await asyncio.sleep(max(0.0, cut.seconds - measured.unready_s[cut]))
+        await scripted_delay(cut.seconds - measured.unready_s[cut])
     finally:
         await cable.mend(cut.loss)
     mended = time.monotonic()
@@ -80,11 +81,11 @@ async def _cut_off(fleet: Fleet, cable: Cable, cut: Cut, measured: Measured) -> 
 
 
 async def _unready(member: Member, cable: Cable) -> None:
-    async with asyncio.timeout(UNREADY_S):
-        while True:
-            if not await is_ready(member, cable):
-                return
-            await asyncio.sleep(0.2)
+
+    async def is_unready() -> bool:
+        return not await is_ready(member, cable)
+
+    await eventually(is_unready, UNREADY_S, interval_s=0.2)
 
 
 def main() -> int:

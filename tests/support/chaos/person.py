@@ -19,6 +19,7 @@ from banksman.contracts.ids import digest, new_id
 from banksman.contracts.wire import JsonObject
 from tests.support.chaos import newer
 from tests.support.history.records import Recording, Seen
+from tests.support.polling import scripted_delay
 
 Frame = dict[str, Any]
 Told = Callable[[str, Frame], None]
@@ -89,7 +90,7 @@ class Person:
                     opening.reschedule(None)
                     await self._read(socket)
             self._lose()
-            await asyncio.sleep(self.chance.uniform(*PAUSE_S))
+            await scripted_delay(self.chance.uniform(*PAUSE_S))
 
     async def request(
         self,
@@ -124,7 +125,7 @@ class Person:
                 if answer is None and not repeats:
                     raise TimeoutError
                 wait = (answer or {}).get("retry_after_s") or self.chance.uniform(*PAUSE_S)
-                await asyncio.sleep(min(float(wait), 2.0))
+                await scripted_delay(min(float(wait), 2.0))
 
     async def follow(self, conversation_id: str) -> None:
         """See everything of a conversation, from its first event on."""

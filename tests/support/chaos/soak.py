@@ -23,6 +23,7 @@ from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.storm import under_traffic
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
+from tests.support.polling import scripted_delay
 
 SAMPLE_EVERY_S = 20.0
 RESTART_EVERY_S = 3600.0
@@ -107,7 +108,7 @@ async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) ->
         ends = time.monotonic() + duration_s
         restart_at = time.monotonic() + RESTART_EVERY_S
         while time.monotonic() < ends:
-            await asyncio.sleep(min(SAMPLE_EVERY_S, duration_s / 10))
+            await scripted_delay(min(SAMPLE_EVERY_S, duration_s / 10))
             measured.sample(fleet)
             await measured.sample_streams(fleet)
             if time.monotonic() > restart_at:

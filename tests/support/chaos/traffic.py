@@ -30,6 +30,7 @@ from tests.support.chaos.plans import (
 from tests.support.chaos.requests import Requests
 from tests.support.history.records import Calm, Effect, Recording, Violation
 from tests.support.model_server import ModelServer
+from tests.support.polling import scripted_delay
 
 PEOPLE = 4
 MOST_OPEN = 60
@@ -174,7 +175,7 @@ class Traffic:
             if len(self._open) < MOST_OPEN:
                 kind = self.chance.choice(self.kinds) if self.kinds else None
                 await self.start(kind)
-            await asyncio.sleep(self.chance.expovariate(self.rate))
+            await scripted_delay(self.chance.expovariate(self.rate))
 
     async def _see_through(self, chosen: Plan, person: Person) -> None:
         if chosen.kind in WORKFLOW_KINDS:
@@ -208,7 +209,7 @@ class Traffic:
             run = await stack.enter_async_context(self._waiting_for(chosen, person, own))
             run.run_ids.add(str(started["run_id"]))
             if chosen.kind == "workflow-cancel":
-                await asyncio.sleep(chosen.think_s)
+                await scripted_delay(chosen.think_s)
                 await self._requests.cancel(person, str(started["run_id"]))
             await run.ended()
 
@@ -249,7 +250,7 @@ class Traffic:
         """Cancel, steer, or send another message; the same once more where an answer is to be remembered."""
         if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue", "remember"):
             return
-        await asyncio.sleep(run.plan.think_s)
+        await scripted_delay(run.plan.think_s)
         match run.plan.kind:
             case "steer":
                 await self._send(run, "and hurry", mode="steer")
@@ -275,7 +276,7 @@ class Traffic:
         if run.plan.verdict == "ignore" or asked["approval_id"] in run.acted:
             return
         run.acted.add(asked["approval_id"])
-        await asyncio.sleep(run.plan.think_s)
+        await scripted_delay(run.plan.think_s)
         decide, approval_id = self._requests.decide, asked["approval_id"]
         match run.plan.verdict:
             case "race":
@@ -296,7 +297,7 @@ class Traffic:
     async def _read_ledgers_for_ever(self) -> None:
         while True:
             self.read_ledgers()
-            await asyncio.sleep(READ_LEDGERS_EVERY_S)
+            await scripted_delay(READ_LEDGERS_EVERY_S)
 
     async def _settled(self) -> None:
         """Wait until everything that was started has ended."""

@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from tests.support.polling import scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
 
@@ -275,7 +276,7 @@ async def test_command_reaches_only_its_own_proxy(runner: Runner) -> None:
             denied = tasks.create_task(way_out.bash(meet + fetch, policy, "c2"))
             async with asyncio.timeout(20):
                 while not all((space / "here").exists() for space in spaces):
-                    await asyncio.to_thread(asyncio.run, asyncio.sleep(0.02))
+                    await asyncio.to_thread(asyncio.run, scripted_delay(0.02))
             for space in spaces:
                 (space / "go").touch()
     assert allowed.result().value["stdout"] == "text\n"

@@ -226,7 +226,7 @@ class TestHidden:
     @pytest.mark.parametrize("keep", ["held.append(file)", "held.append(mmap.mmap(file.fileno(), 0))"])
     async def test_deleted_open_files_count_against_the_quota(self, runner: Runner, keep: str) -> None:
         program = f"""
-import mmap, os, time
+import mmap, os, signal
 held = []
 for number in range(4):
     with open("hidden", "wb+") as file:
@@ -234,7 +234,7 @@ for number in range(4):
         file.flush()
         {keep.replace("file)", "os.fdopen(os.dup(file.fileno())))") if "mmap" not in keep else keep}
     os.unlink("hidden")
-time.sleep(20)
+signal.pause()
 """
         await runner.call("write_file", path="hide.py", content=program)
         outcome = await bash(runner, "python3 hide.py")

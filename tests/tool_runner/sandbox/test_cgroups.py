@@ -164,7 +164,7 @@ async def test_memory_and_processes_of_a_whole_call_are_limited_by_the_kernel(
     cgroups = divided(root, NEEDED)
     limits = SandboxLimits(memory_bytes=128 * 1024 * 1024, max_processes=20, watchdog_interval_s=10)
     sandbox = sandbox_with(cgroups, runner, limits)
-    hog = "python3 -c 'x = bytearray(60 << 20); import time; time.sleep(5)'"
+    hog = "python3 -c 'x = bytearray(60 << 20); import signal; signal.pause()'"
     hogs = await sandbox.run(
         SandboxCommand(
             f"{hog} & {hog} & {hog} & {hog} & wait -n; jobs -r | wc -l", runner.workspace.directory, 30

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.support import privileged
 from tests.support.docker_engine import DockerEngine
+from tests.support.polling import eventually
 from tests.tool_runner.conftest import DockerBackend, Runner, started
 from tests.tool_runner.sandbox.relay import Relay, relaying
 
@@ -100,9 +101,11 @@ def containers(engine: DockerEngine, workspace: str, root: Path) -> list[dict[st
 
 async def gone(engine: DockerEngine, workspace: str, root: Path) -> None:
     """Wait until a workspace has no container."""
-    async with asyncio.timeout(WAIT_S):
-        while await asyncio.to_thread(containers, engine, workspace, root):  # noqa: ASYNC110 - elsewhere
-            await asyncio.sleep(0.05)
+
+    async def is_empty() -> bool:
+        return not await asyncio.to_thread(containers, engine, workspace, root)
+
+    await eventually(is_empty, WAIT_S, interval_s=0.05)
 
 
 async def test_container_uses_every_restriction_of_the_engine(

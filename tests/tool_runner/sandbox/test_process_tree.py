@@ -12,13 +12,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.support import privileged
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.polling import eventually, let_others_run, scripted_pause
 from tests.tool_runner.conftest import DockerBackend, Runner, exists, only, started
 
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
@@ -36,10 +35,7 @@ def living(marker: str) -> list[int]:
 
 async def sleeping(seconds: str) -> int:
     """Wait for the process `sleep {seconds}` and return its id."""
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while not (found := living(f"sleep\0{seconds}")):  # noqa: ASYNC110 - there is no notification
-            await asyncio.sleep(0.005)
-    return found[0]
+    return (await eventually(lambda: living(f"sleep\0{seconds}"), interval_s=0.005))[0]
 
 
 def watched(pids: Iterable[int]) -> list[int]:
@@ -213,7 +209,7 @@ async def test_sweep_finds_no_process_of_calls_that_end_by_themselves(runner: Ru
     async def look() -> None:
         while True:
             seen.extend(processes.orphans())
-            await asyncio.sleep(0)
+            await let_others_run()
 
     async def calls() -> None:
         for _ in range(10):
@@ -403,7 +399,7 @@ def test_runner_killed_at_any_moment_of_a_spawn_leaves_no_process(root: Path) ->
         for _ in range(60):
             runner, spawner = start()
             with opened(spawner) as spawner_fd:
-                time.sleep(moments.uniform(0, 0.02))
+                scripted_pause(moments.uniform(0, 0.02))
                 os.kill(runner, signal.SIGKILL)
                 assert ended(spawner_fd), "the spawner outlived its runner"
             assert living("-c\0sleep 778141") + living("sleep\0" + "778141") == []
@@ -416,7 +412,7 @@ def test_command_does_not_start_after_runner_and_spawner_are_killed(root: Path) 
     with many_runners(workspace, "sleep 778161") as start:
         for _ in range(20):
             runner, spawner = start()
-            time.sleep(moments.uniform(0, 0.02))
+            scripted_pause(moments.uniform(0, 0.02))
             os.kill(runner, signal.SIGKILL)
             os.kill(spawner, signal.SIGKILL)
     commands = watched(pid for pid in living("-c\0sleep 778161") if _read(pid, "comm") != "bwrap\n")

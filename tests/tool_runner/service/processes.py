@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import eventually, wait_until
 
 from banksman.cli.ports import free_port
 from banksman.deployment.users import TOOL_RUNNER
@@ -75,12 +76,12 @@ class RunnerProcess:
 
     def wait_ready(self, *, ready: bool = True) -> None:
         """Wait until a started process is ready, or with `ready=False` until it reports that it is not."""
-        deadline = time.monotonic() + START_S
-        while not self._has_started(ready):
-            assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the tool-runner did not start:\n{self.log}")
-            time.sleep(0.02)
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: self._has_started(ready) or process.poll() is not None, START_S)
+        if not self._has_started(ready):
+            raise RuntimeError(f"the tool-runner did not start:\n{self.log}")
 
     @property
     def log_file(self) -> Path:
@@ -183,9 +184,7 @@ def running(word: str) -> bool:
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> None:
     """Wait for an outside state without notifications, such as the end of a process or a key."""
-    async with asyncio.timeout(within_s):
-        while not await holds():  # noqa: ASYNC110 - no event in this process reports it
-            await asyncio.sleep(0.02)
+    await eventually(holds, within_s)
 
 
 async def wait_for_start(word: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.docker_engine import DockerEngine
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import scripted_delay
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import (
     WAIT_S,
@@ -104,7 +105,7 @@ async def test_restarted_runner_removes_containers_that_were_starting(
         async with asyncio.TaskGroup() as calls:
             for _ in range(CALLS):
                 calls.create_task(start_elsewhere(owner))
-        await asyncio.sleep(moments.uniform(0, 1))
+        await scripted_delay(moments.uniform(0, 1))
         runner.signal(signal.SIGKILL)
         await runner.ended()
         await wait_for_end("7863.5", within_s=WAIT_S)

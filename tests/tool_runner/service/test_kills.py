@@ -9,6 +9,7 @@ import signal
 
 import pytest
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import Runners, running
@@ -22,7 +23,7 @@ SPREAD_S = 0.02
 
 
 async def start_one(owner: Owner, delay_s: float, script: str) -> None:
-    await asyncio.sleep(delay_s)
+    await scripted_delay(delay_s)
     request = owner.request("bash", command=script)
     await owner.accepted(request.model_copy(update={"conversation_id": new_id("c")}))
 
@@ -40,7 +41,7 @@ async def test_runner_killed_while_commands_start_leaves_no_process(
         async with asyncio.TaskGroup() as calls:
             for _ in range(CALLS):
                 calls.create_task(start_one(owner, moments.uniform(0, SPREAD_S), script))
-        await asyncio.sleep(moments.uniform(0, SPREAD_S))
+        await scripted_delay(moments.uniform(0, SPREAD_S))
         runner.signal(signal.SIGKILL)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await wait_exit(spawner)

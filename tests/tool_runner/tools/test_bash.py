@@ -316,11 +316,11 @@ class TestMemoryOfACall:
 
     async def test_many_small_processes_together_are_killed(self, runner: Runner) -> None:
         hogs = python("""
-            import os, time
+            import os, signal
             for _ in range(6):
                 if os.fork() == 0:
                     block = bytearray(b"x") * (30 << 20)
-                    time.sleep(30)
+                    signal.pause()
             os.wait()
         """)
         outcome = await runner.bash(hogs)

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from tests.support.polling import scripted_delay
 from tests.tool_runner.conftest import TLS, Runner, Server, replying, serving
 
 from banksman.tool_runner.egress.addresses import Address
@@ -279,7 +280,7 @@ async def test_slow_response_ends_at_the_deadline(runner: Runner, head: bytes) -
         while True:
             writer.write(b"x")
             await writer.drain()
-            await asyncio.sleep(0.01)
+            await scripted_delay(0.01)
 
     async with serving(drip) as server:
         outcome = await fetch(runner, egress(server, limits=FetchLimits(timeout_s=0.3)), server.url())

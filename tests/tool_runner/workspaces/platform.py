@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from faststream.nats import NatsRouter
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import eventually, scripted_delay
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
 from banksman.agent.workspace_reports import WorkspaceReports
@@ -52,10 +53,7 @@ T = TypeVar("T")
 
 async def until(look: Callable[[], Awaitable[T | None]], within_s: float = WAIT_S) -> T:
     """Poll until the result is true: other processes send no notification."""
-    async with asyncio.timeout(within_s):
-        while not (seen := await look()):  # noqa: ASYNC110 - see above
-            await asyncio.sleep(AGAIN_S)
-        return seen
+    return await eventually(look, within_s, interval_s=AGAIN_S)
 
 
 @dataclass
@@ -141,7 +139,7 @@ class Platform:
                 answer = await self.send(placement, request)
                 if answer is not None and answer.answer == "accepted":
                     return placement, request
-                await asyncio.sleep(AGAIN_S)
+                await scripted_delay(AGAIN_S)
                 placement = await self.placed(conversation)
                 again = {"runner_epoch": placement.runner_epoch, "place": placement.place}
                 request = request.model_copy(update=again)

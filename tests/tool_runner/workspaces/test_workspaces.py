@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import privileged
+from tests.support.polling import let_others_run
 from tests.tool_runner.conftest import TLS, MakeSandbox, Runner, started
 
 from banksman.contracts.errors import BadInput, Conflict
@@ -160,7 +161,7 @@ async def test_measurement_finishes_after_its_caller_is_cancelled(tmp_path: Path
     thread.submit(busy.wait)
 
     waiting = asyncio.create_task(meter.renew())
-    await asyncio.sleep(0)
+    await let_others_run()
     waiting.cancel()
     await asyncio.wait([waiting])
     busy.set()
