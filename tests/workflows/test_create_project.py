@@ -1,4 +1,4 @@
-"""`create_project` over the public door: a start is stored, the log tells what became of it (R15, R112)."""
+"""`create_project` over NATS: a start is stored, and the log shows its outcome (R15, R112)."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ DEMO = {"name": "demo", "template": "empty"}
 
 
 def agent_ports(bus: Bus) -> Ports:
-    """What an agent's signal handler acts through."""
+    """Return the ports of an agent's signal handler."""
     log = ConversationLog(bus)
     clock = BrokerClock(bus)
-    watch = OwnerNotifications(bus, LiveHub(EventLog(bus)), log, clock)
-    return ports_of(bus, clock, log, Placements(bus, clock), watch)
+    notifications = OwnerNotifications(bus, LiveHub(EventLog(bus)), log, clock)
+    return ports_of(bus, clock, log, Placements(bus, clock), notifications)
 
 
 def is_write(number: int) -> object:
-    """True of the n-th write of template `empty`."""
+    """Match the n-th write of template `empty`."""
     paths = ("demo/README.md", "demo/src/.gitkeep", "demo/tests/.gitkeep")
 
     def matches(phase: str, request: CallRequest) -> bool:
@@ -69,10 +69,10 @@ def is_write(number: int) -> object:
     return matches
 
 
-async def test_a_run_writes_its_files_and_tells_of_each_step(
+async def test_create_project_writes_its_files_and_publishes_progress(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
-    """R22, R28, R112: started by a user, progress on the way, ends like any other run."""
+    """R22, R28, R112: a user starts it, it publishes progress, and it ends like any other run."""
     start = starting(tenant, {**DEMO, "description": "Tries things."})
     await store(link, start)
 
@@ -150,7 +150,7 @@ async def test_each_template_has_a_readme_sources_and_tests(
         assert "&lt;b&gt;" in runner.files[start.conversation_id, "my-site/src/index.html"]
 
 
-async def test_a_template_that_is_left_out_is_the_default_one(
+async def test_missing_template_parameter_gets_its_default(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     start = starting(tenant, {"name": "demo"})
@@ -160,7 +160,7 @@ async def test_a_template_that_is_left_out_is_the_default_one(
     assert (start.conversation_id, "demo/pyproject.toml") in runner.files
 
 
-async def test_a_run_started_in_a_conversation_leaves_one_link_and_writes_there(
+async def test_workflow_started_in_a_conversation_records_one_link_and_writes_to_its_workspace(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     chat = new_id("c")
@@ -182,7 +182,7 @@ async def test_a_run_started_in_a_conversation_leaves_one_link_and_writes_there(
     assert runner.tree(start.conversation_id) == []
 
 
-async def test_a_start_in_a_deleted_conversation_fails_and_writes_nothing(
+async def test_workflow_started_in_a_deleted_conversation_fails_and_writes_nothing(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     chat = new_id("c")
@@ -198,7 +198,9 @@ async def test_a_start_in_a_deleted_conversation_fails_and_writes_nothing(
     assert runner.tree(chat) == []
 
 
-async def test_the_same_start_stored_twice_runs_once(link: Bus, runner: PlayedRunner, tenant: str) -> None:
+async def test_same_workflow_start_stored_twice_runs_once(
+    link: Bus, runner: PlayedRunner, tenant: str
+) -> None:
     start = starting(tenant, DEMO)
     await store(link, start)
     await store(link, start, msg_id="the same again")
@@ -211,7 +213,7 @@ async def test_the_same_start_stored_twice_runs_once(link: Bus, runner: PlayedRu
     assert set(runner.writes.values()) == {1}
 
 
-async def test_a_project_that_exists_is_left_alone(link: Bus, runner: PlayedRunner, tenant: str) -> None:
+async def test_an_existing_project_is_not_changed(link: Bus, runner: PlayedRunner, tenant: str) -> None:
     chat = new_id("c")
     runner.files[chat, "demo/README.md"] = "# mine\n"
     start = starting(tenant, DEMO, in_conversation=chat)
@@ -226,7 +228,7 @@ async def test_a_project_that_exists_is_left_alone(link: Bus, runner: PlayedRunn
     assert runner.files[chat, "demo/README.md"] == "# mine\n"
 
 
-async def test_a_write_that_fails_ends_the_run_with_its_reason(
+async def test_failed_write_ends_the_workflow_run_with_its_reason(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     runner.refuses.add("demo/src/.gitkeep")
@@ -242,10 +244,10 @@ async def test_a_write_that_fails_ends_the_run_with_its_reason(
     assert runner.tree(start.conversation_id) == ["demo/README.md"]
 
 
-async def test_parameters_that_do_not_fit_end_an_accepted_run_before_any_call(
+async def test_invalid_parameters_end_an_accepted_run_before_any_call(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
-    """A start that nobody checked still gets its terminal event, which names the parameter."""
+    """A start that was not checked also gets its terminal event, which names the parameter."""
     start = starting(tenant, {"name": "Bad Name", "template": "empty"})
     await store(link, start)
 
@@ -257,7 +259,7 @@ async def test_parameters_that_do_not_fit_end_an_accepted_run_before_any_call(
     assert not runner.writes
 
 
-async def test_cancelling_a_run_ends_its_call_and_writes_nothing_more(
+async def test_cancelling_a_workflow_run_ends_its_call_and_writes_nothing_more(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     meeting = runner.meet = Meeting(at=is_write(2))  # pyright: ignore[reportArgumentType] - a predicate
@@ -280,7 +282,7 @@ async def test_cancelling_a_run_ends_its_call_and_writes_nothing_more(
     assert [result.error_kind for result in results] == ["tool_error", None, "cancelled"]
 
 
-async def test_a_run_cancelled_before_it_starts_never_calls_a_tool(
+async def test_workflow_run_cancelled_before_its_start_calls_no_tool(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     start = starting(tenant, DEMO)
@@ -291,7 +293,7 @@ async def test_a_run_cancelled_before_it_starts_never_calls_a_tool(
     assert not runner.writes
 
 
-async def test_a_chat_queued_behind_a_workflow_is_handed_to_the_agents(
+async def test_chat_run_queued_after_a_workflow_run_is_started_by_an_agent(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     meeting = runner.meet = Meeting(at=is_write(1))  # pyright: ignore[reportArgumentType] - a predicate
@@ -313,17 +315,17 @@ async def test_a_chat_queued_behind_a_workflow_is_handed_to_the_agents(
     meeting.go.set()
     assert (await outcome(link, start)).status == "completed"
 
-    async def handed_over() -> bool:
+    async def resume_stored() -> bool:
         subject = subjects.run_work(tenant, start.conversation_id)
         return await last_message(link, RUNS, subject) is not None
 
-    await until(handed_over)
+    await until(resume_stored)
     message = await last_message(link, RUNS, subjects.run_work(tenant, start.conversation_id))
     assert message is not None
     assert ResumeRun.model_validate_json(message.data).run_id == chat.run_id
 
 
-async def test_a_workflow_waits_for_a_chat_that_is_open_in_its_log(
+async def test_workflow_waits_for_a_chat_run_that_is_open_in_its_log(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     start = starting(tenant, DEMO)
@@ -349,32 +351,34 @@ async def test_a_workflow_waits_for_a_chat_that_is_open_in_its_log(
     assert "run.queued" not in kinds
 
 
-async def test_bytes_that_are_no_start_end_among_the_dead_letters(link: Bus, tenant: str) -> None:
+async def test_bytes_that_are_no_workflow_start_are_dead_lettered(link: Bus, tenant: str) -> None:
     subject = subjects.workflow_run("create_project", tenant, new_id("c"))
     await durable(link, subject, b"\xffnot a start", msg_id=new_id("x"))
 
-    async def buried() -> bool:
+    async def dead_lettered() -> bool:
         return bool(await letters(link, subject))
 
-    await until(buried)
+    await until(dead_lettered)
     [(reason, payload)] = await letters(link, subject)
     assert payload == b"\xffnot a start"
     assert "Invalid JSON" in reason
 
 
-async def test_a_start_on_anothers_subject_is_not_run(link: Bus, runner: PlayedRunner, tenant: str) -> None:
+async def test_workflow_start_on_another_subject_is_not_executed(
+    link: Bus, runner: PlayedRunner, tenant: str
+) -> None:
     start = starting(tenant, DEMO)
     subject = subjects.workflow_run("create_project", "mallory", start.conversation_id)
     await durable(link, subject, start.model_dump_json().encode(), msg_id=new_id("x"))
 
-    async def buried() -> bool:
+    async def dead_lettered() -> bool:
         return bool(await letters(link, subject))
 
-    await until(buried)
+    await until(dead_lettered)
     assert await events_of(link, tenant, start.conversation_id) == []
 
 
-async def test_the_service_says_that_it_is_ready(service: Life) -> None:
+async def test_workflows_service_reports_ready(service: Life) -> None:
     assert await service.health.problems() == {}
 
 
@@ -383,9 +387,9 @@ def _cancel(tenant: str, conversation_id: str, run_id: str) -> CancelRun:
 
 
 async def _queue_is_empty(bus: Bus, workflow: str) -> bool:
-    info = await bus.js.consumer_info("WORKFLOWS", f"workflow-{workflow}")
+    info = await bus.nc.jetstream().consumer_info("WORKFLOWS", f"workflow-{workflow}")
     return not info.num_pending and not info.num_ack_pending
 
 
 async def _everything_is_delivered(bus: Bus, workflow: str) -> bool:
-    return not (await bus.js.consumer_info("WORKFLOWS", f"workflow-{workflow}")).num_pending
+    return not (await bus.nc.jetstream().consumer_info("WORKFLOWS", f"workflow-{workflow}")).num_pending

@@ -23,13 +23,13 @@ FORM: JsonObject = {
 }
 
 
-def test_defaults_fill_what_is_missing_in_nested_objects_too() -> None:
+def test_defaults_fill_missing_values_in_nested_objects_too() -> None:
     values = filled(FORM, {"name": "a", "options": {"deep": True}})
 
     assert values == {"name": "a", "tags": ["new"], "options": {"deep": True, "depth": 2}}
 
 
-def test_a_default_is_never_shared_between_runs() -> None:
+def test_default_values_are_not_shared_between_runs() -> None:
     tags = filled(FORM, {"name": "a"})["tags"]
     assert isinstance(tags, list)
     tags.append("changed")
@@ -37,7 +37,7 @@ def test_a_default_is_never_shared_between_runs() -> None:
     assert filled(FORM, {"name": "a"})["tags"] == ["new"]
 
 
-def test_what_is_given_is_not_overwritten_by_a_default() -> None:
+def test_given_values_are_not_overwritten_by_defaults() -> None:
     assert filled(FORM, {"name": "a", "tags": []})["tags"] == []
 
 
@@ -50,9 +50,7 @@ def test_what_is_given_is_not_overwritten_by_a_default() -> None:
         ({"name": "a", "options": {}}, "options.deep", "is required"),
     ],
 )
-def test_a_value_that_does_not_fit_is_named_with_its_path(
-    values: JsonObject, field: str, expected: str
-) -> None:
+def test_invalid_value_is_named_with_its_path(values: JsonObject, field: str, expected: str) -> None:
     with pytest.raises(BadInput) as refused:
         filled(FORM, values)
 
@@ -60,6 +58,6 @@ def test_a_value_that_does_not_fit_is_named_with_its_path(
     assert expected in refused.value.expected
 
 
-def test_a_form_with_an_impossible_keyword_is_refused_by_its_place() -> None:
+def test_form_with_an_invalid_keyword_is_refused_with_its_path() -> None:
     with pytest.raises(BadInput, match=r"parameters_schema\.properties\.name\.type"):
         check_form({"type": "object", "properties": {"name": {"type": "text"}}})

@@ -1,4 +1,4 @@
-"""What a workflow function may rely on, and what becomes of it when it misbehaves."""
+"""Guarantees for workflow functions, and the outcome of functions that misbehave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write(path: str) -> JsonObject:
     return {"path": path, "content": "x"}
 
 
-async def test_calls_of_one_task_group_run_together(link: Bus, runner: PlayedRunner, tenant: str) -> None:
+async def test_calls_of_one_task_group_run_concurrently(link: Bus, runner: PlayedRunner, tenant: str) -> None:
     both = asyncio.Barrier(2)
 
     async def meet(phase: str, _request: CallRequest) -> None:
@@ -54,8 +54,8 @@ async def test_calls_of_one_task_group_run_together(link: Bus, runner: PlayedRun
     assert runner.together == 2
 
 
-async def test_a_cancel_ends_a_function_that_waits_for_something_else(link: Bus, tenant: str) -> None:
-    """The end is the user's, whatever the function is doing; it may clean up."""
+async def test_cancel_ends_a_function_that_waits_for_something_else(link: Bus, tenant: str) -> None:
+    """The run ends as cancelled whatever the function does; the function may clean up."""
     waiting, cleaned = asyncio.Event(), asyncio.Event()
 
     async def function(_context: WorkflowContext) -> str:
@@ -81,7 +81,7 @@ async def test_a_cancel_ends_a_function_that_waits_for_something_else(link: Bus,
             await cleaned.wait()
 
 
-async def test_a_run_ends_at_its_time_limit(link: Bus, tenant: str) -> None:
+async def test_workflow_run_times_out_at_its_time_limit(link: Bus, tenant: str) -> None:
     async def function(_context: WorkflowContext) -> str:
         await asyncio.Event().wait()
         return "never"
@@ -96,19 +96,19 @@ async def test_a_run_ends_at_its_time_limit(link: Bus, tenant: str) -> None:
     assert "0.3 s" in finished.content
 
 
-async def test_progress_is_told_while_the_function_goes_on(link: Bus, tenant: str) -> None:
-    told = asyncio.Event()
+async def test_progress_is_published_while_the_function_runs(link: Bus, tenant: str) -> None:
+    published = asyncio.Event()
 
     async def function(context: WorkflowContext) -> str:
         context.progress(1, 2, "half of it")
-        await told.wait()
+        await published.wait()
         return "all of it"
 
     async with serving(link, probe(function)):
         start = starting(tenant, {}, workflow="probe")
         await store(link, start)
-        await until(lambda: _is_told(link, tenant, start.conversation_id))
-        told.set()
+        await until(lambda: _has_progress(link, tenant, start.conversation_id))
+        published.set()
 
         assert (await outcome(link, start)).content == "all of it"
 
@@ -117,7 +117,7 @@ async def test_progress_is_told_while_the_function_goes_on(link: Bus, tenant: st
     ("call", "kind"),
     [(("fly", {}), "unknown_tool"), (("write_file", {"path": "a"}), "invalid_arguments")],
 )
-async def test_a_call_nobody_can_execute_gets_its_result(
+async def test_call_that_cannot_be_executed_gets_a_failure_result(
     link: Bus, runner: PlayedRunner, tenant: str, call: tuple[str, JsonObject], kind: str
 ) -> None:
     async def function(context: WorkflowContext) -> str:
@@ -135,7 +135,7 @@ async def test_a_call_nobody_can_execute_gets_its_result(
     assert not runner.writes
 
 
-async def test_a_step_used_twice_fails_the_run(link: Bus, runner: PlayedRunner, tenant: str) -> None:
+async def test_step_name_used_twice_fails_the_run(link: Bus, runner: PlayedRunner, tenant: str) -> None:
     async def function(context: WorkflowContext) -> str:
         await context.tool("write_file", write("a"), step="write")
         await context.tool("write_file", write("b"), step="write")
@@ -151,7 +151,9 @@ async def test_a_step_used_twice_fails_the_run(link: Bus, runner: PlayedRunner, 
     assert runner.tree(start.conversation_id) == ["a"]
 
 
-async def test_what_an_unexpected_error_says_stays_out_of_the_log(link: Bus, tenant: str) -> None:
+async def test_message_of_an_unforeseen_error_is_not_logged_in_the_conversation(
+    link: Bus, tenant: str
+) -> None:
     async def function(_context: WorkflowContext) -> str:
         raise RuntimeError("password is hunter2")
 
@@ -165,7 +167,7 @@ async def test_what_an_unexpected_error_says_stays_out_of_the_log(link: Bus, ten
     assert "hunter2" not in "".join(event.model_dump_json() for event in events)
 
 
-async def test_a_failure_tells_the_user_what_the_workflow_says(link: Bus, tenant: str) -> None:
+async def test_workflow_failure_shows_its_message_to_the_user(link: Bus, tenant: str) -> None:
     async def function(_context: WorkflowContext) -> str:
         raise WorkflowFailed("Nothing to do here.")
 
@@ -176,7 +178,7 @@ async def test_a_failure_tells_the_user_what_the_workflow_says(link: Bus, tenant
         assert (await outcome(link, start)).content == "Nothing to do here."
 
 
-async def _is_told(bus: Bus, tenant: str, conversation_id: str) -> bool:
+async def _has_progress(bus: Bus, tenant: str, conversation_id: str) -> bool:
     return "workflow.progress" in [event.data.type for event in await events_of(bus, tenant, conversation_id)]
 
 
@@ -196,14 +198,14 @@ async def _fails(text: str) -> str:
     raise WorkflowFailed(text)
 
 
-async def _answers(answer: Any) -> str:
-    return answer
+async def _returns(value: Any) -> str:
+    return value
 
 
-UNFITTING: dict[str, WorkflowFunction] = {
-    "a long answer": lambda _: _answers("x" * 300_000),
-    "an answer of another type": lambda _: _answers(7),
-    "an answer that is no UTF-8": lambda _: _answers("\ud800"),
+UNSTORABLE: dict[str, WorkflowFunction] = {
+    "a long text": lambda _: _returns("x" * 300_000),
+    "a value of another type": lambda _: _returns(7),
+    "a text that is no UTF-8": lambda _: _returns("\ud800"),
     "a long failure": lambda _: _fails("x" * 2_000_000),
     "long arguments": lambda context: _calls(context, {"path": "a", "content": "x" * 2_000_000}),
     "deep arguments": lambda context: _calls(context, deep()),
@@ -211,11 +213,11 @@ UNFITTING: dict[str, WorkflowFunction] = {
 }
 
 
-@pytest.mark.parametrize("function", UNFITTING.values(), ids=UNFITTING)
-async def test_a_function_whose_words_do_not_fit_the_log_ends_its_run_all_the_same(
+@pytest.mark.parametrize("function", UNSTORABLE.values(), ids=UNSTORABLE)
+async def test_result_that_does_not_fit_the_log_ends_the_workflow_run_as_failed(
     link: Bus, runner: PlayedRunner, tenant: str, function: WorkflowFunction
 ) -> None:
-    """P1: it would be run again and again, and its run never end."""
+    """P1: otherwise its message would be redelivered forever, and its run never end."""
     async with serving(link, probe(function)):
         start = starting(tenant, {}, workflow="probe")
         await store(link, start)

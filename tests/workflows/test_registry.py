@@ -24,7 +24,7 @@ from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.registry import Registry, by_category
 
 
-async def ask(bus: Bus, action: str, body: BaseModel | None = None) -> bytes:
+async def request(bus: Bus, action: str, body: BaseModel | None = None) -> bytes:
     data = body.model_dump_json().encode() if body else b""
     return answer(await bus.request(subjects.workflow_api(action), data, 5))
 
@@ -34,7 +34,9 @@ def registry(link: Bus) -> Registry:
     return Registry(link)
 
 
-async def test_a_second_server_under_the_same_name_is_refused_and_the_first_stays(registry: Registry) -> None:
+async def test_second_server_with_the_same_workflow_name_is_refused_and_the_first_stays(
+    registry: Registry,
+) -> None:
     first = WorkflowDefinition(name="deploy", title="Deploy", server="ours")
     await registry.register(first)
 
@@ -44,7 +46,7 @@ async def test_a_second_server_under_the_same_name_is_refused_and_the_first_stay
     assert await registry.get("deploy") == first
 
 
-async def test_a_server_may_repeat_and_renew_its_own(registry: Registry) -> None:
+async def test_server_may_repeat_and_change_its_registration(registry: Registry) -> None:
     first = WorkflowDefinition(name="build", server="ours")
     await registry.register(first)
     await registry.register(first)
@@ -54,7 +56,7 @@ async def test_a_server_may_repeat_and_renew_its_own(registry: Registry) -> None
     assert await registry.get("build") == renewed
 
 
-async def test_a_form_that_is_no_schema_of_an_object_is_refused(registry: Registry) -> None:
+async def test_form_that_is_not_an_object_schema_is_refused(registry: Registry) -> None:
     broken = WorkflowDefinition(name="broken", parameters_schema={"type": "array"})
     with pytest.raises(BadInput, match=r"parameters_schema\.type"):
         await registry.register(broken)
@@ -63,12 +65,12 @@ async def test_a_form_that_is_no_schema_of_an_object_is_refused(registry: Regist
         await registry.get("broken")
 
 
-async def test_a_time_limit_beyond_what_a_run_may_take_is_refused(registry: Registry) -> None:
+async def test_time_limit_above_the_maximum_is_refused(registry: Registry) -> None:
     with pytest.raises(BadInput, match="timeout_s"):
         await registry.register(WorkflowDefinition(name="endless", timeout_s=7 * 86_400))
 
 
-def test_categories_group_workflows_and_sort_both() -> None:
+def test_categories_and_their_workflows_are_sorted_by_name() -> None:
     found = by_category(
         WorkflowDefinition(name=name, category=category)
         for name, category in (("z", "project"), ("b", "code-review"), ("a", "project"))
@@ -80,20 +82,22 @@ def test_categories_group_workflows_and_sort_both() -> None:
     ]
 
 
-async def test_the_service_registers_its_own_and_tells_of_them(link: Bus, service: Life) -> None:
-    listed = WorkflowList.model_validate_json(await ask(link, "list"))
-    grouped = WorkflowCategories.model_validate_json(await ask(link, "categories"))
-    got = WorkflowDefinition.model_validate_json(await ask(link, "get", WorkflowName(name="create_project")))
+async def test_service_registers_and_lists_its_builtin_workflows(link: Bus, service: Life) -> None:
+    listed = WorkflowList.model_validate_json(await request(link, "list"))
+    grouped = WorkflowCategories.model_validate_json(await request(link, "categories"))
+    got = WorkflowDefinition.model_validate_json(
+        await request(link, "get", WorkflowName(name="create_project"))
+    )
 
     assert got == BUILTIN[0].definition
     assert got in listed.workflows
     assert got in next(one for one in grouped.categories if one.name == "project").workflows
 
 
-async def test_a_checked_start_comes_back_with_its_defaults(link: Bus, service: Life) -> None:
+async def test_checked_start_returns_parameters_with_defaults(link: Bus, service: Life) -> None:
     body = CheckWorkflow(workflow="create_project", parameters={"name": "demo"})
 
-    checked = WorkflowChecked.model_validate_json(await ask(link, "start", body))
+    checked = WorkflowChecked.model_validate_json(await request(link, "start", body))
 
     assert checked.parameters == {"name": "demo", "template": "python", "description": ""}
     assert checked.workflow.name == "create_project"
@@ -112,11 +116,11 @@ async def test_a_checked_start_comes_back_with_its_defaults(link: Bus, service: 
         ({"name": "demo", "colour": "red"}, "parameters"),
     ],
 )
-async def test_a_parameter_that_does_not_fit_is_named(
+async def test_an_invalid_workflow_parameter_is_named(
     link: Bus, service: Life, parameters: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(RemoteError) as refused:
-        await ask(link, "start", CheckWorkflow(workflow="create_project", parameters=parameters))
+        await request(link, "start", CheckWorkflow(workflow="create_project", parameters=parameters))
 
     assert refused.value.code == ErrorCode.BAD_REQUEST
     assert refused.value.frame.details is not None
@@ -128,16 +132,16 @@ async def test_a_parameter_that_does_not_fit_is_named(
     ("action", "body"),
     [("get", WorkflowName(name="nothing")), ("start", CheckWorkflow(workflow="nothing"))],
 )
-async def test_an_unknown_workflow_is_not_found(
+async def test_unknown_workflow_returns_not_found(
     link: Bus, service: Life, action: str, body: BaseModel
 ) -> None:
     with pytest.raises(RemoteError, match="no workflow with id 'nothing'") as refused:
-        await ask(link, action, body)
+        await request(link, action, body)
 
     assert refused.value.code == ErrorCode.NOT_FOUND
 
 
-async def test_a_request_that_is_not_json_is_answered_with_what_is_wrong(link: Bus, service: Life) -> None:
+async def test_request_that_is_not_json_returns_bad_request(link: Bus, service: Life) -> None:
     with pytest.raises(RemoteError) as refused:
         answer(await link.request(subjects.workflow_api("get"), b"{", 5))
 

@@ -1,4 +1,4 @@
-"""A workflow run survives its process: nothing is written twice, nothing is left out (P1, P2)."""
+"""A workflow run survives its process: no write is repeated or lost (P1, P2)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.workflows.playing import PlayedRunner, events_of, outcome, starting, 
 
 FILES = ("demo/README.md", "demo/src/.gitkeep", "demo/tests/.gitkeep")
 CALLS = (("read_file", FILES[0]), *(("write_file", path) for path in FILES))
-PHASES = ("asked", "started", "stored")
+PHASES = ("requested", "started", "stored")
 APPENDS = 2 * len(CALLS) + 2
-"""The claim, each call and its result, the end."""
+"""The claim, each call and its result, and the end."""
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """Ends the process."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class CrashingLog:
 async def process(
     bus: Bus, *, dies_at: int = 0, stored: bool = False, of: BaseException | None = None
 ) -> AsyncGenerator[Worker]:
-    """A process of its own, as far as the log can tell."""
+    """Run the worker of another process, as far as the log is concerned."""
     async with AsyncExitStack() as stack:
         worker = await app.enter_worker(stack, bus, BUILTIN)
         log = CrashingLog(worker.ports.log, dies_at, stored, end=of or Crash())
@@ -78,7 +78,7 @@ def delivery(start: StartWorkflow) -> WorkMessage:
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["before", "after"])
-async def test_a_process_that_dies_at_any_append_costs_no_write_and_repeats_none(
+async def test_process_that_dies_at_any_append_loses_and_repeats_no_write(
     link: Bus, runner: PlayedRunner, tenant: str, stored: bool
 ) -> None:
     for at in range(1, APPENDS + 1):
@@ -96,10 +96,10 @@ async def test_a_process_that_dies_at_any_append_costs_no_write_and_repeats_none
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["refused", "stored all the same"])
-async def test_a_broker_that_is_silent_at_any_append_loses_no_wish_of_the_function(
+async def test_broker_that_is_silent_at_any_append_loses_no_call_of_the_function(
     link: Bus, runner: PlayedRunner, tenant: str, stored: bool
 ) -> None:
-    """P1: the function waits for what it asked for; nobody else claims its run meanwhile."""
+    """P1: the function waits for the results of its calls; no other process claims its run meanwhile."""
     for at in range(2, APPENDS + 1):
         start = starting(tenant, {"name": "demo", "template": "empty"})
         async with process(link, dies_at=at, stored=stored, of=Unavailable("no answer")) as worker:
@@ -113,7 +113,7 @@ async def test_a_broker_that_is_silent_at_any_append_loses_no_wish_of_the_functi
         assert {path: runner.writes[start.conversation_id, path] for path in FILES} == dict.fromkeys(FILES, 1)
 
 
-async def test_a_process_that_dies_between_link_and_claim_leaves_one_link(
+async def test_process_that_dies_between_link_and_claim_leaves_one_link(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     start = starting(tenant, {"name": "demo", "template": "empty"}, in_conversation=new_id("c"))
@@ -130,7 +130,7 @@ async def test_a_process_that_dies_between_link_and_claim_leaves_one_link(
     assert runner.tree(start.in_conversation) == list(FILES)
 
 
-async def test_a_run_that_kills_every_process_is_given_up_with_its_terminal_event(
+async def test_workflow_run_that_kills_every_process_ends_as_crash_loop(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     start = starting(tenant, {"name": "demo", "template": "empty"})
@@ -150,10 +150,10 @@ async def test_a_run_that_kills_every_process_is_given_up_with_its_terminal_even
 
 @dataclass
 class Hall:
-    """Holds one call of each run, each at another point, until all are let go."""
+    """Holds one call of each run at another point until `go` is set."""
 
     points: dict[str, tuple[str, tuple[str, str]]]
-    """Run to phase and call."""
+    """Phase and call of each run."""
     arrived: set[str] = field(default_factory=set[str])
     full: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -168,10 +168,10 @@ class Hall:
         await self.go.wait()
 
 
-async def test_kill_9_at_every_step_is_taken_over_without_a_second_write(
+async def test_kill_9_at_every_step_is_taken_over_without_a_repeated_write(
     server: NatsServer, link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
-    """Twelve runs, each with its process killed at another point of another call."""
+    """Twelve runs, whose process is killed at another point of another call each."""
     points = [(phase, call) for call in CALLS for phase in PHASES]
     starts = [starting(tenant, {"name": "demo", "template": "empty"}) for _ in points]
     hall = runner.meet = Hall({start.run_id: point for start, point in zip(starts, points, strict=True)})
@@ -202,22 +202,22 @@ async def test_kill_9_at_every_step_is_taken_over_without_a_second_write(
 
 
 def check_once(events: list[Event]) -> None:
-    """One outcome; each call asked for once and answered once; no gap."""
+    """Check for one outcome, one request and one result of each call, and no gap."""
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    asked = [event.data.call.id for event in events if isinstance(event.data, ToolCallRequested)]
-    answered = [
+    requested = [event.data.call.id for event in events if isinstance(event.data, ToolCallRequested)]
+    completed = [
         event.data.result.tool_call_id for event in events if isinstance(event.data, ToolCallCompleted)
     ]
-    assert len(asked) == len(set(asked)) == len(CALLS)
-    assert answered == asked
+    assert len(requested) == len(set(requested)) == len(CALLS)
+    assert completed == requested
     ended = [event.data for event in events if isinstance(event.data, RunFinished)]
     assert [one.status for one in ended] == ["completed"]
 
 
 async def spawn(server: NatsServer) -> asyncio.subprocess.Process:
-    """The service as a process of its own."""
+    """Start the service as a process of its own."""
     main = "import sys; from banksman.workflows.app import run; sys.exit(run())"
     own = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
-    # The tests' servers do not sync each write: that would cost time and prove nothing here.
+    # The servers of tests do not sync each write.
     own |= {"BANKSMAN_NATS__URL": server.url, "BANKSMAN_ALLOW_WEAK_DURABILITY": "1"}
     return await asyncio.create_subprocess_exec(sys.executable, "-c", main, env=own)

@@ -1,4 +1,4 @@
-"""What `create_project` writes is a project that works."""
+"""The projects that `create_project` writes work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(directory: Path, name: str, template: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["demo", "my-first-project", "import"])
-def test_the_tests_of_a_python_project_pass(tmp_path: Path, name: str) -> None:
+def test_tests_of_a_created_python_project_pass(tmp_path: Path, name: str) -> None:
     project = made(tmp_path, name, "python")
 
     done = subprocess.run(
@@ -40,7 +40,7 @@ def test_the_tests_of_a_python_project_pass(tmp_path: Path, name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_tests_of_a_web_project_pass(tmp_path: Path) -> None:
+def test_tests_of_a_created_web_project_pass(tmp_path: Path) -> None:
     node = shutil.which("node")
     require("node", node is not None, "the tests of the web template")
     assert node is not None
