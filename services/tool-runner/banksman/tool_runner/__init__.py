@@ -1,1 +1,1 @@
-"""The service that runs tools: one sandbox a call, one workspace a conversation."""
+"""The service that runs tools: one sandbox per call, one workspace per conversation."""

@@ -72,7 +72,7 @@ def relative(path: str) -> str:
         PathRefused: the path is empty, has NUL or a lone surrogate, or is absolute outside `/workspace`.
     """
     if not path or "\0" in path:
-        raise PathRefused(path, "the path must not be empty or contain NUL")
+        raise PathRefused(path, "expected a path that is not empty and without NUL")
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
