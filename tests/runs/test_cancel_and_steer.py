@@ -340,7 +340,7 @@ def test_a_steer_to_an_ending_run_is_queued_as_a_run() -> None:
 # -- limits ------------------------------------------------------------------------------------------------
 
 
-def test_a_run_ends_at_its_time_limit() -> None:
+def test_run_times_out_at_its_time_limit() -> None:
     """P12."""
     scenario = Scenario()
     scenario.start(Plan(HANGS.replies, run_timeout_s=20))

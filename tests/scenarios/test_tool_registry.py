@@ -175,7 +175,7 @@ async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
     assert known["result"]["condition"] == "Sunny"
 
 
-async def test_second_server_with_the_same_workflow_name_is_refused_and_the_first_stays(
+async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
     system: System, observer: ToolServer, weather: asyncio.subprocess.Process, client: Client, play: Play
 ) -> None:
     """R44: a clear error, the first unchanged and still called."""

@@ -81,7 +81,7 @@ async def test_cancel_ends_a_function_that_waits_for_something_else(link: Bus, t
             await cleaned.wait()
 
 
-async def test_workflow_run_times_out_at_its_time_limit(link: Bus, tenant: str) -> None:
+async def test_run_times_out_at_its_time_limit(link: Bus, tenant: str) -> None:
     async def function(_context: WorkflowContext) -> str:
         await asyncio.Event().wait()
         return "never"

@@ -34,7 +34,7 @@ def registry(link: Bus) -> Registry:
     return Registry(link)
 
 
-async def test_second_server_with_the_same_workflow_name_is_refused_and_the_first_stays(
+async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
     registry: Registry,
 ) -> None:
     first = WorkflowDefinition(name="deploy", title="Deploy", server="ours")
