@@ -269,6 +269,17 @@ async def test_an_api_key_opens_its_own_tenant_only(guarded: Served) -> None:
     assert listed["items"] == []
 
 
+async def test_a_request_without_a_key_is_refused_before_its_body_is_read(guarded: Served) -> None:
+    port = guarded.running.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = ("POST /context/conversations HTTP/1.1", f"Host: 127.0.0.1:{port}", "Content-Length: 1000", "", "")
+    writer.write("\r\n".join(head).encode())
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        status = await reader.readline()
+    writer.close()
+    assert status.split()[1] == b"401"
+
+
 async def test_a_keyless_gateway_serves_host_names_of_this_machine_only(gateway: Served) -> None:
     async with gateway.http as http:
         rebound = await http.get("/context/conversations", headers={"host": "evil.example.org"})

@@ -8,7 +8,7 @@ from fastapi import Depends, Header, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from banksman.contracts.ids import new_id
-from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.auth import Caller, bearer
 from banksman.gateway.service.gateway import Gateway
 
 BEARER = HTTPBearer(
@@ -30,8 +30,19 @@ async def gateway_of(request: Request) -> Gateway:
 ServiceDep = Annotated[Gateway, Depends(gateway_of)]
 
 
+def check_context_key(request: Request) -> None:
+    """Check that a request has a key for the context endpoints, before its body is read.
+
+    Raises:
+        Unauthorized: The key is missing, unknown or expired.
+        Forbidden: The key does not open the context endpoints.
+    """
+    gateway: Gateway = request.app.state.gateway
+    gateway.keys.caller(bearer(request.headers.get("authorization"))).check("context")
+
+
 async def context_caller(
-    gateway: ServiceDep, bearer: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+    gateway: ServiceDep, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 ) -> Caller:
     """Return the caller of a context endpoint.
 
@@ -39,14 +50,14 @@ async def context_caller(
         Unauthorized: The key is missing, unknown or expired.
         Forbidden: The key does not open the context endpoints.
     """
-    caller = gateway.keys.caller(_token(bearer))
+    caller = gateway.keys.caller(_token(credentials))
     caller.check("context")
     return caller
 
 
 async def passthrough_caller(
     gateway: ServiceDep,
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
     api_key: Annotated[str | None, Security(API_KEY)],
 ) -> Caller:
     """Return the caller of a passthrough endpoint.
@@ -55,13 +66,13 @@ async def passthrough_caller(
         Unauthorized: The key is missing, unknown or expired.
         Forbidden: The key does not open the passthrough endpoints.
     """
-    caller = gateway.keys.caller(_token(bearer) or api_key)
+    caller = gateway.keys.caller(_token(credentials) or api_key)
     caller.check("passthrough")
     return caller
 
 
-def _token(bearer: HTTPAuthorizationCredentials | None) -> str | None:
-    return bearer.credentials.strip() or None if bearer else None
+def _token(credentials: HTTPAuthorizationCredentials | None) -> str | None:
+    return credentials.credentials.strip() or None if credentials else None
 
 
 async def request_id(

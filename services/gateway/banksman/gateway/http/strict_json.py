@@ -15,6 +15,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from banksman.contracts.wire import JsonValue, parse
+from banksman.gateway.asgi.dependencies import check_context_key
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -55,6 +56,8 @@ class StrictRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_raw(request: Request) -> Response:
+            # FastAPI reads the body before it calls dependencies: no body is buffered without a valid key.
+            check_context_key(request)
             return await handle(_RawRequest(request.scope, request.receive))
 
         return handle_raw
