@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from nats.js.api import DiscardPolicy
@@ -65,7 +64,7 @@ async def test_objects_are_listed_by_prefix(outputs: Objects, tenant: str) -> No
 async def test_what_does_not_fit_leaves_nothing_behind(bus: Bus, tenant: str) -> None:
     """A store that is nearly full stays as full as it was, however often somebody tries."""
     store = f"small-{tenant}"
-    await bus.js.add_stream(
+    await bus.nc.jetstream().add_stream(
         name=object_stream(store),
         subjects=[object_chunks(store, ">"), object_meta(store, ">")],
         max_bytes=CHUNK_BYTES * 3,
@@ -80,7 +79,7 @@ async def test_what_does_not_fit_leaves_nothing_behind(bus: Bus, tenant: str) ->
         await objects.put("fits", b"y" * (CHUNK_BYTES + 1))
         assert await objects.get("fits") == b"y" * (CHUNK_BYTES + 1)
     assert await messages(bus, store) == 3
-    await bus.js.delete_stream(object_stream(store))
+    await bus.nc.jetstream().delete_stream(object_stream(store))
 
 
 @pytest.mark.parametrize("written", ["yesterday", "2026-01-01T00:00:00"])
@@ -112,22 +111,22 @@ async def test_a_damaged_object_is_not_handed_out(outputs: Objects, bus: Bus, te
 
 
 async def test_larger_data_goes_in_parts(outputs: Objects, tenant: str) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
-        for number in range(20):
-            yield bytes([number]) * 1024 * 1024
-
-    assert await outputs.put_parts(tenant, pieces()) == 20 * 1024 * 1024
-    parts = [part async for part in outputs.get_parts(tenant)]
+    data = b"".join(bytes([number]) * 1024 * 1024 for number in range(20))
+    names = [f"{tenant}/{number}" for number in range(2)]
+    for number, name in enumerate(names):
+        await outputs.put(name, data[number * MAX_OBJECT_BYTES : (number + 1) * MAX_OBJECT_BYTES])
+    parts = [await outputs.get(name) for name in names]
     assert [len(part) for part in parts] == [MAX_OBJECT_BYTES, 4 * 1024 * 1024]
     assert b"".join(parts)[:: 1024 * 1024] == bytes(range(20))
-    await outputs.delete_parts(tenant)
+    for name in names:
+        assert await outputs.delete(name)
     assert [info async for info in outputs.list(tenant)] == []
 
 
 async def test_other_clients_read_our_objects_and_we_read_theirs(
     outputs: Objects, bus: Bus, tenant: str
 ) -> None:
-    theirs = await bus.js.object_store("outputs")
+    theirs = await bus.nc.jetstream().object_store("outputs")
     await outputs.put(f"{tenant}-ours", b"o" * 700_000)
     assert (await theirs.get(f"{tenant}-ours")).data == b"o" * 700_000
     await theirs.put(f"{tenant}-theirs", b"t" * 700_000)

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.js import JetStreamContext
 
 
 async def subscribe(
@@ -27,8 +26,3 @@ async def subscribe(
         pending_msgs_limit=pending_messages,
         pending_bytes_limit=pending_bytes,
     )
-
-
-def jetstream(nc: Client) -> JetStreamContext:
-    """A JetStream context."""
-    return nc.jetstream()  # pyright: ignore[reportUnknownMemberType] - untyped **opts

@@ -16,9 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
 from nats.errors import SlowConsumerError
-from nats.js import JetStreamContext
 
-from banksman.bus.client import jetstream
 from banksman.bus.client import subscribe as nats_subscribe
 from banksman.bus.errors import ConnectionLost, TimedOut
 from banksman.bus.messages import Message
@@ -79,7 +77,6 @@ class Bus:
         self.settings = settings
         self.name = name
         self.answers_clients = answers_clients
-        self.js: JetStreamContext = jetstream(nc)
         self.stats = BusStats()
         self.background = background or Background()
         self.closed = asyncio.Event()

@@ -11,7 +11,7 @@ import base64
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,53 +141,6 @@ class Objects:
             raise ObjectBroken(self._store, name)
         return data
 
-    async def put_parts(
-        self, name: str, source: AsyncIterable[bytes], *, deadline_s: float = DEADLINE_S
-    ) -> int:
-        """Store data of any size as parts of at most 16 MB; returns the number of bytes.
-
-        The object `name` holds the number of parts; each is an object `{name}/{number}`.
-
-        Args:
-            name: Of the whole.
-            source: The data, in pieces of any size.
-            deadline_s: For each part.
-        """
-        buffer, total, parts = bytearray(), 0, 0
-        async for piece in source:
-            buffer += piece
-            total += len(piece)
-            while len(buffer) >= MAX_OBJECT_BYTES:
-                await self.put(f"{name}/{parts}", bytes(buffer[:MAX_OBJECT_BYTES]), deadline_s=deadline_s)
-                del buffer[:MAX_OBJECT_BYTES]
-                parts += 1
-        if buffer:
-            await self.put(f"{name}/{parts}", bytes(buffer), deadline_s=deadline_s)
-            parts += 1
-        await self.put(name, str(parts).encode(), deadline_s=deadline_s)
-        return total
-
-    async def get_parts(self, name: str, *, deadline_s: float = DEADLINE_S) -> AsyncIterator[bytes]:
-        """The data of `put_parts`, part by part.
-
-        Raises:
-            NotFound: there is none of that name.
-            ObjectBroken: a part is missing or altered.
-            Unavailable: a part was not read by the deadline.
-        """
-        for number in range(await self._parts(name, deadline_s)):
-            yield await self.get(f"{name}/{number}", deadline_s=deadline_s)
-
-    async def delete_parts(self, name: str) -> None:
-        """Remove what `put_parts` stored; what is not there is no error."""
-        try:
-            parts = await self._parts(name, DEADLINE_S)
-        except NotFound:
-            return
-        await self.delete(name)
-        for number in range(parts):
-            await self.delete(f"{name}/{number}")
-
     async def delete(self, name: str) -> bool:
         """Remove an object; False when there is none."""
         meta = await self._meta(name)
@@ -227,12 +180,6 @@ class Objects:
             if len(data) > max_bytes:
                 break
         return bytes(data)
-
-    async def _parts(self, name: str, deadline_s: float) -> int:
-        count = await self.get(name, deadline_s=deadline_s)
-        if not count.isdigit():
-            raise ObjectBroken(self._store, name)
-        return int(count)
 
     async def _meta(self, name: str) -> _Meta | None:
         message = await jetstream.last_message(self._bus, self._stream, self._meta_subject(name))

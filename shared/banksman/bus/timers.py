@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import purge_subject
-from banksman.bus.names import TIMERS
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
@@ -42,11 +40,6 @@ async def set_timer(
         schedule_at=at,
         schedule_target=subjects.timer_fired(kind, tenant, timer_id),
     )
-
-
-async def cancel_timer(bus: Bus, kind: str, tenant: str, timer_id: str) -> bool:
-    """Cancel a timer; False when it fired already or never was."""
-    return await purge_subject(bus, TIMERS, subjects.timer_set(kind, tenant, timer_id)) > 0
 
 
 def fired_timer(subject: str) -> TimerName:

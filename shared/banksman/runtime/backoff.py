@@ -15,21 +15,29 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SPREAD = 0.25
-"""Share by which a pause is longer or shorter than its nominal length."""
+"""Share by which a pause is at most longer or shorter than its nominal length."""
 
 
 class Backoff:
     """Pauses between attempts: each is twice as long as the one before, up to a longest one."""
 
-    def __init__(self, first_s: float, longest_s: float) -> None:
+    def __init__(self, first_s: float, longest_s: float, *, spread: float = SPREAD) -> None:
+        """Start with the first pause.
+
+        Args:
+            first_s: Seconds of the first pause.
+            longest_s: Seconds that no pause exceeds, apart from its random share.
+            spread: Share by which a pause is longer or shorter; 0 where no other process repeats in step.
+        """
         self._first_s = first_s
         self._longest_s = longest_s
+        self._spread = spread
         self._next_s = first_s
 
     def next_s(self) -> float:
         """Return the length of the next pause in seconds, and double the one after it."""
         pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._longest_s)
-        return pause_s * random.uniform(1 - SPREAD, 1 + SPREAD)
+        return pause_s * random.uniform(1 - self._spread, 1 + self._spread)
 
     def reset(self) -> None:
         """Start again from the first pause."""

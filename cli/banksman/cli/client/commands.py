@@ -19,6 +19,7 @@ from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
+from banksman.runtime.backoff import Backoff
 
 _DEMO = (
     "write Hello from Banksman to notes.txt",
@@ -83,20 +84,20 @@ def tail(
 ) -> Exit:
     """Show stored and new events until Ctrl-C; reconnect when the connection is lost."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
-    delay_s = _FIRST_RETRY_S
+    backoff = Backoff(_FIRST_RETRY_S, _LAST_RETRY_S, spread=0)
     try:
         while True:
             try:
                 with Session.to(address) as session:
                     follower.subscribe(session)
-                    delay_s = _FIRST_RETRY_S
+                    backoff.reset()
                     follower.show_all(session)
             except Unavailable as error:
                 if not follower.subscribed:
                     raise
-                output.print_error(f"{error}; retrying in {delay_s:g} s")
-                time.sleep(delay_s)
-                delay_s = min(delay_s * 2, _LAST_RETRY_S)
+                pause_s = backoff.next_s()
+                output.print_error(f"{error}; retrying in {pause_s:g} s")
+                time.sleep(pause_s)
     except KeyboardInterrupt:
         return Exit.OK
 

@@ -17,6 +17,7 @@ from banksman.cli.local.plan import ProcessSpec
 from banksman.cli.local.screen import Screen
 from banksman.cli.processes import ProcessIdentity
 from banksman.cli.readiness import NO_RESPONSE, readiness_problem
+from banksman.runtime.backoff import Backoff
 
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 10.0
@@ -63,7 +64,7 @@ class Child:
         self._ended = asyncio.Event()
         self._started_at = 0.0
         self._starts = 0
-        self._backoff_s = FIRST_BACKOFF_S
+        self._backoff = Backoff(FIRST_BACKOFF_S, MAX_BACKOFF_S, spread=0)
         self._problem = NO_RESPONSE
 
     @property
@@ -163,12 +164,12 @@ class Child:
 
     async def _pause(self, code: int) -> None:
         if time.monotonic() - self._started_at > STEADY_S:
-            self._backoff_s = FIRST_BACKOFF_S
-        self._screen.report("ended", self.spec.name, how=self._how(code), again_in_s=self._backoff_s)
+            self._backoff.reset()
+        pause_s = self._backoff.next_s()
+        self._screen.report("ended", self.spec.name, how=self._how(code), again_in_s=pause_s)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._backoff_s):
+            async with asyncio.timeout(pause_s):
                 await self._stopping.wait()
-        self._backoff_s = min(self._backoff_s * 2, MAX_BACKOFF_S)
 
     def _how(self, code: int) -> str:
         if code < 0:
