@@ -44,7 +44,7 @@ _RULES = [
     (kind, re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.DOTALL))
     for kind, pattern in (
         ("run", "(?:run|execute) (?:the )?(?:commands? )?(?P<subject>.+)"),
-        ("run", rf"(?P<subject>{TOKEN})"),
+        ("run", rf"(?P<subject>{TOKEN}|(?:ls|cat|pwd|echo|date|uname|whoami)(?: .*)?)"),
         ("list", rf"(?:list|show)(?: me)? (?:all |the |my )?files(?: in (?:{_HERE}|(?P<subject>{_NAME})))?"),
         ("read", f"{_SHOW} (?:it|the (?:file|report|result))(?: again| back)?"),
         ("fetch", rf"(?:fetch|get|download|open|read|show|summari[sz]e) (?P<subject>.*{TOKEN}.*)"),
@@ -52,13 +52,13 @@ _RULES = [
         ("summarise", f"summari[sz]e {_FILES}"),
         (
             "report",
-            rf"{_WRITE} (?:a )?(?:\w+ )?report(?: about .{{1,80}}?)?(?: (?:to|in) (?P<subject>{_PATH}))?",
+            rf"(?:create|{_WRITE}) (?:a )?(?:\w+ )?report(?: about .+?)?(?: (?:to|in) (?P<subject>{_PATH}))?",
         ),
         ("save", f"{_WRITE} (?:it|that|the (?:output|result|page)) (?:to|in|as) {_FILE}(?P<subject>{_NAME})"),
         ("write", rf"(?:write|create|make) (?:a )?file (?P<subject>{_NAME})(?: with (?P<content>.+))?"),
         ("write", f"{_WRITE} (?P<content>.+) (?:to|into|in) {_FILE}(?P<subject>{_NAME})"),
         ("delete", f"(?:delete|remove) {_FILE}(?P<subject>{_NAME})"),
-        ("weather", r".{0,80}\bweather (?:in|for|at) (?P<subject>.{1,80}?)(?: today| now)?"),
+        ("weather", r".{0,80}\bweather\b.{0,40}?\b(?:in|for|at) (?P<subject>.{1,80}?)(?: today| now)?"),
         ("use", rf"(?:use|call) (?:the )?(?:tool )?(?P<subject>{_NAME})(?: with (?P<content>{TOKEN}))?"),
     )
 ]
