@@ -259,8 +259,8 @@ async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
         ("unwritable", "tool_error", "returned a value of type object that cannot be written as JSON"),
         ("infinite", "tool_error", "returned a value of type float that cannot be written as JSON"),
         ("fetches", "tool_error", "ConnectError"),
-        ("waits", "timeout", "time-out of 0.3 s"),
-        ("blocks", "timeout", "time-out of 0.3 s"),
+        ("waits", "timeout", "timeout of 0.3 s"),
+        ("blocks", "timeout", "timeout of 0.3 s"),
     ],
 )
 async def test_a_failing_tool_returns_an_error_and_others_run(

@@ -1,4 +1,4 @@
-"""A service on NATS as a client, from an account of its own (R114)."""
+"""A client of the NATS API with a tenant's own account (R114)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk import Client, LogRestored, RemoteError, StartedRun, connect
 from banksman.sdk.events import EventFrame
-from tests.sdk.door import Door, Writer, ended, first, said, started
+from tests.sdk.fake_gateway import FakeGateway, Writer, ended, first, message, started
 from tests.support.fixtures import SecuredNats
 from tests.support.fixtures import connect as connect_plain
 from tests.support.nats import NatsServer
@@ -62,9 +62,9 @@ async def client(secured_nats: SecuredNats) -> AsyncGenerator[Client]:
 
 
 @pytest.fixture
-async def door(gateway: Bus) -> AsyncGenerator[Door]:
-    async with Door(gateway, TENANT, acknowledge).open() as door:
-        yield door
+async def fake(gateway: Bus) -> AsyncGenerator[FakeGateway]:
+    async with FakeGateway(gateway, TENANT, acknowledge).open() as fake:
+        yield fake
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def texts(count: int, events: AsyncGenerator[EventFrame]) -> list[tuple[in
     return [(event.seq, event.data["content"]) for event in found if isinstance(event, EventFrame)]
 
 
-async def test_each_request_is_a_websocket_frame_on_its_subject(client: Client, door: Door) -> None:
+async def test_each_request_is_a_websocket_frame_on_its_subject(client: Client, fake: FakeGateway) -> None:
     decision = ItemDecision(tool_call_id="k1", decision="approve")
     assert await client.create_conversation(title="Report", request_id="q1") == "c1"
     assert await client.send("c1", "hello", request_id="q2") == StartedRun("c1-r1", "m1")
@@ -85,24 +85,26 @@ async def test_each_request_is_a_websocket_frame_on_its_subject(client: Client, 
     assert (await client.reply("a1", decisions=[decision], request_id="q4")).resolved_by == "ada"
     await client.start_workflow("create_project", {"name": "demo"}, conversation_id="c1", request_id="q5")
 
-    assert [(subject, request_id) for subject, request_id, _ in door.asked] == [
+    assert [(subject, request_id) for subject, request_id, _ in fake.requests] == [
         ("api.acme.conversation.create", "q1"),
         ("api.acme.chat.send.c1", "q2"),
         ("api.acme.run.cancel.c1", "q3"),
         ("api.acme.approval.reply.a1", "q4"),
         ("api.acme.workflow.start.create_project", "q5"),
     ]
-    assert [frame.id for _, _, frame in door.asked] == ["q1", "q2", "q3", "q4", "q5"]
-    _, sent, _, decided, _ = (frame for _, _, frame in door.asked)
+    assert [frame.id for _, _, frame in fake.requests] == ["q1", "q2", "q3", "q4", "q5"]
+    _, sent, _, decided, _ = (frame for _, _, frame in fake.requests)
     assert isinstance(sent, ChatSend) and sent.content == "hello"
     assert isinstance(decided, ApprovalDecision) and decided.decisions == (decision,)
 
 
-async def test_refused_request_raises_the_gateways_code_and_message(client: Client, door: Door) -> None:
+async def test_refused_request_raises_the_gateways_code_and_message(
+    client: Client, fake: FakeGateway
+) -> None:
     def refuse(_frame: ClientFrame) -> Ack:
         raise NotFound("conversation", "c9")
 
-    door.answer = refuse
+    fake.reply = refuse
     with pytest.raises(RemoteError, match="no conversation with id 'c9'") as refused:
         await client.send("c9", "hello")
 
@@ -113,64 +115,68 @@ async def test_refused_request_raises_the_gateways_code_and_message(client: Clie
 async def test_request_waits_for_a_gateway_and_keeps_its_id(client: Client, gateway: Bus) -> None:
     sending = asyncio.create_task(client.send("c1", "hello"))
     await client.ready()
-    async with Door(gateway, TENANT, acknowledge).open() as door, asyncio.timeout(WAIT_TIMEOUT_S):
+    async with FakeGateway(gateway, TENANT, acknowledge).open() as fake, asyncio.timeout(WAIT_TIMEOUT_S):
         assert (await sending).run_id == "c1-r1"
 
-    assert len({request_id for _, request_id, _ in door.asked}) == 1
+    assert len({request_id for _, request_id, _ in fake.requests}) == 1
 
 
 async def test_follow_yields_stored_events_then_live_events_without_a_gap(
-    client: Client, door: Door, log: Writer
+    client: Client, fake: FakeGateway, log: Writer
 ) -> None:
-    await log.write(said("one"), said("two"))
-    await log.write(said("three"))
+    await log.write(message("one"), message("two"))
+    await log.write(message("three"))
 
     async with aclosing(client.follow(log.conversation_id)) as events:
         before = await texts(3, events)
-        await log.write(said("four"), said("five"))
+        await log.write(message("four"), message("five"))
         after = await texts(2, events)
 
     assert before == [(1, "one"), (2, "two"), (3, "three")]
     assert after == [(4, "four"), (5, "five")]
-    assert door.replays == 1
+    assert fake.replays == 1
 
 
-async def test_follow_continues_after_the_given_seq(client: Client, door: Door, log: Writer) -> None:
-    await log.write(*(said(str(number)) for number in range(1, 6)))
+async def test_follow_continues_after_the_given_seq(client: Client, fake: FakeGateway, log: Writer) -> None:
+    await log.write(*(message(str(number)) for number in range(1, 6)))
 
     async with aclosing(client.follow(log.conversation_id, after_seq=3)) as events:
         assert await texts(2, events) == [(4, "4"), (5, "5")]
 
 
-async def test_gap_before_a_live_event_is_read_from_the_log(client: Client, door: Door, log: Writer) -> None:
-    """The replay came from a replica that was behind; the live commit shows it."""
-    await log.write(said("one"), said("two"))
-    door.lags = True
+async def test_gap_before_a_live_event_is_read_from_the_log(
+    client: Client, fake: FakeGateway, log: Writer
+) -> None:
+    """The replay came from a replica that lagged, which the next live commit shows."""
+    await log.write(message("one"), message("two"))
+    fake.lags = True
     async with aclosing(client.follow(log.conversation_id)) as events:
         reading = asyncio.create_task(texts(3, events))
         async with asyncio.timeout(WAIT_TIMEOUT_S):
-            await door.replayed.wait()
-        door.lags = False
-        await log.write(said("three"))
+            await fake.replayed.wait()
+        fake.lags = False
+        await log.write(message("three"))
 
         assert await reading == [(1, "one"), (2, "two"), (3, "three")]
-    assert door.replays == 2
+    assert fake.replays == 2
 
 
 async def test_follow_raises_log_restored_instead_of_mixing_logs(
-    client: Client, door: Door, log: Writer
+    client: Client, fake: FakeGateway, log: Writer
 ) -> None:
-    await log.write(said("one"))
+    await log.write(message("one"))
     async with aclosing(client.follow(log.conversation_id)) as events:
         await texts(1, events)
         log.log_epoch = "e2"
-        await log.write(said("two"))
+        await log.write(message("two"))
 
         with pytest.raises(LogRestored):
             await texts(1, events)
 
 
-async def test_outcome_is_the_end_of_the_given_run_only(client: Client, door: Door, log: Writer) -> None:
+async def test_outcome_is_the_end_of_the_given_run_only(
+    client: Client, fake: FakeGateway, log: Writer
+) -> None:
     other, mine = (StartedRun(run_id_for(log.conversation_id)) for _ in range(2))
     waiting = asyncio.create_task(client.outcome(mine))
     await log.write(started("first"), ended("not mine"), run_id=other.run_id)
@@ -181,7 +187,7 @@ async def test_outcome_is_the_end_of_the_given_run_only(client: Client, door: Do
 
 
 async def test_client_receives_approval_requests_of_its_tenant_only(client: Client, agent: Bus) -> None:
-    def asked(tenant: str) -> ApprovalRequest:
+    def approval_request(tenant: str) -> ApprovalRequest:
         return ApprovalRequest(
             tenant=tenant,
             conversation_id="c1",
@@ -191,7 +197,7 @@ async def test_client_receives_approval_requests_of_its_tenant_only(client: Clie
             items=(),
         )
 
-    theirs, ours = asked("globex"), asked(TENANT)
+    theirs, ours = approval_request("globex"), approval_request(TENANT)
     async with client.approvals() as approvals:
         await _flushed(client, agent)
         for request in (theirs, ours):
@@ -213,7 +219,7 @@ async def test_deltas_arrive_while_the_model_writes(client: Client, agent: Bus, 
 async def test_client_receives_nothing_of_another_tenant(
     secured_nats: SecuredNats, agent: Bus, conversation: str
 ) -> None:
-    """R114, P8: whatever tenant a client names, its account decides."""
+    """R114, P8: the client's account decides, not the tenant that it names."""
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     async with connect(secured_nats.server.url, "globex", nkey_seed_file=seed) as mallory:
         async with mallory.deltas(conversation) as pieces:
@@ -230,15 +236,15 @@ async def test_follow_continues_after_a_restart_of_the_server(
 ) -> None:
     async with (
         await connect_plain(own_nats) as bus,
-        Door(bus, tenant, acknowledge).open(),
+        FakeGateway(bus, tenant, acknowledge).open(),
         connect(own_nats.url, tenant) as client,
         aclosing(client.follow(conversation)) as events,
     ):
         log = Writer(bus, tenant, conversation)
-        await log.write(said("before"))
+        await log.write(message("before"))
         assert await texts(1, events) == [(1, "before")]
         await asyncio.to_thread(own_nats.restart)
-        await log.write(said("after"))
+        await log.write(message("after"))
 
         assert await texts(1, events) == [(2, "after")]
 
@@ -256,6 +262,6 @@ async def test_missing_server_is_reported_in_one_sentence() -> None:
 
 
 async def _flushed(client: Client, bus: Bus) -> None:
-    """Both connections' subscriptions have reached the server."""
+    """Wait until the server has both connections' subscriptions."""
     await client.ready()
     await bus.ready()

@@ -1,4 +1,4 @@
-"""The examples run as they are, as processes of their own."""
+"""The examples, each run unchanged in its own process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from banksman.contracts.events import MessageCompleted, RunFinished, ToolCallReq
 from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, ConversationCreate
 from banksman.contracts.ids import run_id_for
 from banksman.contracts.tools import ToolCall
-from tests.sdk.door import Door, Writer, ended, started
+from tests.sdk.fake_gateway import FakeGateway, Writer, ended, started
 from tests.support.model_server import ModelServer
 from tests.support.nats import NatsServer
 from tests.support.paths import ROOT
@@ -23,8 +23,8 @@ from tests.support.paths import ROOT
 EXAMPLES = ROOT / "examples"
 
 
-async def run(example: str, *arguments: str, answers: str = "", **environment: str) -> tuple[int | None, str]:
-    """Exit code and output of an example."""
+async def run(example: str, *arguments: str, stdin: str = "", **environment: str) -> tuple[int | None, str]:
+    """Run an example; return its exit code and output."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -37,7 +37,7 @@ async def run(example: str, *arguments: str, answers: str = "", **environment: s
     )
     try:
         async with asyncio.timeout(20):
-            output, _ = await process.communicate(answers.encode())
+            output, _ = await process.communicate(stdin.encode())
     finally:
         if process.returncode is None:
             process.kill()
@@ -66,7 +66,7 @@ async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() ->
         port = next(iter(server.sockets)).getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         code, output = await run(
-            "chat_over_websocket.py", "run", "`ls`", answers="y\n", BANKSMAN_GATEWAY_URL=url
+            "chat_over_websocket.py", "run", "`ls`", stdin="y\n", BANKSMAN_GATEWAY_URL=url
         )
 
     assert code == 0, output
@@ -81,7 +81,7 @@ async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() ->
 
 
 def replies(frame: ClientFrame) -> list[dict[str, object]]:
-    """What a gateway sends back for each request, its events included."""
+    """Return a gateway's replies to each request, including events."""
     outcome = ended("done").model_dump(mode="json")
     match frame.type:
         case "hello":
@@ -106,10 +106,10 @@ async def test_chat_over_nats_follows_its_run_to_the_end(
     nats_server: NatsServer, bus: Bus, tenant: str, conversation: str
 ) -> None:
     run_id = run_id_for(conversation)
-    asked: asyncio.Queue[ClientFrame] = asyncio.Queue()
+    frames: asyncio.Queue[ClientFrame] = asyncio.Queue()
 
-    def answer(frame: ClientFrame) -> Ack:
-        asked.put_nowait(frame)
+    def reply(frame: ClientFrame) -> Ack:
+        frames.put_nowait(frame)
         made = isinstance(frame, ConversationCreate)
         return Ack(
             reply_to=str(frame.id),
@@ -118,16 +118,16 @@ async def test_chat_over_nats_follows_its_run_to_the_end(
         )
 
     async def agent() -> None:
-        while (await asked.get()).type != "chat.send":
+        while (await frames.get()).type != "chat.send":
             continue
         log = Writer(bus, tenant, conversation)
         call = ToolCall(id="k1", name="bash", arguments={"command": "ls"})
-        asked_for = MessageCompleted(message_id="m2", role="assistant", content=None)
-        await log.write(started("hello"), asked_for, ToolCallRequested(call=call), run_id=run_id)
+        with_call = MessageCompleted(message_id="m2", role="assistant", content=None)
+        await log.write(started("hello"), with_call, ToolCallRequested(call=call), run_id=run_id)
         finished: RunFinished = ended("done")
         await log.write(finished, run_id=run_id)
 
-    async with Door(bus, tenant, answer).open(), asyncio.TaskGroup() as tasks:
+    async with FakeGateway(bus, tenant, reply).open(), asyncio.TaskGroup() as tasks:
         tasks.create_task(agent())
         code, output = await run("chat_over_nats.py", tenant, "hello", NATS_URL=nats_server.url)
 

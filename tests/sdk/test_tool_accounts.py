@@ -1,4 +1,4 @@
-"""Tool servers of tenants and of the platform, each with no more rights than it needs."""
+"""Permissions of the accounts of tool servers, of tenants and of the platform."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLATFORM = "tool-server-search"
 
 @pytest.fixture(scope="module")
 def nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
-    """Two tenants with a tool server of the same id, and a tool server `search` for everybody."""
+    """Two tenants with a tool server of the same id, and a tool server `search` for all tenants."""
     keys = tmp_path_factory.mktemp("keys")
     who: dict[str, Any] = {"tenants": TENANTS, "tool_servers": ("search",)}
     server = NatsServer()
@@ -59,13 +59,13 @@ async def _provision(nats: SecuredNats) -> None:
 
 @pytest.fixture
 async def agent(nats: SecuredNats) -> AsyncGenerator[Agent]:
-    """With the rights of an agent."""
+    """A connection with the permissions of an agent."""
     async with await nats.connect(AGENT) as bus, agent_on(bus, "acme") as one:
         yield one
 
 
 def serving(nats: SecuredNats, user: str, server: str, tool: str) -> ToolServer:
-    """A server with one tool, which returns who serves it."""
+    """A server with one tool, which returns the id of its server."""
     box = Toolbox()
 
     @box.tool(name=tool, description=f"By {user}.")
@@ -79,7 +79,7 @@ def serving(nats: SecuredNats, user: str, server: str, tool: str) -> ToolServer:
 async def test_tenants_tool_is_offered_to_and_called_by_that_tenant_only(
     nats: SecuredNats, agent: Agent
 ) -> None:
-    """R114: two tenants have a server and a tool of the same names, and neither meets the other's."""
+    """R114: two tenants have a server and a tool of the same names, isolated from each other."""
     async with (
         serving(nats, "tenant-acme", "weather", "get_weather") as ours,
         serving(nats, "tenant-globex", "weather", "get_weather"),
@@ -93,7 +93,7 @@ async def test_tenants_tool_is_offered_to_and_called_by_that_tenant_only(
 
 
 @pytest.mark.parametrize(
-    ("server", "tool", "told"),
+    ("server", "tool", "message"),
     [
         ("weather", "search_web", "'search_web' is already registered by server 'search'"),
         ("search", "find", "'search' belongs to a server of the platform"),
@@ -101,12 +101,12 @@ async def test_tenants_tool_is_offered_to_and_called_by_that_tenant_only(
     ],
 )
 async def test_tenant_cannot_register_the_name_of_a_platform_tool(
-    nats: SecuredNats, agent: Agent, server: str, tool: str, told: str
+    nats: SecuredNats, agent: Agent, server: str, tool: str, message: str
 ) -> None:
-    """R44: a clear error, and the first stays."""
+    """R44: the error is clear, and the first registration stays."""
     async with serving(nats, PLATFORM, "search", "search_web"):
         before = agent.offers("acme")
-        with pytest.raises(RemoteError, match=told) as refused:
+        with pytest.raises(RemoteError, match=message) as refused:
             async with serving(nats, "tenant-acme", server, tool):
                 pass
         assert agent.offers("acme") == before
@@ -164,11 +164,11 @@ NAMED = {"name": "x", "description": "x", "server": "search"}
 async def test_invalid_tool_definition_is_refused_by_field(
     nats: SecuredNats, agent: Agent, definition: dict[str, Any], field: str
 ) -> None:
-    """R51: whoever sends it, in whatever language."""
-    asked = RegisterTool(definition=ToolDefinition.model_validate(definition))
+    """R51: for definitions of any client in any language."""
+    registration = RegisterTool(definition=ToolDefinition.model_validate(definition))
     async with await nats.connect(PLATFORM) as bus:
         with pytest.raises(RemoteError) as refused:
-            await register(bus, asked.model_dump_json().encode())
+            await register(bus, registration.model_dump_json().encode())
 
     assert refused.value.code == ErrorCode.BAD_REQUEST
     assert refused.value.frame.details is not None

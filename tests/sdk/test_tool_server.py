@@ -1,4 +1,4 @@
-"""A tool server's calls, as the owner of a run sends them."""
+"""Calls to a tool server, sent like the owner of a run sends them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def box() -> Toolbox:
 
 @pytest.fixture
 def name() -> str:
-    """A server's id, and its tool's, that no other test uses."""
+    """A unique id for a server and its tool."""
     return new_id("s")
 
 
@@ -145,7 +145,7 @@ VALUES: list[tuple[Any, dict[str, Any]]] = [
 async def test_return_value_becomes_a_json_object(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, value: Any, content: dict[str, Any]
 ) -> None:
-    """R45: objects as they are, anything else under `result`."""
+    """R45: objects unchanged, other values under `result`."""
 
     @box.tool(name=name, description="x")
     async def give() -> Any:
@@ -160,7 +160,7 @@ async def test_return_value_becomes_a_json_object(
 async def test_result_with_success_false_is_an_error_with_its_content(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
-    """R104: what the tool says reaches the model unchanged."""
+    """R104: the tool's text reaches the model unchanged."""
 
     @box.tool(name=name, description="x")
     def give() -> dict[str, Any]:
@@ -188,13 +188,13 @@ async def test_long_result_is_cut_with_a_note(
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [("fail", "No such city."), ("exit", "tried to end the process"), ("stop", "StopIteration")],
 )
 async def test_server_continues_after_every_end_of_a_function(
-    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, how: str, told: str
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, how: str, message: str
 ) -> None:
-    """R46: its own words, an exit, an exception that no future holds."""
+    """R46: a failure, an exit, an exception that no future accepts."""
 
     @box.tool(name=name, description="x")
     def end(how: str) -> str:
@@ -209,7 +209,7 @@ async def test_server_continues_after_every_end_of_a_function(
     async with server(nats_server, name, box):
         failed, fine = await agent.call(name, name, how=how), await agent.call(name, name, how="well")
 
-    assert told in str(failed.content["error"])
+    assert message in str(failed.content["error"])
     assert fine.content["result"] == "fine"
 
 
@@ -229,7 +229,7 @@ async def test_function_receives_the_context_of_its_call(
 async def test_call_is_admitted_once_and_only_with_the_approved_digest(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
-    """P5: asked again it is not run again; another's arguments, tool or epoch are not taken."""
+    """P5: a repeated request does not run it again; other arguments, tools or epochs are refused."""
     gate, runs = asyncio.Event(), 0
 
     @box.tool(name=name, description="x")
@@ -289,7 +289,7 @@ async def test_stopping_server_finishes_its_calls_and_is_no_longer_offered(
 async def test_server_that_lost_its_lease_serves_again(
     agent: Agent, bus: Bus, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:
-    """Its calls have ended: others may have declared them lost."""
+    """Its calls have ended, because owners may have declared them lost."""
     began, ended = asyncio.Event(), asyncio.Event()
 
     @box.tool(name=name, description="x")
@@ -321,7 +321,7 @@ class _Lease:
 
 
 async def until_lease(agent: Agent, name: str, holds: Any) -> None:
-    """Wait for what the agent sees of a server's leases; the caller sets the deadline."""
+    """Wait until the agent sees these leases of a server. The caller sets the deadline."""
 
     def as_wanted() -> bool:
         found = agent.placements.instances(name, None)

@@ -1,4 +1,4 @@
-"""What `tool` makes of a function."""
+"""Tools from typed functions."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def test_schema_comes_from_annotations_and_descriptions_from_the_docstring(box: 
 
     assert (find.name, box.get("find")) == ("find", find)
     assert find.definition.description == "Find things near places.\n\nLooks them up in the index."
-    told = properties(find)
-    assert told["query"] == {"type": "string", "description": "What to look for, in plain words."}
-    assert told["places"]["items"] == {"$ref": "#/$defs/Place"}
-    assert told["limit"] == {
+    schemas = properties(find)
+    assert schemas["query"] == {"type": "string", "description": "What to look for, in plain words."}
+    assert schemas["places"]["items"] == {"$ref": "#/$defs/Place"}
+    assert schemas["limit"] == {
         "type": "integer",
         "minimum": 1,
         "maximum": 50,
         "default": 10,
         "description": "How many at most: fewer may come.",
     }
-    assert told["kind"]["enum"] == ["a", "b"]
+    assert schemas["kind"]["enum"] == ["a", "b"]
     assert find.definition.input_schema["required"] == ["query", "places"]
     check_schema(find.definition.input_schema)
 
@@ -144,14 +144,14 @@ def test_decorated_function_is_still_callable(box: Toolbox) -> None:
 
 @pytest.mark.parametrize("schema", [None, {}])
 def test_empty_schema_becomes_an_object_without_properties(schema: object) -> None:
-    """R52: whatever a server sends, models are told of an object."""
+    """R52: models always get the schema of an object."""
     definition = ToolDefinition.model_validate({"name": "now", "description": "x", "input_schema": schema})
 
     assert definition.input_schema == {"type": "object", "properties": {}}
 
 
 def test_second_tool_with_a_name_is_refused_and_the_first_stays(box: Toolbox) -> None:
-    """R44: before anything is sent."""
+    """R44: locally, before any request."""
 
     @box.tool(name="now", description="first")
     def first() -> None: ...
@@ -168,7 +168,7 @@ def test_second_tool_with_a_name_is_refused_and_the_first_stays(box: Toolbox) ->
 
 
 async def test_arguments_are_converted_to_the_annotated_types(box: Toolbox) -> None:
-    """R45: models, defaults and names that a Pydantic model has a method of."""
+    """R45: models, defaults, and parameters with the names of pydantic methods."""
 
     @box.tool(description="x")
     def where(place: Place, copy: bool = False, model_dump: str = "no") -> tuple[type, bool, str]:
@@ -180,7 +180,7 @@ async def test_arguments_are_converted_to_the_annotated_types(box: Toolbox) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "place: is required"),
         ({"place": {"latitude": 1.0}}, r"place\.longitude: is required"),
@@ -192,15 +192,15 @@ async def test_arguments_are_converted_to_the_annotated_types(box: Toolbox) -> N
     ],
 )
 async def test_invalid_argument_is_named_in_the_error(
-    box: Toolbox, arguments: dict[str, Any], told: str
+    box: Toolbox, arguments: dict[str, Any], message: str
 ) -> None:
-    """R53: with the reason; nothing is called."""
+    """R53: the error has the reason, and the function is not called."""
 
     @box.tool(description="x")
     def where(place: Place) -> None:
         raise AssertionError("called")
 
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=message):
         await where.invoke(arguments, CONTEXT)
 
 
@@ -223,14 +223,14 @@ def undescribed(what: str) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         (untyped, "untyped: parameter 'what' has no type"),
-        (variadic, "variadic: parameter 'what' cannot be given by its name"),
+        (variadic, "variadic: parameter 'what' cannot be passed by name"),
         (undescribed, "undescribed: a docstring or a description"),
     ],
 )
-def test_function_without_types_or_description_is_refused(box: Toolbox, function: Any, told: str) -> None:
-    with pytest.raises(TypeError, match=told):
+def test_function_without_types_or_description_is_refused(box: Toolbox, function: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         box.tool(function)
     assert len(box) == 0

@@ -1,14 +1,14 @@
-"""For services that use NATS themselves: start runs, follow them, answer approvals, serve tools.
+"""The Python SDK for services that use NATS: start and follow runs, decide approval requests, serve tools.
 
     async with connect("nats://127.0.0.1:4222", "acme", nkey_seed_file=seed) as client:
         conversation_id = await client.create_conversation(title="Nightly report")
         run = await client.send(conversation_id, "Summarise yesterday's builds")
         print((await client.outcome(run)).content)
 
-What `tool` makes of typed functions, a `ToolServer` offers to models (`banksman.sdk.tools`).
+`tool` turns typed functions into tools, and a `ToolServer` offers them to models (`banksman.sdk.tools`).
 
-All that a client does goes through the gateways' door on NATS and the subjects that a tenant's account may
-hear; it has no right in JetStream.
+A client uses only the gateways' NATS API and the subjects that a tenant's account may subscribe to. It has no
+access to JetStream.
 """
 
 from banksman.bus.envelope import RemoteError

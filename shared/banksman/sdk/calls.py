@@ -1,4 +1,4 @@
-"""The calls that come to one process of a tool server: answered at once, performed in tasks."""
+"""The calls to one process of a tool server. Each gets a reply at once and is executed in a task."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from banksman.sdk.tools import AnyTool
 logger = logging.getLogger(__name__)
 
 KILL_S = 5.0
-"""Seconds for ended calls to store their results."""
+"""Seconds in which ended calls store their results."""
 
 
 @dataclass
 class Calls:
-    """Of one process, from its lease's beginning to its end."""
+    """The calls of one process while it has its lease."""
 
     bus: Bus
-    desk: RunnerCalls
+    runner_calls: RunnerCalls
     lease: Lease
     tools: Mapping[str, AnyTool]
     tasks: asyncio.TaskGroup
-    """Ends with the lease, and every call with it."""
+    """Ends with the lease and cancels all calls."""
     draining: bool = False
     _stops: dict[str, Stop] = field(default_factory=dict[str, Stop])
-    """By tenant and attempt, of every call that runs."""
-    _performing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    """Stop signals of running calls by tenant and attempt."""
+    _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def on_call(self, request: CallRequest, subject: str) -> CallReply | None:
         """Reply to `tool.call`. A repeated request for the same attempt is safe.
@@ -50,7 +50,7 @@ class Calls:
         """
         request = request.with_local_deadline(datetime.now(UTC))
         _check_subject(subject, request.tenant, request.conversation_id)
-        if request.runner_epoch != self.desk.runner_epoch:
+        if request.runner_epoch != self.runner_calls.runner_epoch:
             return None
         return self._accept(request)
 
@@ -70,40 +70,40 @@ class Calls:
         return CallReply(answer="accepted")
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing more; give running calls `grace_s` seconds, then end them and store that."""
+        """Accept no more calls, wait `grace_s` seconds for running ones, then end these."""
         self.draining = True
-        await self._ended(grace_s)
+        await self._wait_ended(grace_s)
         for stop in self._stops.values():
             if not stop.done():
                 stop.set_result("cancelled")
-        await self._ended(KILL_S)
+        await self._wait_ended(KILL_S)
 
     def _accept(self, request: CallRequest) -> CallReply:
         tool = self.tools.get(request.call.name)
         if tool is None:
             return CallReply(
-                answer="refused", reason=f"{self.desk.runner} has no tool {request.call.name!r}."
+                answer="refused", reason=f"{self.runner_calls.runner} has no tool {request.call.name!r}."
             )
-        answer, admitted = self.desk.admit(request)
+        reply, admitted = self.runner_calls.admit(request)
         if admitted:
-            task = self.tasks.create_task(self._perform(tool, request), name=request.attempt)
-            self._performing.add(task)
-            task.add_done_callback(self._performing.discard)
-        return answer
+            task = self.tasks.create_task(self._execute(tool, request), name=request.attempt)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return reply
 
-    async def _perform(self, tool: AnyTool, request: CallRequest) -> None:
+    async def _execute(self, tool: AnyTool, request: CallRequest) -> None:
         key = f"{request.tenant}.{request.attempt}"
         stop = self._stops[key] = asyncio.get_running_loop().create_future()
 
         async def started(request: CallRequest) -> ToolResult:
-            # The process may have been frozen while the start was stored.
+            # The process may have been suspended while the start was stored, so another may own the call.
             if not self.lease.holds:
-                raise LeaseLost("the lease ended before the call could begin")
-            await self._tell(request)
-            return await execute(tool, request, self.desk.runner, stop)
+                raise LeaseLost("the lease ended before the call could start")
+            await self._publish_start(request)
+            return await execute(tool, request, self.runner_calls.runner, stop)
 
         try:
-            await self.desk.perform(request, started)
+            await self.runner_calls.perform(request, started)
         except BanksmanError as error:
             logger.error("%s: ended without a stored result: %s", request.attempt, error)
         except Exception:
@@ -111,29 +111,29 @@ class Calls:
         finally:
             self._stops.pop(key, None)
 
-    async def _tell(self, request: CallRequest) -> None:
-        """Show those who watch that the call has begun; it may be lost."""
+    async def _publish_start(self, request: CallRequest) -> None:
+        """Publish that the call has started; lossy."""
         if not request.progress:
             return
-        told = CallProgress(
+        progress = CallProgress(
             conversation_id=request.conversation_id,
             run_id=request.run_id,
             tool_call_id=request.call.id,
             kind="started",
-            runner=self.desk.runner,
+            runner=self.runner_calls.runner,
         )
         subject = subjects.tool_progress(request.tenant, request.conversation_id)
         with contextlib.suppress(Unavailable):
-            await self.bus.publish(subject, told.model_dump_json().encode())
+            await self.bus.publish(subject, progress.model_dump_json().encode())
 
-    async def _ended(self, timeout_s: float) -> None:
+    async def _wait_ended(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._performing:
-                    await asyncio.wait(self._performing)
+                while self._running:
+                    await asyncio.wait(self._running)
 
 
 def _check_subject(subject: str, tenant: str, last: str) -> None:
-    """Refuse a body that is about something else than its subject, which is what permissions judge."""
+    """Refuse a body that does not match its subject: permissions apply to the subject."""
     if subject.split(".")[3:] != [tenant, last]:
         raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")

@@ -1,4 +1,4 @@
-"""The client: requests to the door, and what comes back."""
+"""The client of the NATS API."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.events import EventFrame
 from banksman.sdk.feed import follow
 
-ANSWER_S = 10.0
-"""Seconds to wait for one answer of the door."""
+REPLY_TIMEOUT_S = 10.0
+"""Timeout of one request in seconds."""
 BUDGET_S = 30.0
-"""Seconds that a request is tried. Its id stays the same, so it is done once however often it is tried."""
+"""Seconds in which a request is repeated with the same id, so that it has one effect."""
 PAUSE_S = 0.2
 WAITING_DELTAS = 4_096
-"""Pieces of text that may wait for a slow reader; what comes on top is dropped, as deltas may be."""
+"""Maximum deltas that wait for a slow reader. Further ones are dropped, which is allowed for deltas."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -60,15 +60,15 @@ Frame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowS
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run that was accepted: stored, and sure to end."""
+    """An accepted run. It is stored and will end with an outcome."""
 
     run_id: str
     message_id: str | None = None
-    """Of the user's message; None for a workflow."""
+    """Id of the user's message; None for a workflow."""
 
     @property
     def conversation_id(self) -> str:
-        """Whose log tells of it."""
+        """The conversation whose log contains the run."""
         return conversation_of(self.run_id)
 
 
@@ -82,19 +82,19 @@ async def connect(
     name: str = "banksman-client",
     connect_timeout_s: float = 30.0,
 ) -> AsyncGenerator[Client]:
-    """A connection for the length of the context.
+    """Connect a client for the duration of the context.
 
     Args:
-        url: A server, or several of a cluster.
-        tenant: Whose data; the user of the seed must be in that tenant's account.
+        url: The address of a server, or the addresses of a cluster.
+        tenant: The tenant. The user of the seed must belong to its account.
         nkey_seed_file: File with the user's seed; None connects without a user.
-        tls_ca_file: Certificates that the server's is checked against; None for the system's.
-        name: What the server shows in its monitoring.
-        connect_timeout_s: Seconds until the first connection must stand.
+        tls_ca_file: CA certificates to verify the server; None uses those of the system.
+        name: Name of the connection in the server's monitoring.
+        connect_timeout_s: Timeout of the first connection in seconds.
 
     Raises:
-        BadInput: the tenant is no token.
-        Unavailable: no server accepted the user in time.
+        BadInput: The tenant is not a valid token.
+        Unavailable: No server accepted the user in time.
     """
     check_token(tenant, "tenant")
     settings = NatsSettings(
@@ -105,11 +105,11 @@ async def connect(
 
 
 class Client:
-    """What a tenant may ask of the platform.
+    """Requests of a tenant to the platform.
 
-    Every request takes a `request_id`: repeated under the same one it is not done again and gets the same
-    answer, for 24 hours. All raise `RemoteError` with the door's error, and `Unavailable` when no gateway
-    answered within 30 seconds.
+    Requests take a `request_id`. A request that is repeated with the same id within 24 hours has no further
+    effect and gets the same reply. All raise `RemoteError` with the gateway's error, and `Unavailable` if no
+    gateway responds within 30 seconds.
     """
 
     def __init__(self, bus: Bus, tenant: str) -> None:
@@ -117,10 +117,12 @@ class Client:
         self.tenant = tenant
 
     async def ready(self, timeout_s: float = 2.0) -> None:
-        """Make a round trip to the server: what was asked of it before has reached it.
+        """Make a round trip to the server.
+
+        Afterwards it has processed all earlier messages of this connection.
 
         Raises:
-            Unavailable: no answer in time.
+            Unavailable: The server did not respond in time.
         """
         await self._bus.ready(timeout_s)
 
@@ -134,7 +136,7 @@ class Client:
         settings: ConversationSettings | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Make a conversation; returns its id."""
+        """Create a conversation and return its id."""
         frame = ConversationCreate(
             type="conversation.create",
             id=request_id or new_id("q"),
@@ -144,8 +146,8 @@ class Client:
             system_prompt_id=system_prompt_id,
             settings=settings or ConversationSettings(),
         )
-        ack = await self._ask(subjects.api(self.tenant, "conversation", "create"), frame)
-        return _given(ack.conversation_id, "conversation_id")
+        ack = await self._send(subjects.api(self.tenant, "conversation", "create"), frame)
+        return _required(ack.conversation_id, "conversation_id")
 
     async def send(
         self,
@@ -158,16 +160,16 @@ class Client:
         variables: Mapping[str, JsonValue] | None = None,
         attachments: Sequence[str] = (),
     ) -> StartedRun:
-        """Say something that wants an answer.
+        """Send a user's message, which starts or steers a run.
 
         Args:
-            conversation_id: Where.
+            conversation_id: The conversation.
             content: Text, or parts.
-            request_id: The idempotency key.
-            mode: `queue` behind an open run, or `steer` it.
-            overrides: What this run does otherwise than its assistant.
-            variables: For the system prompt's template.
-            attachments: Paths of workspace files that the message is about.
+            request_id: The idempotency key; None generates one.
+            mode: `queue` starts a run after an open one, `steer` adds the message to the open run.
+            overrides: Settings of this run that differ from its assistant.
+            variables: Variables of the system prompt's template.
+            attachments: Paths of workspace files that the message refers to.
         """
         frame = ChatSend(
             type="chat.send",
@@ -179,16 +181,16 @@ class Client:
             variables=dict(variables or {}),
             attachments=tuple(attachments),
         )
-        ack = await self._ask(subjects.api(self.tenant, "chat", "send", conversation_id), frame)
-        return StartedRun(_given(ack.run_id, "run_id"), ack.message_id)
+        ack = await self._send(subjects.api(self.tenant, "chat", "send", conversation_id), frame)
+        return StartedRun(_required(ack.run_id, "run_id"), ack.message_id)
 
     async def cancel(
         self, run: StartedRun | str, *, reason: str | None = None, request_id: str | None = None
     ) -> None:
-        """Ask for the end of a run, given itself or its id; `outcome` tells when it has ended."""
+        """Cancel a run, given as an object or by id. `outcome` waits for its end."""
         run_id = run if isinstance(run, str) else run.run_id
         frame = RunCancel(type="run.cancel", id=request_id or new_id("q"), run_id=run_id, reason=reason)
-        await self._ask(subjects.api(self.tenant, "run", "cancel", conversation_of(run_id)), frame)
+        await self._send(subjects.api(self.tenant, "run", "cancel", conversation_of(run_id)), frame)
 
     async def reply(
         self,
@@ -199,10 +201,11 @@ class Client:
         remember: Remember | None = None,
         request_id: str | None = None,
     ) -> Ack:
-        """Decide an approval: `all` of its calls alike, or one decision for each.
+        """Decide an approval request: `all` decides all calls alike, `decisions` decides each call.
 
         Returns:
-            `already_resolved` is True when another was first; `outcome` and `resolved_by` are the winner's.
+            An ack. If `already_resolved` is True, an earlier decision applies, and `outcome` and
+            `resolved_by` are those of the earlier decision.
         """
         frame = ApprovalDecision(
             type="approval.reply",
@@ -212,7 +215,7 @@ class Client:
             decisions=tuple(decisions),
             remember=remember,
         )
-        return await self._ask(subjects.api(self.tenant, "approval", "reply", approval_id), frame)
+        return await self._send(subjects.api(self.tenant, "approval", "reply", approval_id), frame)
 
     async def start_workflow(
         self,
@@ -230,60 +233,60 @@ class Client:
             parameters=parameters or {},
             conversation_id=conversation_id,
         )
-        ack = await self._ask(subjects.api(self.tenant, "workflow", "start", name), frame)
-        return StartedRun(_given(ack.run_id, "run_id"), ack.message_id)
+        ack = await self._send(subjects.api(self.tenant, "workflow", "start", name), frame)
+        return StartedRun(_required(ack.run_id, "run_id"), ack.message_id)
 
     async def assistants(self) -> tuple[Assistant, ...]:
-        """All assistants of the tenant, by id."""
+        """Return all assistants of the tenant, sorted by id."""
         return (await self._assistant("list", AssistantList)).items
 
     async def assistant(self, assistant_id: str) -> Assistant:
-        """One of them; `default` is there for every tenant."""
+        """Return one assistant. Every tenant has an assistant `default`."""
         return await self._assistant("read", Assistant, assistant_id)
 
-    async def create_assistant(self, given: NewAssistant, *, request_id: str | None = None) -> Assistant:
-        """Store a new one; conversations name it by its id."""
-        return await self._assistant("create", Assistant, body=given, request_id=request_id)
+    async def create_assistant(self, body: NewAssistant, *, request_id: str | None = None) -> Assistant:
+        """Create an assistant. Conversations refer to it by its id."""
+        return await self._assistant("create", Assistant, body=body, request_id=request_id)
 
     async def update_assistant(
-        self, assistant_id: str, given: AssistantBody, *, revision: int | None = None
+        self, assistant_id: str, body: AssistantBody, *, revision: int | None = None
     ) -> Assistant:
-        """Store another in its place, from the next run on; the same once more changes nothing.
+        """Replace an assistant from the next run on. The same body again changes nothing.
 
         Args:
-            assistant_id: Which.
-            given: All of the other one.
-            revision: Replace it only at this revision; None for whichever it is.
+            assistant_id: The assistant to replace.
+            body: The complete new assistant.
+            revision: Replace only this revision; None replaces the current one.
         """
-        fields = {name: getattr(given, name) for name in AssistantBody.model_fields}
+        fields = {name: getattr(body, name) for name in AssistantBody.model_fields}
         update = AssistantUpdate(**fields, revision=revision)
         return await self._assistant("update", Assistant, assistant_id, body=update)
 
     async def delete_assistant(self, assistant_id: str) -> None:
-        """Remove one. Runs that it started go on; its conversations can start none."""
+        """Delete an assistant. Its open runs continue; its conversations cannot start new ones."""
         await self._assistant("delete", AssistantDeleted, assistant_id)
 
     async def usage(self) -> UsageReport:
-        """What the tenant's runs consumed in this day and month, and what it may."""
+        """Return the tenant's usage of the current day and month, and its limits."""
         return await self._request(subjects.api(self.tenant, "usage"), b"{}", new_id("q"), UsageReport)
 
     def follow(self, conversation_id: str, after_seq: int = 0) -> AsyncGenerator[EventFrame]:
-        """Every event after `after_seq`, stored and to come, each once, in order and without gaps.
+        """Yield each stored and future event after `after_seq` once, in order and without gaps.
 
-        It never ends by itself; close it (`contextlib.aclosing`) when the loop over it is left early.
+        The generator never ends. Close it (`contextlib.aclosing`) if the loop over it ends early.
 
         Raises:
-            LogRestored: the log was restored from a backup meanwhile.
-            RemoteError: there is no such conversation.
-            Unavailable: the stored events could not be read for 30 seconds.
+            LogRestored: The log was restored from a backup.
+            RemoteError: The conversation does not exist.
+            Unavailable: The stored events could not be read for 30 seconds.
         """
         return follow(self._bus, self.tenant, conversation_id, after_seq)
 
     async def outcome(self, run: StartedRun, *, after_seq: int = 0) -> RunFinished:
-        """Wait for the end of a run; the caller sets the deadline.
+        """Wait for the end of a run and return its outcome. The caller sets the deadline.
 
         Raises:
-            LogRestored, RemoteError, Unavailable: as of `follow`.
+            LogRestored, RemoteError, Unavailable: See `follow`.
         """
         async with aclosing(self.follow(run.conversation_id, after_seq)) as events:
             async for event in events:
@@ -293,9 +296,9 @@ class Client:
 
     @asynccontextmanager
     async def deltas(self, conversation_id: str) -> AsyncGenerator[AsyncIterator[Delta]]:
-        """Text while it is written, from the moment the context opens.
+        """Receive text while the model writes it, from the start of the context.
 
-        Pieces may be lost; the `message.completed` event replaces them.
+        Deltas may be lost. The `message.completed` event replaces them.
         """
         pieces: asyncio.Queue[Delta] = asyncio.Queue(WAITING_DELTAS)
 
@@ -311,18 +314,18 @@ class Client:
 
     @asynccontextmanager
     async def approvals(self) -> AsyncGenerator[AsyncIterator[ApprovalRequest]]:
-        """The tenant's approvals as they are asked, from the moment the context opens.
+        """Receive the tenant's new approval requests, from the start of the context.
 
-        Other clients are asked them too; the first answer counts.
+        Other clients receive them, too. The first decision applies.
         """
-        asked: asyncio.Queue[ApprovalRequest] = asyncio.Queue()
+        requests: asyncio.Queue[ApprovalRequest] = asyncio.Queue()
 
         async def received(message: Message) -> None:
-            asked.put_nowait(ApprovalRequest.model_validate_json(message.data))
+            requests.put_nowait(ApprovalRequest.model_validate_json(message.data))
 
         subscription = await self._bus.subscribe(subjects.approval_request(self.tenant, ANY), received)
         try:
-            yield _items(asked)
+            yield _items(requests)
         finally:
             await subscription.unsubscribe()
 
@@ -338,7 +341,7 @@ class Client:
         data = b"{}" if body is None else body.model_dump_json().encode()
         return await self._request(subject, data, request_id or new_id("q"), reply)
 
-    async def _ask(self, subject: str, frame: Frame) -> Ack:
+    async def _send(self, subject: str, frame: Frame) -> Ack:
         return await self._request(subject, frame.model_dump_json(exclude_none=True).encode(), frame.id, Ack)
 
     async def _request(self, subject: str, body: bytes, request_id: str, reply: type[M]) -> M:
@@ -346,7 +349,7 @@ class Client:
 
         async def attempt() -> M:
             await self._bus.wait_connected()
-            data = await self._bus.request(subject, body, ANSWER_S, headers)
+            data = await self._bus.request(subject, body, REPLY_TIMEOUT_S, headers)
             return reply.model_validate_json(answer(data))
 
         return await retry(
@@ -363,7 +366,7 @@ async def _items(queue: asyncio.Queue[T]) -> AsyncIterator[T]:
         yield await queue.get()
 
 
-def _given(value: str | None, field: str) -> str:
+def _required(value: str | None, field: str) -> str:
     if value is None:
-        raise Unavailable(f"the gateway acknowledged without {field}")
+        raise Unavailable(f"the gateway's ack has no {field}")
     return value

@@ -1,4 +1,4 @@
-"""Events of a conversation as a client sees them, each once and in order."""
+"""The events of a conversation as clients receive them, each once and in order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from banksman.contracts.wire import JsonObject, Timestamp
 
 
 class EventFrame(BaseModel):
-    """One durable event, as on the websocket. Fields that a newer server adds are ignored."""
+    """One durable event, as on the websocket. Fields of newer servers are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     type: str
-    """Such as `message.completed` or `run.finished`; a client ignores types that it does not know."""
+    """Such as `message.completed` or `run.finished`. Ignore unknown types."""
     seq: int
-    """Its number in the conversation, 1..n without gaps."""
+    """Number in the conversation, 1..n without gaps."""
     log_epoch: str
-    """Changes when the log was restored from a backup."""
+    """Changes when the log is restored from a backup."""
     ts: Timestamp
     conversation_id: str
     run_id: str | None = None
@@ -31,45 +31,45 @@ class EventFrame(BaseModel):
 
 
 class LogRestored(BanksmanError):
-    """The log was restored from a backup: what was read of it may be gone. Follow it anew, from 0."""
+    """The log was restored from a backup, so events may have changed. Follow it again from 0."""
 
     def __init__(self, conversation_id: str) -> None:
         self.conversation_id = conversation_id
         super().__init__(f"the log of {conversation_id} was restored; follow it again from the start")
 
 
-class Missing(Exception):
-    """An event came whose predecessor did not."""
+class EventGap(Exception):
+    """An event arrived without its predecessor."""
 
 
 @dataclass
-class Order:
-    """Lets each event of a conversation pass once, in order."""
+class EventSequence:
+    """Accepts each event of a conversation once, in order."""
 
     seq: int
-    """Number of the last event that passed."""
+    """Number of the last accepted event."""
     log_epoch: str | None = None
-    """None until the first has passed."""
+    """Epoch of the log; None before the first accepted event."""
 
-    def passes(self, frame: EventFrame) -> bool:
-        """Whether an event is the next one; False for one that has passed before.
+    def accept(self, frame: EventFrame) -> bool:
+        """Accept the next event and return True; return False for an earlier event.
 
         Raises:
-            Missing: one before it has not passed.
-            LogRestored: it is of another log than those before.
+            EventGap: An event before it is missing.
+            LogRestored: Its log epoch differs from the previous events.
         """
         if self.log_epoch not in (None, frame.log_epoch):
             raise LogRestored(frame.conversation_id)
         if frame.seq <= self.seq:
             return False
         if frame.seq != self.seq + 1:
-            raise Missing
+            raise EventGap
         self.seq, self.log_epoch = frame.seq, frame.log_epoch
         return True
 
 
 def frames_of(commit: Commit, conversation_id: str) -> tuple[EventFrame, ...]:
-    """The events of a live commit."""
+    """Return the event frames of a live commit."""
     return tuple(
         EventFrame.model_validate(event_frame(event, conversation_id, commit.log_epoch, event.seq - 1))
         for event in commit.events

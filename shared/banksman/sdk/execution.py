@@ -1,4 +1,4 @@
-"""One call of a tool, from its start to its result. Every end is a result."""
+"""Execute one call of a tool. Every outcome becomes a `ToolResult`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 MAX_RESULT_CHARS = 10_000
 """Characters of a result's JSON that a model is shown; of a longer one it sees the beginning."""
-FAREWELL_S = 1.0
-"""Seconds that a cancelled function gets to clean up."""
+CLEANUP_S = 1.0
+"""Seconds in which a cancelled function cleans up."""
 
 StopReason = Literal["cancelled", "timeout"]
 Stop = asyncio.Future[StopReason]
-"""Set when a call must end before it has."""
+"""Set to end a running call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Outcome:
 
 
 async def execute(tool: AnyTool, request: CallRequest, server: str, stop: Stop) -> ToolResult:
-    """Run a call until it ends, its time is over, or `stop` says so."""
+    """Execute a call until it ends, times out, or `stop` is set."""
     started_at = datetime.now(UTC)
     outcome = await _outcome(tool, request, stop, started_at)
     return ToolResult(
@@ -57,7 +57,7 @@ async def _outcome(tool: AnyTool, request: CallRequest, stop: Stop, now: datetim
     left_s = (request.deadline - now).total_seconds()
     limit_s = min(request.call.timeout_s, left_s)
     if limit_s <= 0:
-        return _failure("timeout", "the time of the run was over before the call could begin")
+        return _failure("timeout", "the run timed out before the call could start")
     context = ToolContext(
         tenant=request.tenant,
         conversation_id=request.conversation_id,
@@ -70,7 +70,7 @@ async def _outcome(tool: AnyTool, request: CallRequest, stop: Stop, now: datetim
         async with asyncio.timeout(limit_s):
             await asyncio.wait({task, cast("asyncio.Future[Any]", stop)}, return_when=asyncio.FIRST_COMPLETED)
     except TimeoutError:
-        return _failure("timeout", f"{tool.name} did not end within its time-out of {limit_s:g} s")
+        return _failure("timeout", f"{tool.name} did not end within its timeout of {limit_s:g} s")
     finally:
         await _ended(task, tool.name)
     if task.cancelled():
@@ -82,14 +82,14 @@ async def _outcome(tool: AnyTool, request: CallRequest, stop: Stop, now: datetim
 async def _ended(task: asyncio.Task[object], name: str) -> None:
     if not task.done():
         task.cancel()
-        _, unfinished = await asyncio.wait({task}, timeout=FAREWELL_S)
+        _, unfinished = await asyncio.wait({task}, timeout=CLEANUP_S)
         if unfinished:
-            logger.error("%s does not end when it is cancelled", name)
+            logger.error("%s does not end after its cancellation", name)
 
 
 def _finished(tool: AnyTool, task: asyncio.Task[object]) -> _Outcome:
     if not task.done():
-        return _failure("cancelled", f"{tool.name} did not end when it was cancelled")
+        return _failure("cancelled", f"{tool.name} did not end after its cancellation")
     error = task.exception()
     if error is None:
         return _returned(tool, task.result())
@@ -109,7 +109,7 @@ def _returned(tool: AnyTool, value: object) -> _Outcome:
         text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
         text.encode()
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        logger.error("the result of tool %s is no JSON: %s", tool.name, error)
+        logger.error("the result of tool %s is not valid JSON: %s", tool.name, error)
         said = f"returned a value of type {type(value).__name__} that cannot be written as JSON: {error}"
         return _failure("tool_error", f"{tool.name} {said}")
     if len(text) > MAX_RESULT_CHARS:
@@ -130,7 +130,7 @@ def _failure(kind: ErrorKind, error: str) -> _Outcome:
 
 
 def _described(error: BaseException) -> str:
-    """What it was, down to its cause: a failed connection often says why only there."""
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return the text of an error with its causes, which often contain the reason of a failed connection."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return f"{said} ({_described(cause)})" if isinstance(cause, OSError) else said
+    return f"{text} ({_described(cause)})" if isinstance(cause, OSError) else text

@@ -1,4 +1,4 @@
-"""Following one conversation: what is stored by replay, what comes by its live subject, merged by `seq`."""
+"""Follow one conversation: stored events by replay and live events by subscription, merged by `seq`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.events import Commit
 from banksman.contracts.nats_api import Replay
-from banksman.sdk.events import EventFrame, Missing, Order, frames_of
+from banksman.sdk.events import EventFrame, EventGap, EventSequence, frames_of
 
 logger = logging.getLogger(__name__)
 
 CHECK_S = 20.0
-"""Seconds without an event after which the log is asked: a lost last commit shows no gap."""
+"""Seconds without an event after which the log is read: the loss of the last commit shows no gap."""
 REPLAY_SILENCE_S = 5.0
-"""Seconds without a message after which a replay counts as broken off."""
+"""Seconds without a message after which a replay counts as interrupted."""
 REPLAY_BUDGET_S = 30.0
-"""Seconds that a replay without any progress is tried."""
+"""Seconds in which a replay without progress is repeated."""
 PAUSE_S = 0.2
 WAITING_COMMITS = 1_000
-"""Live commits that may wait for a slow reader; what comes on top is read from the log later."""
+"""Maximum live commits that wait for a slow reader. Further ones are read from the log later."""
 
 
 class Feed:
-    """The live commits of one conversation, and whether some may have been missed."""
+    """The live commits of one conversation, and whether some may be missing."""
 
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
@@ -42,26 +42,26 @@ class Feed:
         self._behind = True
 
     async def received(self, message: Message) -> None:
-        """Take a commit as it was stored."""
+        """Add a stored commit."""
         try:
             commit = Commit.model_validate_json(message.data)
             self._commits.put_nowait(frames_of(commit, self._conversation_id))
         except (ValidationError, asyncio.QueueFull):
-            self.look_again()
+            self.request_replay()
 
-    def look_again(self) -> None:
+    def request_replay(self) -> None:
         """Have the log read before the next live commit."""
         self._behind = True
         if self._commits.empty():
             self._commits.put_nowait(())
 
     def take_behind(self) -> bool:
-        """Whether the log must be read now; asked once for each time that it must."""
+        """Return True if the log must be read now, and reset the mark."""
         behind, self._behind = self._behind, False
         return behind
 
     async def next(self) -> tuple[EventFrame, ...]:
-        """The events of the next live commit; none when the log should be read first."""
+        """Return the events of the next live commit; none if the log must be read first."""
         try:
             async with asyncio.timeout(CHECK_S):
                 return await self._commits.get()
@@ -71,77 +71,82 @@ class Feed:
 
 
 async def follow(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -> AsyncGenerator[EventFrame]:
-    """Every event after `after_seq`, stored and to come, each once and in order; never ends by itself."""
-    order = Order(after_seq)
-    async with _listening(bus, tenant, conversation_id) as feed:
+    """Yield each stored and future event after `after_seq` once and in order. It never ends."""
+    sequence = EventSequence(after_seq)
+    async with _subscribed(bus, tenant, conversation_id) as feed:
         while True:
             if feed.take_behind():
-                async with aclosing(_stored(bus, tenant, conversation_id, order)) as frames:
+                async with aclosing(_stored(bus, tenant, conversation_id, sequence)) as frames:
                     async for frame in frames:
                         yield frame
             for frame in await feed.next():
                 try:
-                    is_next = order.passes(frame)
-                except Missing:
-                    feed.look_again()
+                    is_next = sequence.accept(frame)
+                except EventGap:
+                    feed.request_replay()
                     break
                 if is_next:
                     yield frame
 
 
 @asynccontextmanager
-async def _listening(bus: Bus, tenant: str, conversation_id: str) -> AsyncGenerator[Feed]:
+async def _subscribed(bus: Bus, tenant: str, conversation_id: str) -> AsyncGenerator[Feed]:
     feed = Feed(conversation_id)
     subject = subjects.live(tenant, conversation_id)
     async with AsyncExitStack() as stack:
         subscription = await bus.subscribe(subject, feed.received)
         stack.push_async_callback(subscription.unsubscribe)
-        stack.callback(bus.on_reconnect(feed.look_again))
+        stack.callback(bus.on_reconnect(feed.request_replay))
         stack.callback(
-            bus.on_slow_consumer(lambda dropped: feed.look_again() if dropped == subject else None)
+            bus.on_slow_consumer(lambda dropped: feed.request_replay() if dropped == subject else None)
         )
         yield feed
 
 
-async def _stored(bus: Bus, tenant: str, conversation_id: str, order: Order) -> AsyncGenerator[EventFrame]:
-    """What is stored and has not passed. A replay that breaks off is asked for again from there."""
+async def _stored(
+    bus: Bus, tenant: str, conversation_id: str, sequence: EventSequence
+) -> AsyncGenerator[EventFrame]:
+    """Yield the stored events that are new.
+
+    An interrupted replay is requested again from its last event.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REPLAY_BUDGET_S
     while True:
         try:
-            async with aclosing(_replay(bus, tenant, conversation_id, order.seq)) as frames:
+            async with aclosing(_replay(bus, tenant, conversation_id, sequence.seq)) as frames:
                 async for frame in frames:
-                    if order.passes(frame):
+                    if sequence.accept(frame):
                         deadline = loop.time() + REPLAY_BUDGET_S
                         yield frame
             return
-        except (Unavailable, Missing) as error:
+        except (Unavailable, EventGap) as error:
             if bus.closed.is_set() or loop.time() > deadline:
                 raise Unavailable(f"{conversation_id}: its stored events could not be read") from error
-            logger.info("%s: reading its events again after %d", conversation_id, order.seq)
+            logger.info("%s: reading its events again after %d", conversation_id, sequence.seq)
         await asyncio.sleep(PAUSE_S)
 
 
 async def _replay(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -> AsyncGenerator[EventFrame]:
-    """One replay, as far as it comes.
+    """Yield the events of one replay.
 
     Raises:
-        RemoteError: the door refused it.
-        Unavailable: nobody serves the door, or the replay broke off.
+        RemoteError: The gateway refused the replay.
+        Unavailable: No gateway serves the API, or the replay was interrupted.
     """
     subject = subjects.api(tenant, "replay", conversation_id)
-    answers: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
+    replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
     body = Replay(after_seq=after_seq).model_dump_json().encode()
-    with bus.replies.expect(subject, answers.put_nowait, answers.put_nowait, until_reconnect=True) as inbox:
+    with bus.replies.expect(subject, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         await bus.replies.send(subject, body, inbox)
-        while data := await _next(answers, subject):
+        while data := await _next(replies, subject):
             yield EventFrame.model_validate_json(answer(data))
 
 
-async def _next(answers: asyncio.Queue[Message | BanksmanError], subject: str) -> bytes:
+async def _next(replies: asyncio.Queue[Message | BanksmanError], subject: str) -> bytes:
     try:
         async with asyncio.timeout(REPLAY_SILENCE_S):
-            message = await answers.get()
+            message = await replies.get()
     except TimeoutError as error:
         raise TimedOut(subject, REPLAY_SILENCE_S) from error
     if isinstance(message, BanksmanError):

@@ -1,4 +1,4 @@
-"""How a service finds NATS: by its environment, else beside a system that `banksman up` runs here."""
+"""Connection settings of a service: from its environment, or from a local system that `banksman up` runs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from banksman.bus.connection import NatsSettings
 from banksman.contracts.errors import Unavailable
 
 URL_VARIABLE = "NATS_URL"
-"""A server, or several of a cluster with commas between them."""
+"""Variable with the address of a server, or the addresses of a cluster separated by commas."""
 SEED_VARIABLE = "NATS_SEED_FILE"
 DATA_DIR_VARIABLE = "BANKSMAN_DATA_DIR"
 CONTEXT_FILE = "nats-context.json"
-"""In the data directory of `banksman up`, in the form that the `nats` command reads: where its NATS is, and
-the seed of local services."""
+"""File in the data directory of `banksman up` with the address of its NATS server and the seed file of local
+services, in the format of the `nats` command."""
 
 
 def nats_settings() -> NatsSettings:
-    """`NATS_URL` and `NATS_SEED_FILE` where they are set, else the system that runs in `BANKSMAN_DATA_DIR`.
+    """Return the settings in `NATS_URL` and `NATS_SEED_FILE`, else those of the local system.
 
     Raises:
-        Unavailable: neither is there.
+        Unavailable: Neither exists.
     """
     if url := os.environ.get(URL_VARIABLE):
         seed = os.environ.get(SEED_VARIABLE)

@@ -1,4 +1,4 @@
-"""The parameters of a typed function: their JSON Schema, and how arguments become what it expects."""
+"""The parameters of a typed function: their JSON Schema, and the conversion of arguments."""
 
 from __future__ import annotations
 
@@ -21,34 +21,37 @@ _UNNAMED = (
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a call belongs to. A function gets it by a parameter of this type, which no model sees."""
+    """The context of a call.
+
+    A function receives it in a parameter of this type, which is not in the schema.
+    """
 
     tenant: str
     conversation_id: str
     run_id: str
     tool_call_id: str
     deadline: Timestamp
-    """When the call's time is over."""
+    """When the call times out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Of one function."""
+    """The parameters of one function."""
 
     schema: JsonObject
-    """An object with one property a parameter."""
+    """The schema of an object with one property per parameter."""
     _model: type[BaseModel]
     _fields: Mapping[str, str]
-    """Field of the model by the parameter's name."""
+    """Names of the model's fields by parameter name."""
     _context: str | None
-    """The parameter that gets the `ToolContext`."""
+    """Name of the parameter for the `ToolContext`; None if there is none."""
 
     @classmethod
     def of(cls, function: Callable[..., object], descriptions: Mapping[str, str]) -> Self:
         """Read a function's signature.
 
         Raises:
-            TypeError: a parameter has no type, or cannot be given by its name.
+            TypeError: A parameter has no type, or cannot be passed by name.
         """
         types = get_type_hints(function, include_extras=True)
         context: str | None = None
@@ -56,23 +59,24 @@ class Parameters:
         declared: dict[str, Any] = {}
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind in _UNNAMED:
-                raise TypeError(f"{_named(function)}: parameter {name!r} cannot be given by its name")
+                raise TypeError(f"{_named(function)}: parameter {name!r} cannot be passed by name")
             if name not in types:
                 raise TypeError(f"{_named(function)}: parameter {name!r} has no type")
             if types[name] is ToolContext:
                 context = name
                 continue
-            # A model's field may not be called as one of its methods, a parameter may.
+            # Unlike a parameter, a field of a pydantic model must not have the name of one of the model's
+            # methods.
             fields[name] = f"parameter_{len(fields)}"
             declared[fields[name]] = (types[name], _field(parameter, descriptions.get(name)))
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **declared)
         return cls(_untitled(model.model_json_schema()), model, fields, context)
 
     def bind(self, arguments: JsonObject, context: ToolContext) -> dict[str, Any]:
-        """The keyword arguments of the function; nothing is coerced ("1" is no number).
+        """Return the keyword arguments of the function, without type coercion ("1" is not a number).
 
         Raises:
-            BadInput: naming the first parameter that does not fit, and why.
+            BadInput: An argument is invalid. It names the first one and the reason.
         """
         try:
             model = self._model.model_validate_json(json.dumps(arguments), strict=True)
@@ -83,7 +87,7 @@ class Parameters:
 
 
 def _untitled(schema: dict[str, Any]) -> JsonObject:
-    """Leave out the titles that only repeat names: models pay for each word."""
+    """Remove titles, which only repeat names. Each word costs tokens."""
     schema.pop("title", None)
     for one in cast(dict[str, dict[str, Any]], schema["properties"]).values():
         one.pop("title", None)
@@ -91,9 +95,9 @@ def _untitled(schema: dict[str, Any]) -> JsonObject:
 
 
 def _field(parameter: inspect.Parameter, description: str | None) -> Any:
-    told: dict[str, Any] = {} if description is None else {"description": description}
+    extra: dict[str, Any] = {} if description is None else {"description": description}
     default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-    return Field(default, alias=parameter.name, **told)
+    return Field(default, alias=parameter.name, **extra)
 
 
 def _named(function: Callable[..., object]) -> str:

@@ -1,4 +1,4 @@
-"""The registry of tools, as a tool server asks it."""
+"""Requests of a tool server to the registry of tools."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from banksman.contracts.registry import ListedTool, RegisterTool, ToolList, Tool
 from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.tools import AnyTool
 
-ANSWER_S = 5.0
-"""Seconds to wait for one answer."""
+REPLY_TIMEOUT_S = 5.0
+"""Timeout of one request in seconds."""
 BUDGET_S = 30.0
-"""Seconds that a request is tried: the registry may come up later than its servers."""
+"""Seconds in which a request is repeated, because the registry may start after its servers."""
 PAUSE_S = 0.5
 
 
 class Registry:
-    """Requests in the name of one server. All raise `Unavailable` when nobody answered within 30 seconds."""
+    """Requests of one server. All raise `Unavailable` if the registry does not respond within 30 seconds."""
 
     def __init__(self, bus: Bus, server: str) -> None:
         self._bus = bus
         self._server = server
 
     async def register(self, tools: Iterable[AnyTool]) -> str | None:
-        """Register tools; returns the tenant whose models they are for, None for everybody's.
+        """Register tools and return the tenant whose models may call them; None means all tenants.
 
         Raises:
-            RemoteError: one was refused; those before it are registered.
+            RemoteError: The registry refused a tool. The tools before it are registered.
         """
         tenant = None
-        for one in tuple(tools):
-            definition = one.definition.model_copy(update={"server": self._server})
-            reply = await self._ask("register", RegisterTool(definition=definition))
+        for tool in tuple(tools):
+            definition = tool.definition.model_copy(update={"server": self._server})
+            reply = await self._request("register", RegisterTool(definition=definition))
             tenant = ToolRegistration.model_validate_json(reply).tenant
         return tenant
 
     async def withdraw(self, name: str) -> None:
-        """Take a registration back.
+        """Withdraw a registration.
 
         Raises:
-            RemoteError: it is not this server's.
+            RemoteError: Another server registered the tool.
         """
-        await self._ask("withdraw", WithdrawTool(name=name, server=self._server))
+        await self._request("withdraw", WithdrawTool(name=name, server=self._server))
 
     async def list(self) -> tuple[ListedTool, ...]:
-        """All that this account's models may call."""
-        return ToolList.model_validate_json(await self._ask("list", None)).tools
+        """Return the tools that the models of this account may call."""
+        return ToolList.model_validate_json(await self._request("list", None)).tools
 
-    async def _ask(self, action: str, body: BaseModel | None) -> bytes:
+    async def _request(self, action: str, body: BaseModel | None) -> bytes:
         subject = subjects.registry("tool", action)
         data = body.model_dump_json().encode() if body is not None else b""
 
         async def attempt() -> bytes:
             await self._bus.wait_connected()
-            return answer(await self._bus.request(subject, data, ANSWER_S))
+            return answer(await self._bus.request(subject, data, REPLY_TIMEOUT_S))
 
         def again(error: Exception) -> bool:
             return error.retryable if isinstance(error, RemoteError) else self._bus.may_recover(error)

@@ -1,4 +1,4 @@
-"""Blocking functions in threads that may be left alone."""
+"""Run blocking functions in threads that may outlive their caller."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run a blocking function; when cancelled, leave it to itself.
+    """Run a blocking function in its own daemon thread. If cancelled, abandon the thread.
 
-    Python cannot end a thread. A pool would wait for it at the end of the process, and hold one worker less
-    for all others until then; a daemon thread of its own does neither.
+    Python cannot end a thread. A pool would lose a worker until the function returns, and would wait for it
+    at the end of the process.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
+    def finish(value: T | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
@@ -34,12 +34,12 @@ async def in_thread(function: Callable[[], T]) -> T:
         try:
             value = context.run(function)
         except BaseException as raised:
-            # A future refuses StopIteration.
+            # A future does not accept StopIteration.
             error = RuntimeError("StopIteration") if isinstance(raised, StopIteration) else raised
         try:
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(finish, value, error)
         except RuntimeError:
-            return  # the loop has ended: nobody waits any more
+            return  # the loop has ended, so there is no caller
 
     threading.Thread(target=work, daemon=True, name=getattr(function, "__name__", "tool")).start()
     return await done

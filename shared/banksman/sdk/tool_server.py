@@ -1,7 +1,7 @@
-"""A tool server: registers its tools and answers their calls for as long as it is there.
+"""A tool server, which registers its tools and executes their calls.
 
-Start as many processes of one as the work needs. Each holds a lease of its own under the server's id, and a
-call goes to the least loaded.
+A server may have any number of processes. Each has its own lease under the server's id, and a call goes to
+the least loaded process.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
 logger = logging.getLogger(__name__)
 
 RENEW_EVERY_S = 10.0
-"""Seconds between registrations: one that was withdrawn by mistake comes back."""
-AGAIN_S = 1.0
+"""Seconds between registrations, which restore one that was withdrawn by mistake."""
+RESTART_PAUSE_S = 1.0
+"""Seconds before a process without its lease takes a new one."""
 EPOCH_BITS = 52
-"""A number that every language's JSON keeps exactly."""
+"""Bits of a runner epoch. JSON parsers of all languages read integers of this size exactly."""
 
 
 class ToolServer:
-    """Serves tools over NATS; as a context manager, while the block runs.
+    """Serves tools over NATS. As a context manager, it serves while the block runs.
 
-    The tools are registered when the block begins. A process that lost its lease ends its calls, and begins
-    anew as another process would.
+    The tools are registered when the block starts. A process that loses its lease ends its calls and serves
+    again with a new lease.
     """
 
     def __init__(
@@ -58,18 +59,18 @@ class ToolServer:
         capacity: int = 64,
         drain_s: float = 20.0,
     ) -> None:
-        """Describe it.
+        """Create a server without connecting it.
 
         Args:
             name: The server's id, the same in all of its processes.
-            tools: What it serves; None for all that `tool` made so far.
-            nats: How to reach NATS; None for the environment or the local system (`sdk.local`).
-            capacity: Calls at a time, running and waiting; above it others are asked.
-            drain_s: Seconds that running calls get at the end.
+            tools: The tools to serve; None serves all that `tool` created so far.
+            nats: The connection settings; None reads the environment or the local system (`sdk.local`).
+            capacity: Maximum running and waiting calls. Further calls go to other processes.
+            drain_s: Seconds that running calls get to end when the server stops.
 
         Raises:
-            BadInput: the name is no token.
-            ValueError: there is no tool.
+            BadInput: The name is not a valid token.
+            ValueError: There are no tools.
         """
         self.name = check_token(name, "name")
         self.tools = {one.name: one for one in (DEFAULT_TOOLBOX if tools is None else tools)}
@@ -87,39 +88,39 @@ class ToolServer:
         """Serve until SIGINT or SIGTERM.
 
         Raises:
-            RemoteError: a tool was refused: another server has its name.
-            Unavailable: NATS or the registry cannot be reached.
+            RemoteError: The registry refused a tool, for example because another server has its name.
+            Unavailable: NATS or the registry is unreachable.
         """
         asyncio.run(self._until_signalled())
 
     async def serve(self) -> None:
-        """Serve until cancelled, or `stop` is called.
+        """Serve until cancelled or until `stop` is called.
 
         Raises:
-            RemoteError, Unavailable: as of `run`.
+            RemoteError, Unavailable: See `run`.
         """
         async with self:
             assert self._serving is not None
             await asyncio.shield(self._serving)
 
     def stop(self) -> None:
-        """Take no more calls, let those that run end, and return from `serve`."""
+        """Accept no more calls, wait for running ones, and let `serve` return."""
         self._stop.set()
 
     async def list(self) -> tuple[ListedTool, ...]:
-        """The tools that are registered, this server's and others'.
+        """Return the registered tools of all servers.
 
         Raises:
-            Unavailable: no answer.
+            Unavailable: The registry did not respond.
         """
         return await self._registry.list()
 
     async def withdraw(self, name: str) -> None:
-        """Offer one of its tools no more.
+        """Stop offering one of its tools.
 
         Raises:
-            RemoteError: it is not registered by this server.
-            Unavailable: no answer.
+            RemoteError: This server has not registered the tool.
+            Unavailable: The registry did not respond.
         """
         self.tools.pop(name, None)
         await self._registry.withdraw(name)
@@ -173,11 +174,11 @@ class ToolServer:
                     raise error from None
                 if bus.closed.is_set() or not self._offered.is_set():
                     raise error from None
-                logger.error("tool server %s begins anew: %s", self.name, error)
-                await _pause(self._stop, AGAIN_S)
+                logger.error("tool server %s restarts with a new lease: %s", self.name, error)
+                await _pause(self._stop, RESTART_PAUSE_S)
 
     async def _session(self, bus: Bus) -> None:
-        """Serve as one process, from taking a lease to giving it up or losing it."""
+        """Serve with one lease, until the server stops or the lease is lost."""
         epoch = secrets.randbits(EPOCH_BITS)
         async with asyncio.TaskGroup() as tasks:
             tenant = await self._registry.register(self.tools.values())
@@ -185,7 +186,7 @@ class ToolServer:
                 bus,
                 RunnerLease(runner=self.name, runner_epoch=epoch, workspaces=False),
                 key=instance_key(self.name, epoch, tenant),
-                load=lambda: len(calls.desk.active),
+                load=lambda: len(calls.runner_calls.active),
             )
             calls = self._calls(bus, epoch, lease, tasks)
             control = ControlPlane(bus, tool_router(self.name, calls), title=f"Tool server {self.name}")
@@ -200,7 +201,7 @@ class ToolServer:
 
     def _calls(self, bus: Bus, epoch: int, lease: Lease, tasks: asyncio.TaskGroup) -> Calls:
         slots = CallSlots(bus, may_read=False)
-        desk = RunnerCalls(
+        runner_calls = RunnerCalls(
             runner=self.name,
             runner_epoch=epoch,
             slots=LeasedSlots(slots, runner_epoch=epoch, holds=lambda: lease.holds),
@@ -209,17 +210,21 @@ class ToolServer:
             may_start=lambda: lease.holds and not calls.draining,
             may_repeat=lambda request: self.tools[request.call.name].definition.idempotent,
         )
-        calls = Calls(bus, desk, lease, self.tools, tasks)
+        calls = Calls(bus, runner_calls, lease, self.tools, tasks)
         return calls
 
     async def _keep_registered(self) -> None:
-        """Register again: at once, now that a lease keeps the registry from withdrawing, and regularly."""
+        """Register the tools now and every `RENEW_EVERY_S` seconds.
+
+        The first time is needed because the registry withdraws the tools of servers without a live lease, and
+        the registration before the lease may have been withdrawn already.
+        """
         while True:
             try:
                 await self._registry.register(self.tools.values())
                 self._offered.set()
             except Unavailable as error:
-                logger.warning("tool server %s is not registered anew: %s", self.name, error)
+                logger.warning("tool server %s could not renew its registration: %s", self.name, error)
             await asyncio.sleep(RENEW_EVERY_S)
 
 
@@ -244,7 +249,7 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What a task group was ended by: a caller expects it by its own type."""
+    """Return the first error in a group. Callers of `run` expect the error itself."""
     if isinstance(error, BaseExceptionGroup):
         return _first(cast(BaseExceptionGroup[BaseException], error).exceptions[0])
     return error

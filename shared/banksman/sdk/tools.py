@@ -8,8 +8,8 @@ Args:
             location: City and state, such as "San Francisco, CA".
         \"\"\"
 
-Its schema comes from the annotations, its texts from the docstring. A module that is loaded has its tools in
-the default toolbox; a `ToolServer` serves them.
+The schema comes from the annotations, the descriptions from the docstring. `tool` adds each tool to the
+default toolbox, which a `ToolServer` serves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class ToolFailed(Exception):
-    """Raised by a tool: its text is the result, as it is."""
+    """Raised by a tool to fail a call; the result contains its text unchanged."""
 
     def __init__(self, message: str, kind: ErrorKind = "tool_error") -> None:
         self.kind: ErrorKind = kind
@@ -41,7 +41,7 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True)
 class Tool(Generic[P, R]):
-    """A function, and what a model is told of it. Called like the function, it is the function."""
+    """A function with its definition for models. Calling it calls the function."""
 
     function: Callable[P, R]
     definition: ToolDefinition
@@ -49,7 +49,7 @@ class Tool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """What a model calls it."""
+        """The name for models."""
         return self.definition.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,11 +57,11 @@ class Tool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     async def invoke(self, arguments: JsonObject, context: ToolContext) -> object:
-        """Call the function with a model's arguments; one that blocks runs in a thread.
+        """Call the function with a model's arguments. A function that is not async runs in a thread.
 
         Raises:
-            BadInput: naming the parameter that does not fit.
-            Exception: whatever the function raises.
+            BadInput: An argument is invalid.
+            Exception: The function raised it.
         """
         bound = self.parameters.bind(arguments, context)
         call = cast(Callable[[], object], partial(cast(Any, self.function), **bound))
@@ -76,26 +76,26 @@ AnyTool = Tool[..., Any]
 
 
 class Toolbox:
-    """Tools by name."""
+    """A collection of tools by name."""
 
     def __init__(self) -> None:
         self._tools: dict[str, AnyTool] = {}
 
     def add(self, tool: AnyTool) -> None:
-        """Put a tool in.
+        """Add a tool.
 
         Raises:
-            Conflict: there is one of that name; it stays.
+            Conflict: The toolbox has a tool of this name, which stays.
         """
         if tool.name in self._tools:
             raise Conflict(f"tool {tool.name!r} is already registered")
         self._tools[tool.name] = tool
 
     def get(self, name: str) -> AnyTool:
-        """The tool of that name.
+        """Return a tool by name.
 
         Raises:
-            NotFound: there is none.
+            NotFound: The toolbox has no tool of this name.
         """
         if name not in self._tools:
             raise NotFound("tool", name)
@@ -138,29 +138,29 @@ class Toolbox:
         timeout_s: float = 60.0,
         priority: int = 0,
     ) -> Any:
-        """Make a function a tool of this box; as a decorator, with or without arguments.
+        """Create a tool from a function and add it. Use it as a decorator, with or without arguments.
 
         Args:
-            function: Sync or async; every parameter has a type, or is a `ToolContext`.
-            name: Instead of the function's.
-            description: Instead of the docstring's.
-            requires_approval: Whether a person must agree to each call, where no assistant's policy decides.
-            category: Under which prompts list it.
-            idempotent: Whether it does no harm to run it twice; then a lost call is repeated.
-            timeout_s: Seconds until a call is ended. A function that blocks is left alone then, not ended.
-            priority: Lower ones leave a prompt first when it must shrink.
+            function: A sync or async function. Every parameter needs a type; a `ToolContext` stays internal.
+            name: The name; None uses the function's name.
+            description: The description; None uses the docstring's.
+            requires_approval: True if a user must approve each call, unless an assistant's policy decides.
+            category: The category under which prompts list it.
+            idempotent: True if a call may run twice. Then a lost call is repeated.
+            timeout_s: Seconds after which a call is ended. A sync function continues in its abandoned thread.
+            priority: Tools with a lower priority are dropped first when not all fit into a prompt.
 
         Raises:
-            TypeError: a parameter has no type, or there is no description.
-            Conflict: the box has a tool of that name.
+            TypeError: A parameter has no type, or there is no description.
+            Conflict: The toolbox has a tool of this name.
         """
 
-        def made(function: Callable[..., Any]) -> AnyTool:
-            read = Docstring.parse(function.__doc__)
-            parameters = Parameters.of(function, read.parameters)
+        def create(function: Callable[..., Any]) -> AnyTool:
+            docstring = Docstring.parse(function.__doc__)
+            parameters = Parameters.of(function, docstring.parameters)
             definition = ToolDefinition(
                 name=name or function.__name__,
-                description=_described(function, description or read.description),
+                description=_described(function, description or docstring.description),
                 input_schema=parameters.schema,
                 requires_approval=requires_approval,
                 category=category,
@@ -172,16 +172,16 @@ class Toolbox:
             self.add(tool)
             return tool
 
-        return made if function is None else made(function)
+        return create if function is None else create(function)
 
 
 def _described(function: Callable[..., Any], description: str) -> str:
     if not description:
-        raise TypeError(f"{function.__name__}: a docstring or a description must tell models what it does")
+        raise TypeError(f"{function.__name__}: a docstring or a description is required")
     return description
 
 
 DEFAULT_TOOLBOX = Toolbox()
-"""Where `tool` puts what it makes."""
+"""The toolbox of `tool`."""
 
 tool = DEFAULT_TOOLBOX.tool

@@ -1,4 +1,4 @@
-"""A door that plays the gateway's part: answers by script, over the real server and the real logs."""
+"""A fake gateway with scripted replies, on a real NATS server with real logs."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from banksman.contracts.nats_api import REQUEST_ID, Replay
 from banksman.contracts.wire import parse
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-Answer = Callable[[ClientFrame], Ack]
+Respond = Callable[[ClientFrame], Ack]
 
 
 @dataclass
-class Door:
-    """What it was asked, and the logs it replays."""
+class FakeGateway:
+    """Serves the NATS API, records its requests, and replays stored logs."""
 
     bus: Bus
     tenant: str
-    answer: Answer
-    asked: list[tuple[str, str, ClientFrame]] = field(default_factory=list[tuple[str, str, ClientFrame]])
-    """Subject, request id of the header, and body."""
+    reply: Respond
+    requests: list[tuple[str, str, ClientFrame]] = field(default_factory=list[tuple[str, str, ClientFrame]])
+    """Subject, request id of the header, and body of each request."""
     replays: int = 0
     replayed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once a replay was answered."""
+    """Set after the first replay."""
     lags: bool = False
-    """True shows no stored events, as a replica that is behind."""
+    """True replays no stored events, like a replica that lags."""
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Door]:
-        subscription = await self.bus.subscribe(subjects.all_of("api", self.tenant), self._asked)
+    async def open(self) -> AsyncGenerator[FakeGateway]:
+        subscription = await self.bus.subscribe(subjects.all_of("api", self.tenant), self._handle)
         await self.bus.ready()
         try:
             yield self
         finally:
             await subscription.unsubscribe()
 
-    async def _asked(self, message: Message) -> None:
+    async def _handle(self, message: Message) -> None:
         try:
             if message.subject.startswith(subjects.api(self.tenant, "replay")):
                 await self._replay(message)
                 return
             frame = parse_frame(message.data)
-            self.asked.append((message.subject, message.headers[REQUEST_ID], frame))
-            ack = self.answer(frame)
+            self.requests.append((message.subject, message.headers[REQUEST_ID], frame))
+            ack = self.reply(frame)
             await self.bus.publish(message.reply, ack.model_dump_json(exclude_none=True).encode())
         except BanksmanError as error:
             await self.bus.publish(message.reply, error_envelope(error))
@@ -86,7 +86,7 @@ def json_of(frame: dict[str, object]) -> bytes:
 
 @dataclass
 class Writer:
-    """Appends to one log as its owner does."""
+    """Appends to one log like its owner."""
 
     bus: Bus
     tenant: str
@@ -115,7 +115,7 @@ class Writer:
         )
 
 
-def said(text: str) -> MessageCompleted:
+def message(text: str) -> MessageCompleted:
     return MessageCompleted(message_id=new_id("m"), role="assistant", content=text)
 
 
@@ -129,7 +129,7 @@ def ended(text: str) -> RunFinished:
 
 
 async def first(count: int, events: AsyncGenerator[object]) -> list[object]:
-    """So many items, within 5 seconds."""
+    """Return the first `count` items."""
     found: list[object] = []
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         async for event in events:
