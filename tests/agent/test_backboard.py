@@ -1,4 +1,4 @@
-"""Backboard's adapter over its real SDK, against a local server that keeps assistants and threads."""
+"""Backboard's adapter with its real SDK, against a local server that stores assistants and threads."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def shown() -> Shown:
     return Shown()
 
 
-def ask(*messages: Any, tools: tuple[ToolDefinition, ...] = TOOLS, **fields: Any) -> ModelRequest:
+def make_request(*messages: Any, tools: tuple[ToolDefinition, ...] = TOOLS, **fields: Any) -> ModelRequest:
     request = ModelRequest("openai/gpt-4o", "Be brief.", messages or (HELLO,), tools, conversation_id="c1")
     return protocol_for("native").prepare(replace(request, **fields))
 
@@ -89,8 +89,8 @@ async def complete(provider: Provider, request: ModelRequest, shown: Shown | Non
     return await provider.complete(request, deltas=shown or Shown(), deadline_s=30)
 
 
-def said(reply: ModelReply, **fields: Any) -> AssistantMessage:
-    """A reply as the log gives it back."""
+def logged(reply: ModelReply, **fields: Any) -> AssistantMessage:
+    """Return a reply as the log contains it."""
     calls = tuple(
         ToolCall(
             id=f"k{number}",
@@ -128,7 +128,7 @@ async def test_assistant_gets_prompt_and_tools_and_thread_gets_the_message(
     usage = ScriptedUsage(input_tokens=12, output_tokens=3)
     server.play(Reply(text="Good day to you.", reasoning="Politely.", usage=usage))
 
-    reply = await complete(provider, ask(), shown)
+    reply = await complete(provider, make_request(), shown)
 
     assert server.paths() == OPENING
     created, message = server.requests[0].body, server.requests[2].body
@@ -151,7 +151,7 @@ async def test_assistant_without_tools_is_created_without_the_tools_field(
     """R57: text-only mode."""
     server.play(Reply(text="x"))
 
-    await complete(provider, ask(tools=()))
+    await complete(provider, make_request(tools=()))
 
     assert "tools" not in server.requests[0].body
 
@@ -159,18 +159,18 @@ async def test_assistant_without_tools_is_created_without_the_tools_field(
 async def test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request(
     server: BackboardServer, settings: ProviderSettings, provider: Provider, shown: Shown
 ) -> None:
-    """R45, R48, R49: by an agent that knows the log only, in one request, each by its call's id."""
+    """R45, R48, R49: by another agent, from the log alone, in one request, each under its call's id."""
     server.play(Reply(text="Looking.", tool_calls=(LS, READ)), Reply(text="Two files."))
 
-    asked = await complete(provider, ask(), shown)
-    assert (asked.text, asked.finish_reason) == ("Looking.", "tool_calls")
-    assert asked.calls == (
+    requested = await complete(provider, make_request(), shown)
+    assert (requested.text, requested.finish_reason) == ("Looking.", "tool_calls")
+    assert requested.calls == (
         RawCall("call_ls|1", "bash", '{"command": "ls"}'),
         RawCall("call_read", "read_file", '{"path": "a"}'),
     )
     other = Providers(settings)
-    history = (HELLO, said(asked), result("k1", stdout="a b"), result("k2", "read_file", content="x"))
-    answer = await complete(other.choose("backboard:any")[0], ask(*history), shown)
+    history = (HELLO, logged(requested), result("k1", stdout="a b"), result("k2", "read_file", content="x"))
+    final = await complete(other.choose("backboard:any")[0], make_request(*history), shown)
     await other.close()
 
     assert server.paths() == [*OPENING, SUBMIT]
@@ -180,16 +180,16 @@ async def test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request
             {"tool_call_id": "call_read", "output": '{"success": true, "content": "x"}'},
         ]
     }
-    assert (answer.text, shown.message) == ("Two files.", "Looking.Two files.")
+    assert (final.text, shown.message) == ("Two files.", "Looking.Two files.")
     assert server.violations == []
 
 
 async def test_next_message_goes_to_the_same_thread(server: BackboardServer, provider: Provider) -> None:
     server.play(Reply(text="Hi."), Reply(text="Fine."))
-    first = await complete(provider, ask())
+    first = await complete(provider, make_request())
 
-    after = (HELLO, said(first), UserMessage(message_id="m2", content="how are you?"))
-    await complete(provider, ask(*after))
+    after = (HELLO, logged(first), UserMessage(message_id="m2", content="how are you?"))
+    await complete(provider, make_request(*after))
 
     assert server.paths() == [*OPENING, LOOK_UP, SAY]
     assert bodies(server, "/messages")[1]["content"] == "how are you?"
@@ -199,12 +199,12 @@ async def test_next_message_goes_to_the_same_thread(server: BackboardServer, pro
 async def test_assistant_is_updated_before_the_message_if_tools_changed(
     server: BackboardServer, provider: Provider
 ) -> None:
-    """R57, R58: created without tools, it gets them later, and an empty list takes them away again."""
+    """R57, R58: created without tools, it gets them later, and an empty list removes them."""
     server.play(Reply(text="1"), Reply(text="2"), Reply(text="3"))
     history: list[Any] = [HELLO]
     for number, tools in enumerate(((), TOOLS, ())):
-        reply = await complete(provider, ask(*history, tools=tools))
-        history += [said(reply), UserMessage(message_id=f"n{number}", content="and?")]
+        reply = await complete(provider, make_request(*history, tools=tools))
+        history += [logged(reply), UserMessage(message_id=f"n{number}", content="and?")]
 
     updates = [request.body for request in server.requests if request.method == "PUT"]
     assert [[tool["function"]["name"] for tool in body["tools"]] for body in updates] == [
@@ -217,12 +217,12 @@ async def test_assistant_is_updated_before_the_message_if_tools_changed(
 async def test_reply_of_another_provider_starts_a_new_thread_with_the_history(
     server: BackboardServer, provider: Provider
 ) -> None:
-    server.play(Reply(text="Hi."), Reply(text="As said."))
-    first = await complete(provider, ask())
+    server.play(Reply(text="Hi."), Reply(text="As logged."))
+    first = await complete(provider, make_request())
     call = ToolCall(id="k9", name="bash", arguments={"command": "ls"})
     history = (
         HELLO,
-        said(first),
+        logged(first),
         UserMessage(message_id="m2", content="what is there?"),
         AssistantMessage(message_id="a2", content=None, calls=(call,), provider="anthropic"),
         result("k9", stdout="notes.txt"),
@@ -230,12 +230,12 @@ async def test_reply_of_another_provider_starts_a_new_thread_with_the_history(
         UserMessage(message_id="m3", content="which?"),
     )
 
-    await complete(provider, ask(*history))
+    await complete(provider, make_request(*history))
 
     assert server.paths() == [*OPENING, *OPENING[1:]]
-    told = bodies(server, "/messages")[1]["content"]
+    first_message = bodies(server, "/messages")[1]["content"]
     order = ["hello", "Hi.", "what is there?", "[Called bash", "notes.txt", "One file.", "which?"]
-    places = [told.index(piece) for piece in order]
+    places = [first_message.index(piece) for piece in order]
     assert places == sorted(places)
     assert len(server.assistants) == 1
 
@@ -244,10 +244,12 @@ async def test_compaction_starts_a_new_thread_with_the_summary(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(text="Hi."), Reply(text="ok"))
-    first = await complete(provider, ask(HELLO))
+    first = await complete(provider, make_request(HELLO))
     summary = UserMessage(message_id="s1", content="They greeted each other.")
 
-    await complete(provider, ask(summary, said(first), UserMessage(message_id="m2", content="and now?")))
+    await complete(
+        provider, make_request(summary, logged(first), UserMessage(message_id="m2", content="and now?"))
+    )
 
     assert server.paths()[3:] == OPENING[1:]
     assert "They greeted each other." in bodies(server, "/messages")[1]["content"]
@@ -256,12 +258,12 @@ async def test_compaction_starts_a_new_thread_with_the_summary(
 async def test_message_in_addition_to_outputs_starts_a_new_thread(
     server: BackboardServer, provider: Provider
 ) -> None:
-    """A run that waits takes outputs only; a rejected or steered one has a message behind its results."""
+    """A waiting run accepts only outputs; a rejected or steered run has a message after its results."""
     server.play(Reply(tool_calls=(LS,)), Reply(text="ok"))
-    asked = await complete(provider, ask())
+    requested = await complete(provider, make_request())
 
-    history = (HELLO, said(asked), result("k1"), UserMessage(message_id="m2", content="stop that"))
-    await complete(provider, ask(*history))
+    history = (HELLO, logged(requested), result("k1"), UserMessage(message_id="m2", content="stop that"))
+    await complete(provider, make_request(*history))
 
     assert server.paths()[3:] == OPENING[1:]
     assert "stop that" in bodies(server, "/messages")[1]["content"]
@@ -272,9 +274,9 @@ async def test_change_of_model_starts_a_new_thread_instead_of_submitting_outputs
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(tool_calls=(LS,)), Reply(text="ok"))
-    asked = await complete(provider, ask())
+    requested = await complete(provider, make_request())
 
-    await complete(provider, ask(HELLO, said(asked), result("k1"), model="anthropic/claude"))
+    await complete(provider, make_request(HELLO, logged(requested), result("k1"), model="anthropic/claude"))
 
     assert server.paths()[3:] == OPENING[1:]
     assert bodies(server, "/messages")[1]["llm_provider"] == "anthropic"
@@ -283,13 +285,13 @@ async def test_change_of_model_starts_a_new_thread_instead_of_submitting_outputs
 async def test_thread_that_already_has_the_message_is_replaced(
     server: BackboardServer, provider: Provider
 ) -> None:
-    """An agent died, or the run was cancelled, before the reply was in the log."""
+    """An agent crashed, or the run was cancelled, before the log contained the reply."""
     server.play(Reply(text="Hi."), Reply(tool_calls=(LS,)), Reply(text="ok"))
-    first = await complete(provider, ask())
-    after = (HELLO, said(first), UserMessage(message_id="m2", content="and now?"))
-    await complete(provider, ask(*after))
+    first = await complete(provider, make_request())
+    after = (HELLO, logged(first), UserMessage(message_id="m2", content="and now?"))
+    await complete(provider, make_request(*after))
 
-    reply = await complete(provider, ask(*after))
+    reply = await complete(provider, make_request(*after))
 
     assert reply.text == "ok"
     assert server.paths()[5:] == [LOOK_UP, *OPENING[1:]]
@@ -302,11 +304,11 @@ async def test_run_that_no_longer_waits_is_replaced_by_a_new_thread(
 ) -> None:
     server.status_of_no_wait = status
     server.play(Reply(tool_calls=(LS,)), Reply(text="lost"), Reply(text="ok"))
-    asked = await complete(provider, ask())
-    history = (HELLO, said(asked), result("k1", stdout="notes.txt"))
-    await complete(provider, ask(*history))
+    requested = await complete(provider, make_request())
+    history = (HELLO, logged(requested), result("k1", stdout="notes.txt"))
+    await complete(provider, make_request(*history))
 
-    reply = await complete(provider, ask(*history))
+    reply = await complete(provider, make_request(*history))
 
     assert reply.text == "ok"
     assert server.paths()[4:] == [SUBMIT, *OPENING[1:]]
@@ -317,12 +319,12 @@ async def test_deleted_assistant_and_thread_are_created_again(
     server: BackboardServer, provider: Provider
 ) -> None:
     server.play(Reply(text="Hi."), Reply(text="ok"))
-    first = await complete(provider, ask())
+    first = await complete(provider, make_request())
     server.assistants.clear()
     server.threads.clear()
 
-    history = (HELLO, said(first), UserMessage(message_id="m2", content="still there?"))
-    reply = await complete(provider, ask(*history, tools=()))
+    history = (HELLO, logged(first), UserMessage(message_id="m2", content="still there?"))
+    reply = await complete(provider, make_request(*history, tools=()))
 
     assert reply.text == "ok"
     assert len(server.assistants) == len(server.threads) == 1
@@ -343,10 +345,10 @@ async def test_transient_fault_is_retried_without_sending_a_message_twice_to_a_t
     server: BackboardServer, provider: Provider, shown: Shown, fault: Fault
 ) -> None:
     server.play(Reply(text="Hi."), Reply(text="one two three", fault=fault), Reply(text="one two three four"))
-    first = await complete(provider, ask())
+    first = await complete(provider, make_request())
 
-    history = (HELLO, said(first), UserMessage(message_id="m2", content="count"))
-    reply = await complete(provider, ask(*history), shown)
+    history = (HELLO, logged(first), UserMessage(message_id="m2", content="count"))
+    reply = await complete(provider, make_request(*history), shown)
 
     assert reply.text == shown.message == "one two three four"
     assert len(shown.abandoned) == 1
@@ -361,9 +363,9 @@ async def test_outputs_with_unknown_delivery_start_a_new_thread(
     server: BackboardServer, provider: Provider, fault: Fault
 ) -> None:
     server.play(Reply(tool_calls=(LS,)), Reply(text="lost", fault=fault), Reply(text="One file."))
-    asked = await complete(provider, ask())
+    requested = await complete(provider, make_request())
 
-    reply = await complete(provider, ask(HELLO, said(asked), result("k1", stdout="notes.txt")))
+    reply = await complete(provider, make_request(HELLO, logged(requested), result("k1", stdout="notes.txt")))
 
     assert reply.text == "One file."
     assert server.violations == []
@@ -371,10 +373,10 @@ async def test_outputs_with_unknown_delivery_start_a_new_thread(
 
 async def test_silent_stream_is_retried(server: BackboardServer, settings: ProviderSettings) -> None:
     server.play(Reply(text="one two", fault=Silence(after_events=2)), Reply(text="ok"))
-    impatient = Providers(settings.model_copy(update={"request_timeout_s": 0.3}))
+    short_timeout = Providers(settings.model_copy(update={"request_timeout_s": 0.3}))
 
-    reply = await complete(impatient.choose("backboard:any")[0], ask())
-    await impatient.close()
+    reply = await complete(short_timeout.choose("backboard:any")[0], make_request())
+    await short_timeout.close()
 
     assert reply.text == "ok"
 
@@ -386,7 +388,7 @@ async def test_refused_request_fails_without_retry_with_the_vendors_message(
     server.play(Reply(text="x", fault=HttpError(status=status, message="Not like this.")))
 
     with pytest.raises(ProviderFailed, match=r"Not like this\.") as failure:
-        await complete(provider, ask())
+        await complete(provider, make_request())
 
     assert (failure.value.provider, failure.value.status) == ("backboard", status)
     assert len(bodies(server, "/messages")) == 1
@@ -398,18 +400,18 @@ async def test_reply_after_the_deadline_raises_provider_failed(
     server.play(Reply(text="x", gate=Gate(name="never")))
 
     with pytest.raises(ProviderFailed, match=r"no complete reply within 0\.3 s"):
-        await provider.complete(ask(), deltas=Shown(), deadline_s=0.3)
+        await provider.complete(make_request(), deltas=Shown(), deadline_s=0.3)
 
 
 async def test_cancel_closes_the_connection(server: BackboardServer, provider: Provider) -> None:
     server.play(Reply(text="one two three", gate=Gate(name="never", after_events=2)))
-    asking = asyncio.create_task(complete(provider, ask()))
+    pending = asyncio.create_task(complete(provider, make_request()))
     await server.wait_for("/messages", "open")
 
-    asking.cancel()
+    pending.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await pending
     await server.wait_for("/messages", "disconnected")
 
 
@@ -418,7 +420,7 @@ async def test_oversized_reply_is_cut_and_its_thread_is_not_used_again(
 ) -> None:
     server.play(Reply(text="x" * 3_000_000, chunk_chars=50_000), Reply(text="ok"))
 
-    reply = await complete(provider, ask())
+    reply = await complete(provider, make_request())
 
     assert (reply.finish_reason, reply.provider_state) == ("length", None)
     assert len(reply.text or "") < 500_000
@@ -428,7 +430,7 @@ async def test_images_become_placeholders(server: BackboardServer, provider: Pro
     server.play(Reply(text="x"))
     parts = (TextPart(text="What is this?"), ImagePart(url="data:image/png;base64,iVBORw0KGgo="))
 
-    await complete(provider, ask(UserMessage(message_id="m1", content=parts)))
+    await complete(provider, make_request(UserMessage(message_id="m1", content=parts)))
 
     content = bodies(server, "/messages")[0]["content"]
     assert content.startswith("What is this?") and "image/png" in content and "iVBOR" not in content
@@ -440,7 +442,7 @@ async def test_api_key_is_sent_in_its_header_only(
     server.play(Reply(text="x", fault=HttpError(status=401, message="no")))
 
     with pytest.raises(ProviderFailed) as failure:
-        await complete(provider, ask())
+        await complete(provider, make_request())
 
     assert "espr_key" not in str(failure.value) + caplog.text
     assert all("espr_key" not in json.dumps(request.body) for request in server.requests)

@@ -1,4 +1,4 @@
-"""Calls as text: which replies are calls, attempts or answers (R1, R9, R10, R11, A25)."""
+"""Calls as text: which replies are calls, malformed attempts or final (R1, R9, R10, R11, A25)."""
 
 from __future__ import annotations
 
@@ -183,12 +183,12 @@ def test_history_has_calls_as_json_text_and_results_as_user_messages() -> None:
 
     prepared = PROTOCOL.prepare(ModelRequest("m", "system", history, tools))
 
-    _, said, told = prepared.messages
+    _, reply_message, result_message = prepared.messages
     assert prepared.tools == ()
-    assert isinstance(said, AssistantMessage)
-    assert (said.content, said.calls) == (f"Looking.\n\n{LS}", ())
-    assert isinstance(told, UserMessage)
-    assert told.content == 'Tool result for bash:\n{"success": true, "stdout": "ä"}'
+    assert isinstance(reply_message, AssistantMessage)
+    assert (reply_message.content, reply_message.calls) == (f"Looking.\n\n{LS}", ())
+    assert isinstance(result_message, UserMessage)
+    assert result_message.content == 'Tool result for bash:\n{"success": true, "stdout": "ä"}'
 
 
 def test_deltas_contain_prose_immediately_and_never_the_call() -> None:

@@ -1,4 +1,4 @@
-"""The text protocol over any text: it never raises, and what is shown early agrees with the whole reading."""
+"""The text protocol on any text: it never raises, and published deltas agree with the final reading."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(text: str) -> Reading:
 
 
 def shown_of(text: str, cuts: list[int]) -> tuple[str, str]:
-    """What the filter shows of a text that arrives in pieces, and what it held."""
+    """Return what the filter publishes of a text in pieces, and what it withholds."""
     shown = PROTOCOL.delta_filter()
     edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     seen = "".join(shown.feed(text[start:end]) for start, end in pairwise(edges))

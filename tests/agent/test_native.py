@@ -95,10 +95,10 @@ def test_reply_without_calls_is_final(reply: ModelReply, text: str) -> None:
 
 
 def history(protocol: str) -> tuple[UserMessage, AssistantMessage, ToolMessage]:
-    said = {"message_id": "m2", "content": None, "calls": (ToolCall(id="c1", name="bash"),)}
+    reply = {"message_id": "m2", "content": None, "calls": (ToolCall(id="c1", name="bash"),)}
     return (
         UserMessage(message_id="m1", content="hello"),
-        AssistantMessage.model_validate({**said, "protocol": protocol}),
+        AssistantMessage.model_validate({**reply, "protocol": protocol}),
         ToolMessage(name="bash", result=ToolResult(tool_call_id="c1", content={"success": True})),
     )
 
@@ -106,11 +106,11 @@ def history(protocol: str) -> tuple[UserMessage, AssistantMessage, ToolMessage]:
 def test_calls_written_as_text_stay_text_in_the_history() -> None:
     prepared = PROTOCOL.prepare(ModelRequest("m", "", history("json_text"), (BASH,)))
 
-    _, said, told = prepared.messages
-    assert isinstance(said, AssistantMessage)
-    assert said.calls == ()
-    assert said.content == '{"tool": "bash", "parameters": {}, "terminate": false}'
-    assert isinstance(told, UserMessage)
+    _, reply, outcome = prepared.messages
+    assert isinstance(reply, AssistantMessage)
+    assert reply.calls == ()
+    assert reply.content == '{"tool": "bash", "parameters": {}, "terminate": false}'
+    assert isinstance(outcome, UserMessage)
 
 
 def test_native_calls_stay_native_if_tools_are_offered() -> None:
@@ -120,11 +120,11 @@ def test_native_calls_stay_native_if_tools_are_offered() -> None:
 
 
 def test_run_without_tools_has_earlier_calls_as_prose() -> None:
-    _, said, told = PROTOCOL.prepare(ModelRequest("m", "", history("native"))).messages
+    _, reply, outcome = PROTOCOL.prepare(ModelRequest("m", "", history("native"))).messages
 
-    assert isinstance(said, AssistantMessage)
-    assert (said.content, said.calls) == ("[Called bash with {}]", ())
-    assert isinstance(told, UserMessage)
+    assert isinstance(reply, AssistantMessage)
+    assert (reply.content, reply.calls) == ("[Called bash with {}]", ())
+    assert isinstance(outcome, UserMessage)
 
 
 def test_deltas_contain_all_text_immediately() -> None:

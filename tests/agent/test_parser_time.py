@@ -8,7 +8,7 @@ from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply
 
 SHORTEST_S = 0.001
-"""Less cannot be told from noise."""
+"""Shorter times are indistinguishable from noise."""
 CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
 
 
@@ -32,7 +32,7 @@ CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
     ],
 )
 def test_hostile_text_is_parsed_in_linear_time(block: str) -> None:
-    """A26: four times the text takes about four times the work; what is quadratic takes sixteen times.
+    """A26: four times the text takes about four times the work; quadratic work would take sixteen times.
 
     `benchmarks/parser.py` measures the milliseconds.
     """
@@ -40,7 +40,7 @@ def test_hostile_text_is_parsed_in_linear_time(block: str) -> None:
 
 
 def work(block: str, chars: int) -> float:
-    """CPU seconds of this thread for one reading, the best of five."""
+    """Return the CPU seconds of this thread for one parse, the best of five."""
     text = (block * chars)[: chars - len(CALL)] + CALL
     protocol, times = protocol_for("json_text"), list[float]()
     for _ in range(5):

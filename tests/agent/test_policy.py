@@ -26,15 +26,17 @@ def call(name: str, **arguments: Any) -> ToolCall:
 
 
 def decision_on(
-    asked: ToolCall,
+    requested: ToolCall,
     *rules: ApprovalRule,
     remembered: list[OpenApproval] | None = None,
     message: str = "",
     fetched: frozenset[str] = frozenset(),
 ) -> Decision:
-    definition = ToolDefinition(name=asked.name, description="", requires_approval=asked.name in ASKING)
+    definition = ToolDefinition(
+        name=requested.name, description="", requires_approval=requested.name in ASKING
+    )
     return decide(
-        asked,
+        requested,
         definition,
         rules,
         remembered=remembered_decisions(remembered or []),
@@ -44,27 +46,27 @@ def decision_on(
 
 
 def approval(
-    asked: ToolCall, decision: Literal["approve", "reject"], edited: dict[str, Any] | None = None
+    requested: ToolCall, decision: Literal["approve", "reject"], edited: dict[str, Any] | None = None
 ) -> OpenApproval:
     item = ApprovalItem(
-        tool_call_id=asked.id,
-        name=asked.name,
-        arguments=asked.arguments,
-        digest=asked.digest,
+        tool_call_id=requested.id,
+        name=requested.name,
+        arguments=requested.arguments,
+        digest=requested.digest,
         preview=Preview(kind="text"),
     )
-    requested = ApprovalRequested(
+    approval_requested = ApprovalRequested(
         approval_id="a1", expires_at=datetime(2030, 1, 1, tzinfo=UTC), items=(item,)
     )
-    decided = ItemDecision(tool_call_id=asked.id, decision=decision, arguments=edited)
+    decided = ItemDecision(tool_call_id=requested.id, decision=decision, arguments=edited)
     resolved = ApprovalResolved(
         approval_id="a1", outcome="approved", by="ann", decisions=(decided,), remember="run"
     )
-    return OpenApproval(requested, resolved)
+    return OpenApproval(approval_requested, resolved)
 
 
 @pytest.mark.parametrize(
-    ("asked", "decision"),
+    ("requested", "decision"),
     [
         (call("bash", command="ls"), "ask"),
         (call("write_file", path="a", content="b"), "ask"),
@@ -74,10 +76,10 @@ def approval(
     ],
 )
 def test_without_rules_calls_that_change_or_send_data_need_approval(
-    asked: ToolCall, decision: Decision
+    requested: ToolCall, decision: Decision
 ) -> None:
     """R12 and the default policy."""
-    assert decision_on(asked) == decision
+    assert decision_on(requested) == decision
 
 
 @pytest.mark.parametrize(
@@ -115,10 +117,10 @@ def test_each_host_needs_one_approval_per_conversation() -> None:
     ],
 )
 def test_ambiguous_address_always_needs_approval(url: Any) -> None:
-    asked = call("web_fetch", url=url)
+    requested = call("web_fetch", url=url)
 
-    assert host_of(asked.arguments) is None
-    assert decision_on(asked, message="example.com", fetched=frozenset({"example.com"})) == "ask"
+    assert host_of(requested.arguments) is None
+    assert decision_on(requested, message="example.com", fetched=frozenset({"example.com"})) == "ask"
 
 
 def test_first_matching_rule_decides() -> None:
@@ -170,10 +172,13 @@ def test_approval_is_remembered_for_the_same_command_only() -> None:
 
 
 def test_rejection_is_remembered_and_the_last_decision_applies() -> None:
-    asked = call("bash", command="make")
+    requested = call("bash", command="make")
 
-    assert decision_on(asked, remembered=[approval(asked, "reject")]) == "deny"
-    assert decision_on(asked, remembered=[approval(asked, "reject"), approval(asked, "approve")]) == "auto"
+    assert decision_on(requested, remembered=[approval(requested, "reject")]) == "deny"
+    assert (
+        decision_on(requested, remembered=[approval(requested, "reject"), approval(requested, "approve")])
+        == "auto"
+    )
 
 
 def test_edited_approval_is_remembered_for_the_edited_arguments() -> None:
@@ -195,10 +200,10 @@ def test_decision_is_remembered_by_path_for_files_and_by_host_for_pages() -> Non
 
 
 def test_deny_rule_overrides_a_remembered_approval() -> None:
-    asked = call("bash", command="make")
+    requested = call("bash", command="make")
     rule = ApprovalRule(tool="bash", action="deny")
 
-    assert decision_on(asked, rule, remembered=[approval(asked, "approve")]) == "deny"
+    assert decision_on(requested, rule, remembered=[approval(requested, "approve")]) == "deny"
 
 
 def fetching(url: str, result: ToolResult) -> tuple[Message, ...]:

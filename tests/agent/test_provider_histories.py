@@ -1,4 +1,4 @@
-"""Any fold of messages, calls and results gives requests that both vendors accept (P11, A22, A23)."""
+"""Any sequence of messages, calls and results maps to requests that both vendors accept (P11, A22, A23)."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ replies = st.builds(
     provider=st.sampled_from(["", "anthropic", "openai"]),
     provider_state=st.none() | st.just(THINKING),
 )
-said = st.builds(UserMessage, message_id=st.just("m"), content=contents)
-histories = st.lists(said | replies | results | results, max_size=12).map(tuple)
+user_messages = st.builds(UserMessage, message_id=st.just("m"), content=contents)
+histories = st.lists(user_messages | replies | results | results, max_size=12).map(tuple)
 
 
 @pytest.mark.parametrize("protocol", ["native", "json_text"])
@@ -87,32 +87,32 @@ def test_every_history_is_valid_for_both_vendors(
 def test_every_call_has_one_result_directly_after_it(history: tuple[Message, ...]) -> None:
     sent: list[Any] = openai_request.messages(ModelRequest("m", "", history, (BASH,)), "openai")
 
-    asked: list[str] = []
+    open_calls: list[str] = []
     for message in sent:
         if message["role"] == "tool":
-            assert message["tool_call_id"] == asked.pop(0)
+            assert message["tool_call_id"] == open_calls.pop(0)
         else:
-            assert asked == []
-        asked += [call["id"] for call in message.get("tool_calls", [])]
-    assert asked == []
+            assert open_calls == []
+        open_calls += [call["id"] for call in message.get("tool_calls", [])]
+    assert open_calls == []
 
 
 @given(histories)
 def test_every_tool_use_has_one_result_in_the_next_message(history: tuple[Message, ...]) -> None:
-    """A22: the same in the other vendor's form, which keeps all results of a reply together."""
+    """A22: in Anthropic's format, which has all results of a reply in one message."""
     request = ModelRequest("m", "", history, (BASH,))
     sent: list[Any] = body_of(anthropic_request.body(request, "anthropic"))["messages"]
 
-    asked: list[str] = []
+    open_calls: list[str] = []
     for message in sent:
         blocks = message["content"] if isinstance(message["content"], list) else []
-        told = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        assert told == asked
-        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        assert len(set(asked)) == len(asked)
-    assert asked == []
+        returned = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        assert returned == open_calls
+        open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert len(set(open_calls)) == len(open_calls)
+    assert open_calls == []
 
 
 def body_of(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What the SDK would send."""
+    """Return the body that the SDK sends."""
     return json.loads(json.dumps(arguments))

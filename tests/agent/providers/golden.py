@@ -1,4 +1,4 @@
-"""Files that hold what was agreed, compared exactly; `tools/renew_golden.py --overwrite` writes them anew."""
+"""Exact comparison with golden files; `tools/renew_golden.py --overwrite` rewrites them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SWITCH = "BANKSMAN_RENEW_GOLDEN"
 
 
 def golden(name: str, found: Any) -> Any:
-    """What the file of this name holds; with the switch on, `found` is written to it first."""
+    """Return the content of a golden file. With the switch on, write `found` to it first."""
     path = FOLDER / f"{name}.json"
     if os.environ.get(SWITCH) == "overwrite":
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,5 +25,5 @@ def golden(name: str, found: Any) -> Any:
 
 
 def plain(reply: ModelReply) -> dict[str, Any]:
-    """A reply as JSON."""
+    """Return a reply as JSON."""
     return json.loads(json.dumps(asdict(reply) | {"usage": reply.usage.model_dump()}))

@@ -1,4 +1,4 @@
-"""Histories whose requests are agreed, by name."""
+"""Histories with golden requests, by name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def user(text: str, number: int = 1) -> UserMessage:
     return UserMessage(message_id=f"u{number}", content=text)
 
 
-def said(text: str | None, *calls: ToolCall, number: int = 1, **fields: Any) -> AssistantMessage:
+def assistant(text: str | None, *calls: ToolCall, number: int = 1, **fields: Any) -> AssistantMessage:
     return AssistantMessage(message_id=f"a{number}", content=text, calls=calls, **fields)
 
 
@@ -73,7 +73,7 @@ THINKING = {
 
 @dataclass(frozen=True)
 class History:
-    """What a request is made from."""
+    """The input of a model request."""
 
     messages: tuple[Message, ...]
     protocol: ToolProtocol = "native"
@@ -81,14 +81,14 @@ class History:
     options: ModelOptions = OPTIONS
 
     def request(self, model: str) -> ModelRequest:
-        """The request as the loop prepares it."""
+        """Return the request as a model step prepares it."""
         system = enhance("You keep notes.", self.tools, self.protocol, mermaid=False).text
         request = ModelRequest(model, system, self.messages, self.tools, self.options, "c1")
         return protocol_for(self.protocol).prepare(request)
 
 
 def histories(vendor: str, signature: str) -> Mapping[str, History]:
-    """All of them.
+    """Return all histories.
 
     Args:
         vendor: Whose state the replies carry, where they carry any.
@@ -96,33 +96,44 @@ def histories(vendor: str, signature: str) -> Mapping[str, History]:
     """
     own = {"provider": vendor, "provider_state": _signed(THINKING.get(vendor), signature)}
     foreign = {"provider": "other", "provider_state": {"thinking": "Not for you."}}
-    as_text = said("First I look.", LS, protocol="json_text")
+    as_text = assistant("First I look.", LS, protocol="json_text")
     return {
         "one message": History((user("What do I have to do?"),)),
         "no options": History((user("hello"),), options=ModelOptions()),
         "no tools": History((user("hello"),), tools=()),
-        "no tools any more": History((user("hi"), said(None, LS), LISTED, user("so?", 2)), tools=()),
-        "parallel calls": History((user("go"), said("I look.", LS, READ, PING), LISTED, NOTES, result(PING))),
-        "failed results": History((user("go"), said(None, LS, READ), *_failures())),
-        "a lost result": History((user("go"), said(None, LS, READ), NOTES, user("and?", 2))),
+        "no tools any more": History((user("hi"), assistant(None, LS), LISTED, user("so?", 2)), tools=()),
+        "parallel calls": History(
+            (user("go"), assistant("I look.", LS, READ, PING), LISTED, NOTES, result(PING))
+        ),
+        "failed results": History((user("go"), assistant(None, LS, READ), *_failures())),
+        "a lost result": History((user("go"), assistant(None, LS, READ), NOTES, user("and?", 2))),
         "images and files": History((UserMessage(message_id="u1", content=_parts()),)),
-        "reasoning goes back": History((user("go"), said("So.", LS, READ, **own), LISTED, NOTES)),
-        "foreign reasoning stays": History((user("go"), said(None, LS, **foreign), LISTED)),
-        "steered": History((user("go"), said(None, LS), LISTED, user("stop that", 2), user("please", 3))),
+        "reasoning goes back": History((user("go"), assistant("So.", LS, READ, **own), LISTED, NOTES)),
+        "foreign reasoning stays": History((user("go"), assistant(None, LS, **foreign), LISTED)),
+        "steered": History(
+            (user("go"), assistant(None, LS), LISTED, user("stop that", 2), user("please", 3))
+        ),
         "several turns": History(
-            (user("1"), said("one"), user("2", 2), said("two", number=2), user("3", 3), said(" ", number=3))
+            (
+                user("1"),
+                assistant("one"),
+                user("2", 2),
+                assistant("two", number=2),
+                user("3", 3),
+                assistant(" ", number=3),
+            )
         ),
         "json text": History((user("go"), as_text, LISTED), protocol="json_text"),
         "json text corrected": History(
-            (user("go"), said('{"tool": "bash"', protocol="json_text"), user("Write it anew.", 2)),
+            (user("go"), assistant('{"tool": "bash"', protocol="json_text"), user("Write it anew.", 2)),
             protocol="json_text",
         ),
-        "native after json text": History((user("go"), as_text, LISTED, said("Done."), user("more", 2))),
+        "native after json text": History((user("go"), as_text, LISTED, assistant("Done."), user("more", 2))),
         "json text after native": History(
-            (user("go"), said("I look.", LS, READ), LISTED, NOTES), protocol="json_text"
+            (user("go"), assistant("I look.", LS, READ), LISTED, NOTES), protocol="json_text"
         ),
-        "strange names": History((user("go"), said(None, _strange()), result(_strange()))),
-        "empty messages": History((user(" "), said(""), UserMessage(message_id="u2", content=()))),
+        "strange names": History((user("go"), assistant(None, _strange()), result(_strange()))),
+        "empty messages": History((user(" "), assistant(""), UserMessage(message_id="u2", content=()))),
     }
 
 

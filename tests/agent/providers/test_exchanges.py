@@ -1,4 +1,4 @@
-"""Whole exchanges of two iterations, requests and replies, as each protocol makes them."""
+"""Golden exchanges of two iterations, requests and replies, per protocol."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_exchange_with_calls_matches_the_golden_requests_and_replies(
 
 
 async def converse(vendor: Vendor, protocol_name: ToolProtocol) -> list[ModelReply]:
-    """Two iterations, as the loop would make them."""
+    """Run two iterations like a model step."""
     model = vendor.play(*SCRIPTS[protocol_name])
     protocol = protocol_for(protocol_name)
     system = enhance("You keep notes.", TOOLS, protocol_name, mermaid=False).text
@@ -67,11 +67,11 @@ async def converse(vendor: Vendor, protocol_name: ToolProtocol) -> list[ModelRep
     for _ in SCRIPTS[protocol_name]:
         request = protocol.prepare(ModelRequest(model, system, tuple(history), TOOLS, OPTIONS, "c1"))
         replies.append(await vendor.provider.complete(request, deltas=Shown(), deadline_s=30))
-        history += said_and_done(protocol_name, vendor.name, replies[-1])
+        history += reply_and_results(protocol_name, vendor.name, replies[-1])
     return replies
 
 
-def said_and_done(protocol: ToolProtocol, vendor: str, reply: ModelReply) -> list[Message]:
+def reply_and_results(protocol: ToolProtocol, vendor: str, reply: ModelReply) -> list[Message]:
     reading = protocol_for(protocol).read(reply)
     if not isinstance(reading, Calls):
         return []
@@ -85,7 +85,7 @@ def said_and_done(protocol: ToolProtocol, vendor: str, reply: ModelReply) -> lis
         )
         for number, call in enumerate(reading.calls, 1)
     )
-    said = AssistantMessage(
+    assistant = AssistantMessage(
         message_id="m2",
         content=reading.text,
         calls=calls,
@@ -100,4 +100,4 @@ def said_and_done(protocol: ToolProtocol, vendor: str, reply: ModelReply) -> lis
         )
         for call in calls
     ]
-    return [said, *results]
+    return [assistant, *results]

@@ -1,4 +1,4 @@
-"""What each vendor's streams mean to us. The streams are written by hand, from the vendors' documentation."""
+"""Golden replies for each vendor's streams, which are written by hand from the vendors' documentation."""
 
 from __future__ import annotations
 

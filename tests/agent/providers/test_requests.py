@@ -1,4 +1,4 @@
-"""What each vendor is sent for a history, byte for byte of its JSON."""
+"""Golden requests for each history and vendor, compared as exact JSON."""
 
 from __future__ import annotations
 
