@@ -1,1 +1,1 @@
-"""What the broker promises, with the whole system on it: clusters, cuts, full disks, backups, damage."""
+"""Faults of the broker under the whole system: clusters, power cuts, full disks, backups, damage."""

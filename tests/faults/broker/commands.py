@@ -1,4 +1,4 @@
-"""`banksman` as the operator of a fleet runs it."""
+"""The command `banksman` as the operator of a fleet runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.chaos.fleet import Fleet
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command said."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""What the tests of stores and backups share."""
+"""Fixtures for the tests of stores and backups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.system import ScriptedModel, scripted_model
 
 @pytest.fixture
 def place() -> Generator[Path]:
-    """A directory that the sandbox's user can get to."""
+    """A directory that the sandbox's user can reach."""
     with tempfile.TemporaryDirectory(prefix="banksman-") as name:
         Path(name).chmod(0o711)
         yield Path(name)

@@ -27,7 +27,7 @@ SERVICES = {"gateway": "gateway", "agent": "agent", "tool-runner": "tool_runner"
 
 
 class DeployedCluster:
-    """Three servers with the deployed configurations, on loopback addresses and ports of their own."""
+    """Three servers with the deployed configurations, on their own loopback addresses and ports."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -35,11 +35,11 @@ class DeployedCluster:
         self._made = ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment: dict[str, str] = {}
-        """What all commands of `banksman` are told."""
+        """The settings of every `banksman` command."""
         self.gateway = f"http://127.0.0.1:{free_port()}"
 
     def start(self, *, replicas: int) -> None:
-        """Make keys and certificates, and start the three servers."""
+        """Create keys and certificates, and start the three servers."""
         subprocess.run([DEPLOY / "certificates.sh", self.directory / "tls"], check=True)
         self.use(replicas)
         self.run("keys", str(self.directory / "keys"))
@@ -52,7 +52,7 @@ class DeployedCluster:
             wait_ready(url, lambda node=node: self._ended(node))
 
     def use(self, replicas: int) -> None:
-        """Tell every command that starts from here on how many servers keep a stream."""
+        """Set the number of replicas for every command that starts from now on."""
         urls = [f"tls://127.0.0.1:{self.ports[node][str(CLIENT_PORT)]}" for node in NODES]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
         self.environment = {
@@ -67,7 +67,7 @@ class DeployedCluster:
 
     @property
     def as_operator(self) -> Mapping[str, str]:
-        """What commands are told that the operator runs."""
+        """The settings of the operator's commands."""
         keys = self.directory / "keys" / OPERATOR
         return {
             "BANKSMAN_NATS__NKEY_SEED_FILE": str(seed_file(keys, OPERATOR)),
@@ -84,7 +84,7 @@ class DeployedCluster:
         return await Bus.connect(settings, name=OPERATOR, inbox_prefix=inbox_prefix(OPERATOR))
 
     def run(self, *arguments: str) -> str:
-        """Run a command of `banksman` to its end; returns what it printed."""
+        """Run a `banksman` command to its end; return its output."""
         command = [sys.executable, "-m", "banksman.cli", *arguments]
         environment = {**self.environment, **self.as_operator}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -92,7 +92,7 @@ class DeployedCluster:
         return done.stdout
 
     def launch(self, name: str, *arguments: str, **environment: str) -> None:
-        """Start a command of `banksman` that goes on running."""
+        """Start a `banksman` command that keeps running."""
         log = self._made.enter_context((self.directory / f"{name}.log").open("wb"))
         command = [sys.executable, "-m", "banksman.cli", *arguments]
         process = subprocess.Popen(command, env={**self.environment, **environment}, stdout=log, stderr=log)
@@ -100,7 +100,7 @@ class DeployedCluster:
 
     @asynccontextmanager
     async def services(self, model_url: str) -> AsyncGenerator[None]:
-        """One of each service, ready, and started again when it ends, as by any supervisor."""
+        """One of each service, ready, and restarted when it ends, as by a supervisor."""
         members = [self._member(service, section, model_url) for service, section in SERVICES.items()]
         async with httpx.AsyncClient(trust_env=False) as http:
             try:
@@ -141,7 +141,7 @@ class DeployedCluster:
         process.wait()
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes."""
         for name in tuple(self.processes):
             self.kill(name)
         self._made.close()
@@ -181,7 +181,7 @@ _PORTS = (str(CLIENT_PORT), str(MONITORING_PORT), str(ROUTE_PORT))
 
 @contextmanager
 def deployed_cluster(directory: Path, *, replicas: int) -> Generator[DeployedCluster]:
-    """A cluster for the length of a `with` block."""
+    """Run a cluster during the context."""
     cluster = DeployedCluster(directory)
     try:
         cluster.start(replicas=replicas)

@@ -1,4 +1,4 @@
-"""A nats-server's files, altered as failing disks and wrong hands alter them. The server must not run."""
+"""Damage to a nats-server's files as by failing disks or wrong operation. The server must not run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Damage = Callable[[Path], None]
 
 
 def stream_of(store: Path, name: str = "EVENTS") -> Path:
-    """The directory of a stream in a server's `store_dir`."""
+    """Return the directory of a stream in a server's `store_dir`."""
     return next(store.glob(f"jetstream/*/streams/{name}"))
 
 
 def blocks(stream: Path) -> list[Path]:
-    """Its files of messages, the oldest first."""
+    """Return its message files, oldest first."""
     return sorted((stream / "msgs").glob("*.blk"), key=lambda block: int(block.stem))
 
 
 def flip_a_bit(stream: Path) -> None:
-    """In the middle of the first block."""
+    """Flip bits in the middle of the first block."""
     with blocks(stream)[0].open("r+b") as file:
         file.seek(os.fstat(file.fileno()).st_size // 2)
         byte = file.read(1)[0]
@@ -31,13 +31,13 @@ def flip_a_bit(stream: Path) -> None:
 
 
 def cut_the_tail(stream: Path) -> None:
-    """The last kilobyte of the last block."""
+    """Cut the last kilobyte of the last block."""
     last = blocks(stream)[-1]
     os.truncate(last, last.stat().st_size - 1000)
 
 
 def lose_meta_inf(stream: Path) -> None:
-    """The file without which the server does not know the stream."""
+    """Remove the file without which the server does not know the stream."""
     (stream / "meta.inf").unlink()
 
 

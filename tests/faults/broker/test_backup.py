@@ -1,4 +1,4 @@
-"""The drill of docs/operating.md: traffic, backup, the loss of everything, restore, and on with the work."""
+"""The procedure of docs/operating.md: traffic, backup, loss of everything, restore, continued work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ WAIT_TIMEOUT_S = 60.0
 
 
 async def test_a_restored_system_continues_from_its_backup(place: Path, model: ScriptedModel) -> None:
-    """Conversations are readable, questions can be decided, runs go on, clients are told to begin anew."""
+    """Conversations are readable, approval requests can be decided, runs continue, clients get
+    `resync_required`."""
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
     copy = place / "copy"
     async with fleet:
@@ -108,7 +109,8 @@ async def test_a_damaged_backup_is_refused_without_any_change(place: Path, model
 
 
 async def test_three_servers_are_restored_from_their_backup(place: Path, model: ScriptedModel) -> None:
-    """The drill on a cluster: all three lose their volumes; what is restored has three copies again."""
+    """The procedure on a cluster: all three lose their volumes; restored streams have three replicas
+    again."""
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, servers=3)
     copy = place / "copy"
     async with only_nats(fleet):
@@ -136,7 +138,7 @@ async def test_three_servers_are_restored_from_their_backup(place: Path, model: 
             quiet = await EventLog(bus).read("t1", "quiet", leader=True)
             busy = await EventLog(bus).read("t1", "busy", leader=True)
             assert [stored.commit.last_seq for stored in quiet] == [*range(1, 11), 10]
-            # What was restored; the restore itself, and a snapshot where one is due, come behind it.
+            # The restored commits precede the commit of the restore and a snapshot, if one is due.
             kept = [s.commit.id for s in busy if s.commit.log_epoch == written[0].commit.log_epoch]
             assert kept == [stored.commit.id for stored in written[: len(kept)]]
             assert 5 <= len(kept) <= len(written)
@@ -158,7 +160,7 @@ async def write(bus: Bus, conversation: str, commits: int) -> None:
 
 @asynccontextmanager
 async def only_nats(fleet: Fleet) -> AsyncGenerator[None]:
-    """The servers with their streams, and nobody on them."""
+    """The servers with their streams, without services."""
     try:
         await start(fleet)
         await fleet.broker.provision()
@@ -178,5 +180,5 @@ async def start(fleet: Fleet) -> None:
 
 
 def bash(command: str) -> Reply:
-    """A reply that asks for one command."""
+    """Return a reply that calls one command."""
     return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))

@@ -1,4 +1,4 @@
-"""A store that was altered under the server: it starts without a word, and we notice what is gone."""
+"""A store altered under the server: the server starts without a report, and the product detects the loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import bury, note_late
+from banksman.bus.dead import dead_letter, note_late
 from banksman.bus.log import EventLog
 from banksman.contracts.events import ConversationUpdated
 from banksman.log_integrity.check import Damage, check_logs
@@ -50,13 +50,13 @@ def test_intact_logs_pass_the_check(own_nats: NatsServer, tenant: str) -> None:
 
 
 async def test_a_foreign_event_is_found(own_nats: NatsServer, tenant: str) -> None:
-    """A second numbering in the same log: what two systems on one store would write."""
+    """A second numbering in the same log, as two systems on one store would write it."""
     async with await connect(own_nats) as bus:
         agent = Agent(bus, tenant)
         await agent.commit("c1", None, ConversationUpdated(title="ours"))
         stored = (await EventLog(bus).read(tenant, "c1", leader=True))[-1]
         foreign = Agent(bus, tenant)
-        foreign._ends["c1"] = (stored.stream_seq, 1)  # it goes on from our end
+        foreign._ends["c1"] = (stored.stream_seq, 1)  # it continues from our end
         await foreign.commit("c1", None, ConversationUpdated(title="theirs"))
     [damage] = await _damages(own_nats)
     assert damage.conversation_id == "c1"
@@ -97,7 +97,7 @@ async def _noted(server: NatsServer, tenant: str) -> None:
 
 async def _buried(server: NatsServer) -> None:
     async with await connect(server) as bus:
-        await bury(bus, subject="x", stream="RUNS", stream_seq=1, reason="unreadable", payload=b"?")
+        await dead_letter(bus, subject="x", stream="RUNS", stream_seq=1, reason="unreadable", payload=b"?")
 
 
 def _banksman(server: NatsServer, *words: str) -> subprocess.CompletedProcess[str]:
@@ -110,7 +110,7 @@ def _banksman(server: NatsServer, *words: str) -> subprocess.CompletedProcess[st
 
 
 async def _written(server: NatsServer, tenant: str) -> tuple[str, str]:
-    """A conversation with a log over several blocks, and one that lies in the last of them."""
+    """A conversation with a log over several blocks, and one whose log is in the last of them."""
     async with _gateway(server, tenant) as (bus, served):
         async with served.socket() as socket:
             hurt, whole = await socket.create(), await socket.create()

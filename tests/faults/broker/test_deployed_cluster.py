@@ -1,4 +1,4 @@
-"""The configurations of deploy/nats/cluster are true: encrypted, replicated, and the system runs on them."""
+"""The configurations of deploy/nats/cluster: encrypted, replicated, and the system runs on them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support.system import scripted_model
 
 pytestmark = [
     pytest.mark.timeout(240),
-    # nats-py leaves the encrypted connection's socket to the collector.
+    # nats-py leaves the socket of the encrypted connection to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Generator[DeployedCluster]:
-    # The tool-runner's sandbox must reach its folder: pytest's own are closed to others.
+    # The tool-runner's sandbox must reach its folder; other users cannot enter pytest's folders.
     with tempfile.TemporaryDirectory(prefix="banksman-") as name:
         directory = Path(name)
         directory.chmod(0o711)
@@ -50,7 +50,7 @@ def test_the_deployed_configurations_are_the_rendered_ones() -> None:
 async def test_the_system_runs_on_three_encrypted_servers_one_of_which_is_killed(
     cluster: DeployedCluster,
 ) -> None:
-    """Streams of one copy get three by provisioning again; then any server may be lost in mid-run."""
+    """Provisioning again gives streams three replicas; then any server may be lost during a run."""
     assert "stream EVENTS created" in cluster.run("streams", "provision")
     cluster.use(3)
     assert "stream EVENTS updated: num_replicas" in cluster.run("streams", "provision")

@@ -1,4 +1,4 @@
-"""A stream's leader that freezes and thaws: others went on meanwhile, and it shows nothing old."""
+"""A stream's leader that is frozen and resumed after an election: it returns no stale data."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
 from tests.support.polling import scripted_delay
 
-# nats-py leaves the socket of an attempt that a frozen server did not answer to the collector.
+# nats-py leaves the socket of an attempt without response to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 WAIT_TIMEOUT_S = 60.0
 MEANWHILE = 20
-"""Commits that the others store while the leader is frozen, at least."""
+"""Minimum commits that the others store while the leader is frozen."""
 AFTERWARDS = 100
 FROZEN_S = 20.0
 
 
 @dataclass
 class Truth:
-    """What one conversation's writer was told, and what readers saw."""
+    """The acknowledgements of one conversation's writer, and the reads of its readers."""
 
     tenant: str
     stored: list[int] = field(default_factory=list[int])
     """Stream sequences of the acknowledged commits."""
     stale: list[str] = field(default_factory=list[str])
-    """Reads that missed what had been acknowledged before they were asked."""
+    """Reads without a commit that was acknowledged before the read."""
     reads: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def write(self, log: EventLog) -> None:
-        """Append one commit after the other, for ever; each expects the one before."""
+        """Append one commit after another without end; each expects its predecessor."""
         while True:
             number, after = len(self.stored) + 1, self.stored[-1] if self.stored else 0
             stored = await log.append(self.tenant, "c", commit(number), after=after)
@@ -55,7 +55,7 @@ class Truth:
                 self.changed.notify_all()
 
     async def watch(self, bus: Bus) -> None:
-        """Read the last commit again and again, for ever."""
+        """Read the last commit repeatedly without end."""
         log = EventLog(bus)
         while True:
             known = self.stored[-1] if self.stored else 0
@@ -69,13 +69,13 @@ class Truth:
             await scripted_delay(0.002)
 
     async def more(self, count: int) -> None:
-        """Wait until so many more commits are stored."""
+        """Wait until further commits are stored."""
         wanted = len(self.stored) + count
         async with asyncio.timeout(WAIT_TIMEOUT_S), self.changed:
             await self.changed.wait_for(lambda: len(self.stored) >= wanted)
 
     async def looked(self, count: int) -> None:
-        """Wait until readers have looked so many more times."""
+        """Wait until readers have read further times."""
         wanted = self.reads + count
         async with asyncio.timeout(WAIT_TIMEOUT_S), self.changed:
             await self.changed.wait_for(lambda: self.reads > wanted)
@@ -90,7 +90,7 @@ def cluster() -> Generator[NatsCluster]:
 
 @asynccontextmanager
 async def traffic(cluster: NatsCluster, bus: Bus, tenant: str) -> AsyncGenerator[Truth]:
-    """One that writes, and readers at every server."""
+    """Run one writer, and readers at every server."""
     truth = Truth(tenant)
     async with AsyncExitStack() as stack:
         readers = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
@@ -108,7 +108,7 @@ async def leader_of(cluster: NatsCluster, bus: Bus, stream: str) -> NatsServer:
 
 
 async def freeze_leader(cluster: NatsCluster, bus: Bus, truth: Truth, *, at_least_s: float = 0.0) -> None:
-    """Freeze the leader of the logs until others have gone on without it, and let it go on."""
+    """Freeze the leader of the logs until the others have elected a new one, and resume it."""
     leader = cluster.node(
         (await call(bus, api("STREAM.INFO", EVENTS), budget_s=WAIT_TIMEOUT_S))["cluster"]["leader"]
     )
@@ -137,7 +137,7 @@ async def is_whole(bus: Bus, truth: Truth) -> None:
 async def test_a_resumed_leader_returns_no_stale_data_and_stores_nothing_twice(
     cluster: NatsCluster, tenant: str
 ) -> None:
-    """P1, P5: every commit is stored once, in order; whoever reads sees what was acknowledged before."""
+    """P1, P5: every commit is stored once, in order; every read contains the commits acknowledged before."""
     async with await connect(cluster) as bus:
         async with traffic(cluster, bus, tenant) as truth:
             await truth.more(MEANWHILE)
@@ -164,7 +164,7 @@ async def test_ten_leaders_frozen_for_twenty_seconds_return_no_stale_data(
 async def test_an_approval_decided_while_a_leader_is_frozen_has_one_decision_afterwards(
     cluster: NatsCluster, tenant: str
 ) -> None:
-    """P3: those who ask the one that thaws are told what was decided without it."""
+    """P3: requests to the resumed leader return what was decided without it."""
     async with await connect(cluster) as bus, AsyncExitStack() as stack:
         people = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
         await ApprovalSlots(bus).store_request(asked(tenant, "a1"))

@@ -1,4 +1,4 @@
-"""Three servers of which one is killed again and again: nothing is lost, and nobody is told of it."""
+"""Three servers, of which one is killed repeatedly: nothing is lost, and no client gets an error."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support.nats import NatsCluster
 BUDGET = StorageBudget(1024**3)
 PEOPLE = 4
 UNAVAILABLE_S = 15.0
-"""Seconds without a single accepted run that are promised at most."""
+"""The promised maximum of seconds without an accepted run."""
 BUSY_MACHINE_S = 30.0
-"""What a machine that has more to do may take on top."""
+"""Additional seconds on a busy machine."""
 TARGETS = (RUNS, EVENTS, APPROVALS)
 
 
@@ -38,7 +38,7 @@ def cluster() -> Generator[NatsCluster]:
 
 @dataclass
 class Traffic:
-    """People who start runs and answer questions, and what they were told."""
+    """Users who start runs and decide approval requests, and the responses that they got."""
 
     served: Served
     bus: Bus
@@ -48,7 +48,7 @@ class Traffic:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def person(self) -> None:
-        """Start runs and answer their questions, for ever."""
+        """Start runs and decide their approval requests, without end."""
         agent = Agent(self.bus, self.served.tenant)
         async with self.served.socket() as socket:
             while True:
@@ -67,7 +67,7 @@ class Traffic:
                 self.decisions[question.approval_id] = reply["outcome"]
 
     async def more_accepted(self, count: int) -> None:
-        """Wait until so many more runs were accepted."""
+        """Wait until further runs were accepted."""
         wanted = len(self.runs) + count
         while len(self.runs) < wanted:
             self.news.clear()
@@ -83,7 +83,8 @@ class Traffic:
 
 
 async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
-    """Kill the leader of one stream after another; seconds that nothing was accepted, for each kill."""
+    """Kill the leader of one stream after another; return the seconds without an accepted run for each
+    kill."""
     settings = NatsSettings(url=cluster.urls, connect_timeout_s=20, replicas=3)
     gaps: list[float] = []
     async with await Bus.connect(settings, name="test") as bus:
@@ -137,7 +138,7 @@ async def _all_stored(bus: Bus, tenant: str, traffic: Traffic) -> None:
 async def test_killing_the_leader_loses_nothing_and_is_invisible_to_clients(
     cluster: NatsCluster, tenant: str
 ) -> None:
-    """P1, P3 on three servers: accepted runs, decisions and logs are whole, and no request failed."""
+    """P1, P3 on three servers: accepted runs, decisions and logs are complete, and no request failed."""
     assert len(await kills(cluster, tenant, rounds=1)) == 1
 
 

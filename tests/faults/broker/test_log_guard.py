@@ -1,4 +1,4 @@
-"""What a store lost is noticed before anybody works on it; what was removed on purpose is no loss."""
+"""A loss of a store is detected before any process works on it; intended removals are no loss."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ EARLY, MIDDLE, LATE = "c-early", "c-middle", "c-late"
 async def test_logs_lost_by_a_store_are_reported_before_work_begins(
     own_nats: NatsServer, tenant: str, damage: Damage, hurt: set[str]
 ) -> None:
-    """M18: the server says nothing of it, and gives the sequences of what is gone away again."""
+    """M18: the server reports nothing, and assigns the lost sequences again."""
     last = await _filled(own_nats, tenant)
     await _altered(own_nats, damage)
     async with _guarded(own_nats) as (bus, damaged):
@@ -78,7 +78,7 @@ async def test_logs_lost_by_a_store_are_reported_before_work_begins(
 async def test_a_stream_without_its_meta_inf_has_its_logs_again_after_provisioning(
     own_nats: NatsServer, tenant: str
 ) -> None:
-    """M18: the server does not know the stream any more; the messages lie there all the same."""
+    """M18: the server no longer knows the stream, but its messages are still on disk."""
     last = await _filled(own_nats, tenant)
     await _altered(own_nats, lose_meta_inf)
     async with _guarded(own_nats) as (bus, damaged):
@@ -117,7 +117,7 @@ async def test_an_older_version_of_a_stream_is_detected(own_nats: NatsServer, te
 async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
     own_nats: NatsServer, tenant: str
 ) -> None:
-    """M1: the server is killed while commits are stored and counted, again and again."""
+    """M1: the server is killed repeatedly while commits are stored and counted."""
     for round_ in range(3):
         async with _guarded(own_nats) as (bus, damaged):
             assert damaged.logs == []
@@ -137,7 +137,7 @@ async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
 
 
 async def test_commits_that_the_product_removes_are_no_loss(own_nats: NatsServer, tenant: str) -> None:
-    """A deleted conversation keeps its tombstone, and perhaps what came too late; no more."""
+    """A deleted conversation retains only its tombstone, and possibly late commits."""
     async with _guarded(own_nats) as (bus, _):
         await _write(bus, tenant, "c1", 5)
         await _write(bus, tenant, "c2", 5)
@@ -173,7 +173,7 @@ async def test_expired_commits_are_no_loss(own_nats: NatsServer, tenant: str) ->
 async def test_many_processes_maintain_one_record_over_many_segments(
     own_nats: NatsServer, tenant: str
 ) -> None:
-    """Whoever starts last keeps it; the others see that, and nothing is counted twice."""
+    """The process that starts last maintains it; the others detect this, and nothing is counted twice."""
     per_log = SEGMENT_COMMITS // 100
     async with await connect(own_nats) as bus, await connect(own_nats) as other:
         keepers = [
@@ -193,7 +193,7 @@ async def test_many_processes_maintain_one_record_over_many_segments(
 async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_the_damage(
     own_nats: NatsServer, tenant: str
 ) -> None:
-    """Nobody had counted what was lost; without this its owner would append for ever and be refused."""
+    """The lost commits were not counted; without this check the owner would retry its append without end."""
     async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
         await _write(bus, tenant, LATE, COMMITS)
         log = ConversationLog(bus, damaged)
@@ -212,7 +212,7 @@ async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_t
 
 
 async def test_work_for_a_damaged_log_stays_in_its_queue(own_nats: NatsServer, tenant: str) -> None:
-    """It is neither lost nor buried: once the log is mended it is handled as any other."""
+    """It is neither lost nor dead-lettered: after the log is repaired it is handled as any other."""
     async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
 
         async def handler(_message: WorkMessage) -> Done:
@@ -228,7 +228,7 @@ async def test_work_for_a_damaged_log_stays_in_its_queue(own_nats: NatsServer, t
 async def _guarded(
     server: NatsServer, *, scrub_after_s: float = SCRUB_AFTER_S
 ) -> AsyncGenerator[tuple[Bus, DamagedLogs]]:
-    """What an agent does before it works, and beside its work."""
+    """Run the checks of an agent before and during its work."""
     async with await connect(server) as bus, DamagedLogs(bus) as damaged:
         guard = LogGuard(bus, damaged, write_every_s=KEEP_S, scrub_after_s=scrub_after_s)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -238,7 +238,7 @@ async def _guarded(
 
 
 async def _filled(server: NatsServer, tenant: str) -> int:
-    """Three logs, one after the other; returns the sequence of the last commit."""
+    """Append three logs, one after another; return the sequence of the last commit."""
     async with _guarded(server) as (bus, _):
         for conversation in (EARLY, MIDDLE, LATE):
             await _write(bus, tenant, conversation, COMMITS)
@@ -246,10 +246,10 @@ async def _filled(server: NatsServer, tenant: str) -> int:
 
 
 async def _altered(server: NatsServer, damage: Damage) -> None:
-    """Kill the server, alter the stream of the logs, and start it again with all streams there."""
+    """Kill the server, damage the stream of the logs, and start it again with all streams."""
     server.kill()
     damage(stream_of(server.directory / "store"))
-    # Without `meta.inf` it serves, and says for ever that it is not healthy.
+    # Without `meta.inf` it serves, but permanently reports that it is not healthy.
     server.launch()
     await asyncio.to_thread(provision_all, server)
 
@@ -265,7 +265,7 @@ async def _write(bus: Bus, tenant: str, conversation: str, commits: int, *, titl
 
 
 async def _write_until(bus: Bus, tenant: str, conversation: str, killed: asyncio.Event) -> None:
-    """Append until the server was killed, and whatever it does not answer any more."""
+    """Append until the server was killed, including appends without a response."""
     try:
         while not killed.is_set():
             await _write(bus, tenant, conversation, 5)
@@ -274,7 +274,7 @@ async def _write_until(bus: Bus, tenant: str, conversation: str, killed: asyncio
 
 
 async def _counted(bus: Bus) -> int:
-    """Wait until all that is stored is counted; returns the sequence of the last commit."""
+    """Wait until all stored commits are counted; return the sequence of the last one."""
     last = await last_sequence(bus, EVENTS)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while (await LogHeads(bus).read()).upto < last:
@@ -296,12 +296,12 @@ def tombstone(seq: int) -> Commit:
 async def test_unreadable_messages_in_an_old_file_are_found_by_their_headers(
     own_nats: NatsServer, tenant: str
 ) -> None:
-    """The server counts such a commit as stored, and leaves it out when it is read."""
+    """The server counts such a commit as stored, but omits it from reads."""
     async with _guarded(own_nats) as (bus, _):
         for conversation in (EARLY, MIDDLE, LATE):
             await _write(bus, tenant, conversation, COMMITS, title="x" * 500_000)
         await _counted(bus)
-    own_nats.stop()  # in order, so that it trusts its index afterwards and does not look into its files
+    own_nats.stop()  # an orderly stop, so that the server trusts its index and does not read its files
     first, *others = blocks(stream_of(own_nats.directory / "store"))
     assert others and first.name == "1.blk"
     flip_a_bit(stream_of(own_nats.directory / "store"))
@@ -316,7 +316,7 @@ async def test_unreadable_messages_in_an_old_file_are_found_by_their_headers(
 async def test_foreign_messages_in_a_log_are_found_by_their_headers(
     own_nats: NatsServer, tenant: str
 ) -> None:
-    """No header of ours, another numbering, another epoch: whoever wrote it, no run goes on behind it."""
+    """No header of ours, another numbering, or another epoch: no run continues after such a message."""
     async with _guarded(own_nats) as (bus, _):
         for conversation in (EARLY, MIDDLE, LATE, "c-whole"):
             await _write(bus, tenant, conversation, 3)

@@ -1,4 +1,4 @@
-"""The end of the logs is cut off under a running system: one conversation is refused, the others go on."""
+"""The end of the logs is lost under a running system: one conversation is refused, the others continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_TIMEOUT_S = 60.0
 async def test_a_log_that_lost_its_end_is_refused_until_an_operator_accepts_it(
     place: Path, model: ScriptedModel
 ) -> None:
-    """M18: numbers are given away again; a client that knew the old ones is told to begin anew."""
+    """M18: numbers are assigned again; a client with the old ones gets `resync_required`."""
     says = [Reply(text="Well."), Reply(text="Well, well."), Reply(text="Again."), Reply(text="And again.")]
     async with Fleet(place, model.url, agents=1, gateways=1, runners=1) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
@@ -78,7 +78,7 @@ async def test_a_log_that_lost_its_end_is_refused_until_an_operator_accepts_it(
 
 
 async def _run_once_it_may(client: Client, conversation: str) -> None:
-    """Services hear a moment later that a log was accepted."""
+    """Services are notified shortly after a log was accepted."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             reply = await client.request("chat.send", conversation_id=conversation, content="go on")
@@ -88,7 +88,7 @@ async def _run_once_it_may(client: Client, conversation: str) -> None:
 
 
 async def _resumed(client: Client, conversation: str, position: dict[str, Any]) -> dict[str, Any]:
-    """What a client is told that goes on from where it was."""
+    """Return the response to a client that resumes from its position."""
     return await client.request(
         "subscribe",
         conversation_id=conversation,
@@ -98,7 +98,7 @@ async def _resumed(client: Client, conversation: str, position: dict[str, Any]) 
 
 
 async def _counted(fleet: Fleet) -> None:
-    """Wait until an agent has written down what is stored."""
+    """Wait until an agent has recorded the stored commits."""
     async with fleet.operator() as bus, asyncio.timeout(WAIT_TIMEOUT_S):
         last = await last_sequence(bus, EVENTS)
         while (await LogHeads(bus).read()).upto < last:

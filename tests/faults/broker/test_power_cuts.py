@@ -1,4 +1,4 @@
-"""Power cuts: whatever a client was told is on the disk at that moment."""
+"""Power cuts: everything acknowledged to a client is on the disk at that moment."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ WAIT_S = 60.0
 
 @dataclass
 class Told:
-    """What people were told until now."""
+    """The acknowledgements that users have received."""
 
     runs: dict[str, str] = field(default_factory=dict[str, str])
     """Accepted runs by conversation."""
     decisions: dict[str, str] = field(default_factory=dict[str, str])
     """Outcomes by approval."""
     events: dict[str, int] = field(default_factory=dict[str, int])
-    """Number of the last event that was stored, by conversation."""
+    """The number of the last stored event, by conversation."""
 
     def copy(self) -> Told:
         return Told(dict(self.runs), dict(self.decisions), dict(self.events))
@@ -52,13 +52,13 @@ class Told:
 
 @dataclass
 class Lost:
-    """What is gone after a cut."""
+    """The losses after a cut."""
 
     runs: int = 0
     decisions: int = 0
     events: int = 0
     alarms: int = 0
-    """Logs that the check at start takes for damaged."""
+    """Logs that the check at start reports as damaged."""
 
     @property
     def anything(self) -> bool:
@@ -67,7 +67,7 @@ class Lost:
 
 @dataclass
 class House:
-    """A server on a volume of its own, a gateway, and people who use it."""
+    """A server on its own volume, a gateway, and its users."""
 
     server: NatsServer
     volume: Volume
@@ -75,20 +75,20 @@ class House:
     bus: Bus
     told: Told = field(default_factory=Told)
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever somebody was told something."""
+    """Set at every acknowledgement."""
 
     async def person(self) -> None:
-        """Start runs and answer their questions, for ever."""
+        """Start runs and decide their approval requests, without end."""
         agent = Agent(self.bus, self.served.tenant)
         while True:
-            # While the server stands still an answer may come too late: then nobody was told anything.
+            # While the server is frozen a response may be too late: then no client got an acknowledgement.
             with contextlib.suppress(TimeoutError, WebSocketException, OSError, KeyError):
                 async with self.served.socket() as socket:
                     while True:
                         await self._run(socket, agent)
 
     async def more_is_told(self, runs: int) -> None:
-        """Wait until so many more runs were accepted, and a question was answered since."""
+        """Wait until further runs were accepted, and an approval was decided since."""
         wanted, decided = len(self.told.runs) + runs, len(self.told.decisions)
         async with asyncio.timeout(WAIT_S):
             while len(self.told.runs) < wanted or len(self.told.decisions) == decided:
@@ -96,7 +96,7 @@ class House:
                 await self.news.wait()
 
     def cut(self, copy: Path) -> Told:
-        """Cut the power, keep what the disk holds in `copy`, and let the server go on."""
+        """Cut the power, store the state of the disk in `copy`, and let the server continue."""
         self.server.pause()
         try:
             self.volume.cut(copy)
@@ -129,7 +129,7 @@ async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGene
         volume = stack.enter_context(
             Volume.made(directory / "disk", directory / "volume", megabytes=IMAGE_MB)
         )
-        # The log stays outside: it is no part of what is promised.
+        # The server log is on another volume: the promises do not include it.
         config = plain_config(sync_always=sync_always, max_file_store="20GB")
         server = NatsServer(config.replace("{store_dir}", str(volume.path / "store")), directory=directory)
         stack.enter_context(server)
@@ -151,7 +151,7 @@ async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGene
 
 
 async def lost_on(copy: Path, directory: Path, told: Told, tenant: str, *, sync_always: bool) -> Lost:
-    """Start a server on what the cut left, and look for everything that was told."""
+    """Start a server on the disk after the cut, and check every acknowledgement."""
     place = directory / "after"
     place.mkdir(exist_ok=True)
     with Volume.mounted(copy, directory / "mounted") as volume:
@@ -178,7 +178,7 @@ async def _missing(bus: Bus, told: Told, tenant: str) -> Lost:
             lost.events += not commits or commits[-1].commit.last_seq < last_seq
         lost.alarms = len((await survey(LogHeads(bus))).damaged)
     except (ApiError, Unavailable, NoResponders):
-        # A whole stream is gone.
+        # A whole stream is missing.
         return Lost(len(told.runs), len(told.decisions), len(told.events))
     return lost
 
@@ -195,7 +195,7 @@ async def cuts(directory: Path, tenant: str, rounds: int) -> None:
 
 @pytest.mark.timeout(180)
 async def test_a_power_cut_loses_no_accepted_run_and_no_decision(tmp_path: Path, tenant: str) -> None:
-    """A02, P1b: with each write synced, what a client was told is on the disk."""
+    """A02, P1b: if each write is synced, everything acknowledged is on the disk."""
     await cuts(tmp_path, tenant, rounds=2)
 
 
@@ -208,7 +208,7 @@ async def test_twenty_power_cuts_lose_no_accepted_run_and_no_decision(tmp_path: 
 
 @pytest.mark.timeout(180)
 async def test_the_same_power_cut_loses_runs_if_writes_are_not_synced(tmp_path: Path, tenant: str) -> None:
-    """A02: the negative control. It shows that these cuts are real, and what `sync_interval` is for."""
+    """A02: the negative control. It shows that these cuts are real, and the effect of `sync_interval`."""
     require_volumes()
     async with house(tmp_path, tenant, sync_always=False) as there:
         await there.more_is_told(runs=5)

@@ -1,4 +1,4 @@
-"""The promises, in short, on a broker of three servers; `make promises SERVERS=3` runs every proof there."""
+"""A short test of the promises on three servers; `make promises SERVERS=3` runs every proof there."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stag
 async def test_a_runner_that_dies_after_its_start_executes_the_call_at_most_once(
     stage: Stage, marker: str
 ) -> None:
-    """P2: the claim is stored on three servers; nobody repeats the call, and its outcome is unknown."""
+    """P2: the start is stored on three servers; no process repeats the call, and its outcome is unknown."""
     async with stage.connected() as client:
         await stage.arm("runner.after_claim", "tool-runner-1")
         conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
@@ -64,7 +64,8 @@ async def test_a_runner_that_dies_after_its_start_executes_the_call_at_most_once
 async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
     stage: Stage, marker: str
 ) -> None:
-    """P3, P4: the question outlives kill -9 of everything; four answer at two gateways during an election."""
+    """P3, P4: the request survives kill -9 of everything; four users decide at two gateways during an
+    election."""
     async with stage.connected() as client:
         _, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
         asked = await client.question(run_id)
@@ -104,7 +105,7 @@ async def test_poison_is_dead_lettered_and_other_messages_are_handled(stage: Sta
 
 
 async def test_an_agent_hands_its_run_over_on_sigterm(stage: Stage, marker: str) -> None:
-    """P16: it ends in order, and another finishes what it was at."""
+    """P16: it ends in order, and another agent finishes its run."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
         conversation, run_id = await stage.run(client, held, Reply(text="done"))
@@ -119,7 +120,7 @@ async def test_an_agent_hands_its_run_over_on_sigterm(stage: Stage, marker: str)
 
 
 async def _all_killed(fleet: Fleet) -> None:
-    """`kill -9` of every process at once; each is started again."""
+    """`kill -9` every process at once; each is restarted."""
     starts = {member: member.starts + 1 for member in fleet.members.values()}
     for member in starts:
         member.kill()
@@ -134,7 +135,7 @@ async def _leader(fleet: Fleet, operator: Bus, stream: str) -> Member:
 
 
 async def _decide(client: Client, approval_id: str, verdict: str) -> Frame:
-    """Decide as a client does: again while the broker, which elects a leader, cannot store the decision."""
+    """Decide as a client does: retry while the broker elects a leader and cannot store the decision."""
     while True:
         reply = await client.request("approval.reply", approval_id=approval_id, all=verdict)
         if reply["type"] != "error" or not reply["retryable"]:
@@ -142,7 +143,7 @@ async def _decide(client: Client, approval_id: str, verdict: str) -> Frame:
 
 
 async def _ended(stage: Stage, run_id: str) -> dict[str, Any]:
-    """The run once it has ended, as the other gateway tells it."""
+    """Return the ended run, as the other gateway reports it."""
     url = f"{stage.fleet.urls[1]}/context/runs/{run_id}"
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:

@@ -1,4 +1,4 @@
-"""Every service waits, and says what for, while NATS is weaker than it relies on."""
+"""Every service waits, and reports the reason, while NATS is weaker than required."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LATE = "server: sync_interval is not `always`, expected `always`"
 
 
 def test_every_service_is_unready_until_its_streams_exist() -> None:
-    """A21: the reason names what is missing; once it is there nobody needs to be started again."""
+    """A21: the reason names the missing object; no service needs a restart when it exists."""
     with NatsServer(plain_config(sync_always=True)) as server, _services(server) as urls:
         for service, missing in SERVICES.items():
             _wait(urls[service], missing)
@@ -43,7 +43,7 @@ def test_every_service_is_unready_until_its_streams_exist() -> None:
 
 
 def test_every_service_is_unready_on_a_server_that_syncs_late() -> None:
-    """A21: found and expected are said."""
+    """A21: the reason contains the actual and the expected value."""
     with NatsServer(plain_config()) as server:
         provision_all(server)
         with _services(server) as urls:
@@ -53,7 +53,7 @@ def test_every_service_is_unready_on_a_server_that_syncs_late() -> None:
 
 @contextmanager
 def _services(server: NatsServer) -> Generator[dict[str, str]]:
-    """One of each service; where each says whether it is ready."""
+    """One of each service, with the URL of its readiness."""
     processes: list[subprocess.Popen[bytes]] = []
     urls: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="banksman-") as name:
@@ -91,7 +91,7 @@ def _start(service: str, server: NatsServer, port: int, data: Path) -> subproces
 
 
 def _wait(url: str, words: str) -> None:
-    """Wait until a service says these words of its streams."""
+    """Wait until the readiness of a service contains this text."""
     wait_until(lambda: words in _said(url), interval_s=0.1, failure=lambda: _said(url))
 
 

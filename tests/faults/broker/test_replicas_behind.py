@@ -1,4 +1,4 @@
-"""Reads that any replica answers, one of which has only the first messages: what rests on them is right.
+"""Reads from any replica, one of which has only the first messages: results that depend on them are correct.
 
 The replica is a mirror that takes no more than those; it answers as often as the stream itself.
 """
@@ -32,7 +32,7 @@ TIMES = 30
 
 
 async def falls_behind(bus: Bus, stream: str) -> None:
-    """Let another replica answer for a stream, which has what is stored by now and gets no more."""
+    """Let another replica respond for a stream; it has the messages stored so far and gets no more."""
     held, name = await _state(bus, stream), new_id("BEHIND-")
     body = {
         "name": name,
@@ -50,7 +50,7 @@ async def falls_behind(bus: Bus, stream: str) -> None:
 
 
 async def answers_reads(bus: Bus, stream: str) -> None:
-    """Wait until the replica has answered one."""
+    """Wait until the replica has responded to one."""
     last = (await _state(bus, stream))["last_seq"]
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while last in [found.stream_seq async for found in direct.read(bus, stream, ">")]:

@@ -1,4 +1,4 @@
-"""Full streams and full disks: refused in time with a reason, and work goes on once there is room."""
+"""Full streams and full disks: requests are refused in time with a reason, and work continues with space."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.support.volumes import Volume, require_volumes
 pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
 WAIT_TIMEOUT_S = 60.0
 ANSWER_STREAM_FULL_S, ANSWER_DISK_FULL_S = 1.0, 6.0
-"""What is promised; here with the time that a busy machine needs on top."""
+"""The promised time, with additional time for a busy machine."""
 BUSY_MACHINE_S = 10.0
 
 
 async def test_a_full_stream_returns_busy_on_every_interface_until_there_is_space(
     own_nats: NatsServer, tenant: str
 ) -> None:
-    """A37, R92: nothing that was accepted is lost, nothing that was refused was stored."""
+    """A37, R92: no accepted message is lost, and no refused one was stored."""
     async with (
         await connect(own_nats) as bus,
         gateway_on(own_nats, bus, tenant) as served,
@@ -57,7 +57,7 @@ async def test_a_full_stream_returns_busy_on_every_interface_until_there_is_spac
 async def test_a_full_disk_is_reported_in_time_and_work_continues_with_space(
     tmp_path: Path, tenant: str
 ) -> None:
-    """A37: the server may be restarted after room was made; nothing that was accepted is lost."""
+    """A37: the server may be restarted after space was freed; no accepted message is lost."""
     require_volumes()
     async with _on_a_volume(tmp_path, tenant) as (server, volume, bus, served), served.socket() as socket:
         kept = await _accepted(socket)
@@ -91,7 +91,7 @@ async def _on_a_volume(
 
 
 async def _accepted(socket: Socket) -> str:
-    """A conversation with a run that was accepted."""
+    """A conversation with an accepted run."""
     conversation = await socket.create()
     ack = await socket.request("chat.send", conversation_id=conversation, content="first")
     assert ack["type"] == "ack"
@@ -99,7 +99,7 @@ async def _accepted(socket: Socket) -> str:
 
 
 async def _ask(socket: Socket, conversation: str) -> dict[str, object]:
-    """Send a message and wait for its answer, for as long as the gateway may take."""
+    """Send a message and wait for its response, for as long as the gateway may take."""
     sent = await socket.send("chat.send", conversation_id=conversation, content="again " + "x" * 20_000)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
@@ -110,7 +110,7 @@ async def _ask(socket: Socket, conversation: str) -> dict[str, object]:
 
 
 async def _limit(bus: Bus, stream: str, *, full: bool) -> None:
-    """Let a stream hold no byte more than it does, or as many as before."""
+    """Limit a stream to its current size, or restore its limit."""
     info = await call(bus, api("STREAM.INFO", stream))
     room = info["state"]["bytes"] if full else 512 * 1024 * 1024
     await call(bus, api("STREAM.UPDATE", stream), {**info["config"], "max_bytes": room})

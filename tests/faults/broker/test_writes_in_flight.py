@@ -1,4 +1,4 @@
-"""What three servers answer while what was written first is on its way, and not stored by most of them."""
+"""Responses of three servers while the first write is in flight and not yet stored by a majority."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cluster() -> Generator[NatsCluster]:
 
 
 async def test_late_decision_returns_the_winning_decision(cluster: NatsCluster, tenant: str) -> None:
-    """P3, A08: the leader refuses the second answer before the first is stored, and cannot show it yet."""
+    """P3, A08: the leader refuses the second decision before the first is stored and readable."""
     async with at_the_leader(cluster, APPROVALS) as (bus, followers):
         slots = ApprovalSlots(bus)
         await slots.store_request(asked(tenant, "a1"))
@@ -57,7 +57,7 @@ async def test_late_decision_returns_the_winning_decision(cluster: NatsCluster, 
 
 
 async def test_a_message_sent_again_while_in_flight_is_stored_once(cluster: NatsCluster, tenant: str) -> None:
-    """P1, P14: whoever repeats it waits until it is stored, and is told that it was."""
+    """P1, P14: a repeated request waits until the first is stored, and reports the duplicate."""
     subject = subjects.tool_started(tenant, "k-1")
     async with at_the_leader(cluster, RESULTS) as (bus, followers):
         async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as group:
@@ -65,7 +65,7 @@ async def test_a_message_sent_again_while_in_flight_is_stored_once(cluster: Nats
                 first = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
                 await let_others_run()
                 message = {MSG_ID: message_id(subject, "once")}
-                answer = await bus.replies.ask(subject, b"{}", headers=message, timeout_s=WAIT_TIMEOUT_S)
+                answer = await bus.replies.request(subject, b"{}", headers=message, timeout_s=WAIT_TIMEOUT_S)
                 second = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
                 await bus.ready(WAIT_TIMEOUT_S)
     assert json.loads(answer.data)["error"]["err_code"] == CODE_DUPLICATE_UNDER_WAY

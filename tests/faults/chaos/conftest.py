@@ -1,4 +1,4 @@
-"""One fleet for all tests of this folder that leave it whole."""
+"""One fleet for all tests of this folder that leave it intact."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from tests.support.model_server import ModelServer
 from tests.support.polling import eventually
 
 SEED = int(os.environ.get("SEED", "2026"))
-"""What the storms of the suite go by: the same in every run, unless another is asked for."""
+"""The seed of the randomized fault tests: the same in every run, unless SEED sets another."""
 WAIT_TIMEOUT_S = 60.0
-"""Seconds that a test waits for what takes a few, while processes start again on a busy machine."""
+"""Seconds to wait for a short action while processes restart on a busy machine."""
 
 
 @dataclass
 class Stage:
-    """A running fleet, its model, and what tests do with them."""
+    """A running fleet, its model, and operations on them."""
 
     fleet: Fleet
     model: ModelServer
     scripts: list[str] = field(default_factory=list)
 
     def connected(self, gateway: int = 0) -> Any:
-        """A websocket client of a gateway, for the length of a block."""
+        """Connect a websocket client to a gateway during the context."""
         return Client.connected(self.fleet.urls[gateway], timeout_s=WAIT_TIMEOUT_S)
 
     async def run(self, client: Client, *replies: Reply, assistant: str = AUTO) -> tuple[str, str]:
-        """Start a run of a conversation of its own; returns both ids."""
+        """Start a run in a new conversation; return both ids."""
         conversation = await self.conversation(client, *replies, assistant=assistant)
         return conversation, await client.chat(conversation, "go")
 
     async def conversation(self, client: Client, *replies: Reply, assistant: str = AUTO) -> str:
-        """A new conversation, whose model says this."""
+        """Create a conversation whose model gives these replies."""
         self.scripts.append(new_id("s"))
         self.model.play(self.scripts[-1], replies, at_end="repeat")
         return await client.create(f"openai:scripted/{self.scripts[-1]}", assistant=assistant)
 
     def requests(self) -> list[dict[str, Any]]:
-        """The bodies that the model of the latest conversation was asked with."""
+        """Return the bodies of the requests to the model of the latest conversation."""
         return [dict(request.body) for request in self.model.requests(self.scripts[-1])]
 
     async def arm(self, point: Failpoint, *members: str) -> None:
-        """Start members anew; each does not survive that it gets to this place, once."""
+        """Restart members with an armed failpoint, which kills each of them once."""
         for name in members:
             member = self.fleet[name]
             member.once(**{VARIABLE: f"{point}:kill", TESTING_VARIABLE: "1"})
@@ -63,7 +63,7 @@ class Stage:
             await self.fleet[name].ready(self.fleet.http)
 
     async def disarm(self, *members: str) -> None:
-        """Start those anew that were armed and have not died of it."""
+        """Restart armed members that have not died."""
         for name in members:
             if self.fleet[name].armed:
                 await self.restarted(name)
@@ -76,7 +76,7 @@ class Stage:
         await member.ready(self.fleet.http)
 
     async def driver(self, run_id: str) -> str:
-        """The agent that asked the model of a run last."""
+        """Return the agent that called the model of a run last."""
 
         def asked(name: str) -> bool:
             log = self.fleet[name].log.read_text(errors="replace")
@@ -86,17 +86,17 @@ class Stage:
         return next(name for name in ("agent-1", "agent-2") if asked(name))
 
     def executions(self, marker: str) -> int:
-        """Times that a command with this marker was executed."""
+        """Return how often a command with this marker was executed."""
         return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what sends no event: a line of a log, a file."""
+    """Wait for a state that sends no event: a log line, a file."""
     await eventually(holds, WAIT_TIMEOUT_S, interval_s=0.05)
 
 
 def bash(marker: str, seconds: float = 0.0) -> Reply:
-    """A reply that asks for one command, which writes its marker into the ledger of its workspace."""
+    """Return a reply that calls a command, which appends its marker to a file of the workspace."""
     return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command(marker, seconds)}),))
 
 
@@ -108,7 +108,7 @@ async def make_assistants(fleet: Fleet) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
-    """The fleet that all tests share. Each leaves it running, as it found it."""
+    """The fleet that all tests share. Each test leaves it running, as it found it."""
     async with ModelServer.running() as model:
         async with Fleet(tmp_path_factory.mktemp("fleet"), model.url) as fleet:
             await make_assistants(fleet)
@@ -118,5 +118,5 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stag
 
 @pytest.fixture
 def marker() -> str:
-    """Stands in the one command of a test."""
+    """The marker in the one command of a test."""
     return new_id("mark-")

@@ -1,4 +1,4 @@
-"""The search for secrets, searched: one that is planted anywhere is found, and nothing else."""
+"""The search for secrets finds every planted secret, and nothing else."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def _in_a_copy_of_a_workspace(bus: Bus, secret: str) -> object:
 async def test_a_secret_in_a_stream_is_found(
     own_bus: Bus, canaries: Canaries, search: Search, plant: Plant
 ) -> None:
-    """P9, A18: in messages, headers, buckets and objects, as it is or packed."""
+    """P9, A18: in messages, headers, buckets and objects, plain or compressed."""
     assert [sentence async for sentence in search.streams(own_bus)] == []
 
     await plant(own_bus, canaries.secrets["OpenAI key"])
@@ -134,7 +134,7 @@ async def test_a_secret_in_a_model_request_is_found(canaries: Canaries, search: 
 
 
 def test_nkey_seeds_and_the_signing_key_are_searched_too(canaries: Canaries, tmp_path: Path) -> None:
-    """P9: what is in files of keys is as secret as what is in variables."""
+    """P9: keys in files are as secret as keys in variables."""
     (tmp_path / "agent.nk").write_text("SUAGENTSEED\n")
     search = Search(canaries.with_files(tmp_path))
     assert search.names_in(b"the seed is SUAGENTSEED") == {"content of agent.nk"}
@@ -143,7 +143,7 @@ def test_nkey_seeds_and_the_signing_key_are_searched_too(canaries: Canaries, tmp
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_running_system_leaks_no_secret(stage: Stage, marker: str) -> None:
-    """P9, A18: whatever a command looks for; and the search sees what is planted in a workspace."""
+    """P9, A18: for any search of a command; and the check finds a secret planted in a workspace."""
     looks = f"{command(marker)}; env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; true"
     pries = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": looks}),))
     async with stage.connected() as client:

@@ -1,4 +1,4 @@
-"""Process chaos, in short: `make chaos` and `make soak` go on for longer."""
+"""A short chaos run; `make chaos` and `make soak` run longer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.chaos.conftest import SEED
 from tests.support.chaos.storm import Chaos, chaos
 
 pytestmark = pytest.mark.timeout(420)
-"""Seconds: 16 of faults, and as long as a busy machine takes to start everything and to come to rest."""
+"""Seconds: 16 of faults, and the time to start everything and to come to rest on a busy machine."""
 
 
 async def test_no_run_is_lost_and_no_effect_repeated_while_processes_die(tmp_path: Path) -> None:

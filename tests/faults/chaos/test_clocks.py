@@ -36,22 +36,22 @@ SHIFTS_S = {
     "tool-runner-1": SHIFT_S,
     "tool-runner-2": -SHIFT_S,
 }
-"""As far apart as two agents can be, and further than the time-out of a run."""
+"""The difference of two agents, which exceeds the time-out of a run."""
 TRAFFIC_S = 8.0
 LIMIT_S = 20
 BRIEF = "brief"
-"""An assistant whose runs have so many seconds."""
+"""Create an assistant with this run time-out."""
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 
 
 def shifted(seconds: int) -> dict[str, str]:
-    """What a process is told that shall live so far ahead; intervals stay what they are, as in reality."""
+    """Return the variables of a process with a shifted clock; intervals are not affected, as in reality."""
     return {"LD_PRELOAD": str(FAKETIME), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def apart(stage: Stage) -> AsyncGenerator[Stage]:
-    """The fleet while every service has another time of day."""
+    """The fleet, in which every service has another time of day."""
     found = FAKETIME is not None and shutil.which("faketime") is not None
     privileged.require("faketime", found, "services whose clocks are wrong")
     try:
@@ -62,7 +62,7 @@ async def apart(stage: Stage) -> AsyncGenerator[Stage]:
 
 
 async def test_clocks_that_are_wrong_by_minutes_change_nothing(apart: Stage) -> None:
-    """A10: approvals, runs, leases and the time of calls go by intervals, and by the broker's clock."""
+    """A10: approvals, runs, leases and call time-outs use intervals and the broker's clock."""
 
     async def go_on(fleet: Fleet, recording: Recording) -> None:
         for name, seconds in SHIFTS_S.items():
@@ -78,7 +78,7 @@ async def test_clocks_that_are_wrong_by_minutes_change_nothing(apart: Stage) -> 
 
 
 async def test_the_time_limit_uses_the_brokers_clock_after_a_takeover(apart: Stage) -> None:
-    """P12: agents ten minutes apart take two runs over from each other; each times out once, at its limit."""
+    """P12: agents ten minutes apart take over two runs from each other; each times out once, at its limit."""
     first, second = apart.fleet["agent-1"], apart.fleet["agent-2"]
     answer = await apart.fleet.http.post(
         f"{apart.fleet.urls[0]}/context/assistants", json={"id": BRIEF, "limits": {"run_timeout_s": LIMIT_S}}
@@ -107,12 +107,12 @@ async def test_the_time_limit_uses_the_brokers_clock_after_a_takeover(apart: Sta
     for conversation, _ in (early, late):
         started, ended = await _stored_times(apart.fleet, conversation)
         took_s = (ended - started).total_seconds()
-        # Of what a wrong clock would add or take away, nothing; how busy the machine is, is another matter.
+        # The tolerance covers a busy machine and is far below the error of a wrong clock.
         assert LIMIT_S - 2 < took_s < LIMIT_S + SHIFT_S / 2
 
 
 async def _asked(stage: Stage, client: Client, name: str) -> tuple[str, str]:
-    """A run whose model is asked and never answers."""
+    """Start a run whose model never replies."""
     held = Reply(text="never", gate=Gate(name=new_id(f"{name}-")))
     conversation, run_id = await stage.run(client, held, assistant=BRIEF)
     await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
@@ -120,7 +120,7 @@ async def _asked(stage: Stage, client: Client, name: str) -> tuple[str, str]:
 
 
 async def _asked_again(stage: Stage, client: Client, run_id: str) -> None:
-    """Wait until another agent has taken the latest run over, or its time is over."""
+    """Wait until another agent has taken over the latest run, or the run has timed out."""
     again = asyncio.create_task(stage.model.wait_for_requests(stage.scripts[-1], 2, timeout_s=60))
     ended = asyncio.create_task(client.finished(run_id))
     _, left = await asyncio.wait({again, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +131,7 @@ async def _asked_again(stage: Stage, client: Client, run_id: str) -> None:
 
 
 async def _stored_times(fleet: Fleet, conversation: str) -> tuple[datetime, datetime]:
-    """When the broker stored the start of a conversation's run, and its end."""
+    """Return when the broker stored the start and the end of a conversation's run."""
     times: dict[type[object], datetime] = {}
     async with fleet.operator() as bus:
         async for message in direct.read(bus, EVENTS, subjects.conversation("local", conversation)):
@@ -141,7 +141,7 @@ async def _stored_times(fleet: Fleet, conversation: str) -> tuple[datetime, date
 
 
 async def _live_at(stage: Stage, environments: Mapping[str, dict[str, str]]) -> None:
-    """Start services anew, each with its clock."""
+    """Restart services, each with its own clock."""
     async with asyncio.TaskGroup() as restarting:
         for name, environment in environments.items():
             stage.fleet[name].environment = environment

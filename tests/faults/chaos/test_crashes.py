@@ -1,4 +1,4 @@
-"""Agents and gateways that die, freeze or are cut short in the middle of a run."""
+"""Agents and gateways that die, freeze or are interrupted during a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.client import Client, Frame
 from tests.support.polling import scripted_delay
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
-"""Seconds: processes are started again, which takes its time on a busy machine."""
+"""Seconds; processes are restarted, which is slow on a busy machine."""
 
 AGENTS = ("agent-1", "agent-2")
 FROZEN_S = 10.0
-"""Seconds: as long as clients take to notice that a server does not answer."""
+"""Seconds until clients detect that a server does not respond."""
 
 
 def terminals(client: Client, conversation: str) -> list[Frame]:
@@ -27,7 +27,7 @@ def terminals(client: Client, conversation: str) -> list[Frame]:
 
 
 async def test_a_model_reply_that_was_not_stored_is_requested_again(stage: Stage, marker: str) -> None:
-    """A04: the model is asked twice, its calls get other ids, and one of them is executed, once."""
+    """A04: the model is called twice, its calls get other ids, and one of them is executed once."""
     async with stage.connected() as client:
         await stage.arm("agent.reply_received", *AGENTS)
         conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
@@ -43,7 +43,7 @@ async def test_a_model_reply_that_was_not_stored_is_requested_again(stage: Stage
 
 
 async def test_an_ended_run_without_an_ack_is_not_run_again(stage: Stage, marker: str) -> None:
-    """P1: the message is delivered once more, and finds nothing to do."""
+    """P1: the message is redelivered, and has no effect."""
     async with stage.connected() as client:
         await stage.arm("agent.before_ack", *AGENTS)
         conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
@@ -57,7 +57,7 @@ async def test_an_ended_run_without_an_ack_is_not_run_again(stage: Stage, marker
 
 
 async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage: Stage, marker: str) -> None:
-    """P3: the log says that it waits for a person; whoever gets its message next puts the question."""
+    """P3: the log shows that the run waits; the next owner of its message stores the approval request."""
     async with stage.connected() as client:
         await stage.arm("agent.before_question", *AGENTS)
         conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
@@ -74,7 +74,7 @@ async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage:
 
 
 async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage: Stage, marker: str) -> None:
-    """P14: the request was stored; repeated by its id at another gateway, it is the same run."""
+    """P14: the request was stored; repeated with its id at another gateway, it returns the same run."""
     request = {"id": f"ask-{marker}", "content": "go"}
     async with stage.connected(1) as other:
         conversation = await stage.conversation(other, bash(marker), Reply(text="done"))
@@ -94,7 +94,7 @@ async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage:
 
 
 async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker: str) -> None:
-    """P5, A12: another agent takes over and finishes; the first one wakes, and changes nothing."""
+    """P5, A12: another agent takes over and finishes; the first one resumes, and changes nothing."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
         conversation, run_id = await stage.run(client, held, Reply(text="done"))
@@ -118,7 +118,7 @@ async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker
 
 
 async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: Stage, marker: str) -> None:
-    """P1, P2, P3: one works, one is thought about, one waits for a person; nothing of them happens twice."""
+    """P1, P2, P3: a running call, a model request and a parked run; nothing happens twice."""
     working, thought, asked = (f"{marker}-{name}" for name in ("working", "thought", "asked"))
     broker = stage.fleet.servers[0]
     async with stage.connected() as client:
@@ -150,7 +150,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
 
 
 async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, marker: str) -> None:
-    """P1: another agent takes the run over within seconds, finishes it, and starts the next."""
+    """P1: another agent takes over the run within seconds, finishes it, and starts the next."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
         conversation, run_id = await stage.run(client, held, Reply(text="done"))
@@ -173,7 +173,7 @@ async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, 
 async def test_a_cancel_that_races_with_completion_gives_one_terminal_event(
     stage: Stage, marker: str
 ) -> None:
-    """A16, P7: whatever comes first, there is exactly one terminal event."""
+    """A16, P7: in either order there is exactly one terminal event."""
     async with stage.connected() as client, stage.connected(1) as other:
         conversations: list[str] = []
         for number in range(12):
@@ -201,5 +201,5 @@ def _replies(body: dict[str, object]) -> list[object]:
 
 
 def _left(log: str, conversation: str) -> bool:
-    """Whether an agent said that it leaves a message of this conversation to another."""
+    """Return whether an agent logged that it left a message of this conversation to another."""
     return any("left for later" in line and conversation in line for line in log.splitlines())

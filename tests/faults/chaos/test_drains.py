@@ -1,4 +1,4 @@
-"""SIGTERM: whatever a service is at, it has ended within thirty seconds, and nothing of it is lost (P16)."""
+"""SIGTERM: in any state a service ends within thirty seconds, and loses nothing (P16)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.chaos.fleet import START_S, Member
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 EXIT_S = 30.0
-"""Seconds that a service has to hand over and end; twice as many where the machine has more to do."""
+"""Seconds for a service to hand over and end; twice as many on a busy machine."""
 SOCKETS = 200
 """Websockets at two gateways, each subscribed."""
 SERVICES = ("agent-1", "agent-2", "gateway-1", "gateway-2", "tool-runner-1", "tool-runner-2", "workflows")
@@ -26,7 +26,7 @@ SERVICES = ("agent-1", "agent-2", "gateway-1", "gateway-2", "tool-runner-1", "to
 
 @pytest.mark.parametrize("broker", [pytest.param("serves", marks=pytest.mark.soak), "is gone"])
 async def test_every_service_drains_in_time_under_full_load(stage: Stage, marker: str, broker: str) -> None:
-    """R39, P16: a ten-minute command, an open answer of the model, and two hundred clients."""
+    """R39, P16: a ten-minute command, an open model stream, and two hundred clients."""
     fleet = stage.fleet
     members = [fleet[name] for name in SERVICES]
     async with AsyncExitStack() as clients:

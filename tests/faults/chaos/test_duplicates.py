@@ -1,4 +1,4 @@
-"""Every message of a run once more, three times each, in any order."""
+"""Every message of a run is delivered three more times, in any order."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.support.polling import eventually
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 QUEUES = ("run.work", "run.signal")
-"""Work queues: what was handled is gone, and is stored again under another id."""
+"""Work queues: a handled message is removed, and is stored again under another id."""
 SLOTS = ("approval.request", "approval.reply", "tool.started", "tool.result")
-"""Write-once: what is repeated is refused."""
+"""Write-once slots: a repeated message is refused."""
 REQUESTS = ("tool.call", "tool.cancel")
-"""To a runner, who knows what it has done."""
+"""Requests to a runner, which knows its calls."""
 REPEATS = 3
 
 
 async def test_three_redeliveries_of_every_message_in_any_order_change_nothing(
     stage: Stage, marker: str
 ) -> None:
-    """A07: the logs stay as they are, no call runs again, and the conversation goes on."""
+    """A07: the logs do not change, no call runs again, and the conversation continues."""
     heard: list[Message] = []
 
     async def hear(message: Message) -> None:
@@ -71,7 +71,7 @@ async def test_three_redeliveries_of_every_message_in_any_order_change_nothing(
 
 
 async def _whole_life(stage: Stage, client: Client, marker: str) -> list[str]:
-    """An approved run, a rejected, a cancelled and a steered one, and a renamed conversation."""
+    """Create an approved, a rejected, a cancelled and a steered run, and rename a conversation."""
     approved, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
     await client.approve(run_id)
     await client.finished(run_id)
@@ -96,7 +96,7 @@ async def _repeat(operator: Bus, message: Message) -> None:
         elif message.subject.startswith("tool."):
             await operator.request(message.subject, message.data, timeout_s=5)
     except (BanksmanError, SlotTaken):
-        # A slot that is taken, a runner that refuses.
+        # A taken slot, or a refusal of the runner.
         return
 
 

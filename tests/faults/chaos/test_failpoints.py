@@ -1,4 +1,4 @@
-"""Failpoints: processes that die at a named place, and what becomes of the run that they were at."""
+"""Failpoints: processes die at a named point, and their runs continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.client import Client
 from tests.support.model_server import ModelServer
 
 pytestmark = pytest.mark.timeout(300)
-"""Seconds: processes are started again and again, which takes its time on a busy machine."""
+"""Seconds; processes are restarted repeatedly, which is slow on a busy machine."""
 
 WAIT_TIMEOUT_S = 60.0
 RUNNER_POINTS: tuple[Failpoint, ...] = (
@@ -34,7 +34,7 @@ RUNNER_POINTS: tuple[Failpoint, ...] = (
     "runner.result_stored",
 )
 CLAIMED = {"runner.after_claim", "runner.begin", "runner.running", "runner.end"}
-"""Behind the claim, and before the result: nobody can know what happened."""
+"""After the start and before the result, where the outcome is unknown."""
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_no_service_starts_with_failpoints_outside_tests() -> None:
 
 @dataclass
 class Rounds:
-    """A fleet whose runs are interrupted, one after the other."""
+    """A fleet whose runs are interrupted one after another."""
 
     fleet: Fleet
     model: ModelServer
@@ -86,7 +86,7 @@ class Rounds:
     number: int = 0
 
     async def arm(self, member: str, point: Failpoint, action: str = "kill") -> None:
-        """Start a member anew, armed."""
+        """Restart a member with an armed failpoint."""
         told = {VARIABLE: f"{point}:{action}", TESTING_VARIABLE: "1"}
         self.fleet[member].once(**told)
         starts = self.fleet[member].starts
@@ -95,11 +95,11 @@ class Rounds:
         await self.fleet[member].ready(self.fleet.http)
 
     def executions(self, marker: str) -> int:
-        """Times that a command with this marker was executed."""
+        """Return how often a command with this marker was executed."""
         return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
 
     async def run(self, *replies: Reply, **conversation: Any) -> tuple[str, str]:
-        """Start a run; returns its conversation and its id."""
+        """Start a run; return its conversation and its id."""
         self.number += 1
         name = f"round-{self.number}"
         self.model.play(name, replies)
@@ -117,7 +117,7 @@ async def rounds(directory: Path, *, gateways: int = 1) -> AsyncGenerator[Rounds
 
 
 async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None:
-    """P2: a call of which a runner dies is executed at most once, and has one result."""
+    """P2: a call that kills its runner is executed at most once, and has one result."""
     async with rounds(tmp_path) as played:
         for number, point in enumerate(points):
             marker = f"mark-{number}"
@@ -144,7 +144,7 @@ async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None
 
 
 async def test_a_runner_that_dies_at_any_failpoint_executes_a_call_at_most_once(tmp_path: Path) -> None:
-    """R39, P2, A03: at each of six places; a call that nobody claimed is executed after all."""
+    """R39, P2, A03: at each of six points; a call that was not started is executed later."""
     await interrupted_calls(tmp_path, RUNNER_POINTS)
 
 
@@ -153,7 +153,7 @@ async def test_a_runner_that_dies_at_any_failpoint_executes_a_call_at_most_once(
 async def test_a_runner_that_dies_three_hundred_times_executes_each_call_at_most_once(
     tmp_path: Path,
 ) -> None:
-    """P2: fifty times at each place, in any order."""
+    """P2: fifty times at each point, in any order."""
     points: list[Failpoint] = [point for point in RUNNER_POINTS for _ in range(50)]
     random.Random(1).shuffle(points)
     await interrupted_calls(tmp_path, points)

@@ -1,4 +1,4 @@
-"""The judge of recordings, judged: one good recording, and for each promise ones that break it."""
+"""Tests of the history checker: one valid history, and invalid ones for each promise."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.support.history.records import (
 )
 
 NOON = 1_800_000_000.0
-"""When the recording was made, in seconds since 1970."""
+"""The time of the recording, in seconds since 1970."""
 
 
 class Story:
-    """A recording made by hand: three runs of one conversation and a workflow's, seen by two readers."""
+    """A hand-written history: three runs of one conversation and a workflow's, read by two readers."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -43,7 +43,7 @@ class Story:
         self.lines.append(line.model_copy(update={"t": self.time}))
 
     def event(self, type: str, run_id: str | None = "c1.r1", **data: Any) -> None:
-        """One of conversation `c1` when it belongs to no run."""
+        """An event of conversation `c1` if it belongs to no run."""
         conversation_id = (run_id or "c1").partition(".")[0]
         seq = self.seqs[conversation_id] = self.seqs.get(conversation_id, 0) + 1
         for reader in ("ann", "bob"):
@@ -68,7 +68,7 @@ class Story:
 
 
 def good() -> Story:
-    """A run whose question is approved with one call edited, one that is rejected, and others: see below."""
+    """A run with an approved and edited call, a rejected run, and the runs below."""
     story = Story()
     for phase in ("invoke", "info", "invoke", "ok"):
         sent = Send(phase=phase, request_id="q1", conversation_id="c1")
@@ -110,7 +110,7 @@ def good() -> Story:
 
 
 def _remembered(story: Story) -> None:
-    """A run whose one answer holds for the conversation; it is steered, and cancelled in the end."""
+    """A run with a decision remembered for the conversation; it is steered, and finally cancelled."""
     story.add(Send(phase="ok", request_id="q20", conversation_id="c1", run_id="c1.r3", message_id="m3"))
     story.event("run.started", "c1.r3", message_id="m3")
     for number in (4, 5):
@@ -140,7 +140,7 @@ def _remembered(story: Story) -> None:
 
 
 def _workflow(story: Story) -> None:
-    """A workflow that is started in the conversation, and one whose form is filled in wrongly."""
+    """A workflow started in the conversation, and one with invalid parameters."""
     for phase in ("invoke", "info", "invoke", "ok"):
         asked = Start(phase=phase, request_id="q30", workflow="make", in_conversation="c1")
         answered = {"run_id": "w1.r1", "conversation_id": "w1"} if phase == "ok" else {}
@@ -159,7 +159,7 @@ def _workflow(story: Story) -> None:
 
 
 def seen(story: Story, type: str, number: int = 0) -> list[int]:
-    """Where an event stands among the lines, once for each reader; the n-th of its type."""
+    """Return the lines of the n-th event of a type, one for each reader."""
     found = [i for i, line in enumerate(story.lines) if isinstance(line, Seen) and line.type == type]
     return found[2 * number : 2 * number + 2]
 
@@ -170,7 +170,7 @@ def change(story: Story, positions: list[int], **fields: Any) -> None:
 
 
 def never_ends(story: Story) -> None:
-    """The terminal event of the last run is not there."""
+    """The terminal event of the last run is missing."""
     for position in reversed(seen(story, "run.finished", 1)):
         del story.lines[position]
 
@@ -261,7 +261,7 @@ def begins_late(story: Story) -> None:
 
 
 def skips_after_a_cut(story: Story) -> None:
-    """A subscription that was to go on after event 3 begins with event 5."""
+    """A subscription that should resume after event 3 begins with event 5."""
     after = seen(story, "approval.resolved")[0]
     change(story, [after], subscription=2, after_seq=3)
 
@@ -279,7 +279,7 @@ def loses_a_message(story: Story) -> None:
 
 
 def hears_a_message_twice(story: Story) -> None:
-    """What steered the open run opens one of its own too."""
+    """A steer of the open run also starts a run."""
     story.event("run.started", "c1.r4", message_id="m4")
 
 
@@ -436,7 +436,7 @@ def test_every_check_has_a_history_that_violates_it() -> None:
 
 
 def test_a_repeated_event_is_no_gap() -> None:
-    """Delivery is at least once: a client drops what it has."""
+    """Delivery is at least once: a client drops repeated events."""
     story = good()
     again = [line for line in story.lines if isinstance(line, Seen) and line.seq in (4, 5)]
     story.lines += again

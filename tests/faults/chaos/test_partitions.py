@@ -1,4 +1,4 @@
-"""Services that lose their network: cut off, or heard and not hearing, or the other way round."""
+"""Services that lose their network: in both directions, or in one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.support.chaos import network
 from tests.support.chaos.partitions import Cut, partitions
 
 pytestmark = pytest.mark.timeout(420)
-"""Seconds: three cuts, and as long as a busy machine takes to start everything and to come to rest."""
+"""Seconds: three partitions, and the time to start everything and to come to rest on a busy machine."""
 
 
 async def test_a_disconnected_service_is_unready_and_recovers(tmp_path: Path) -> None:
-    """A38, P2: each in turn, under traffic; readiness tells the truth, and nothing happens twice."""
+    """A38, P2: each in turn, under traffic; readiness is correct, and nothing happens twice."""
     privileged.require("root with iproute2 and iptables", network.possible(), "networks that are cut")
     cuts = [Cut("agent-1", "all", 6), Cut("tool-runner-1", "in", 6), Cut("gateway-1", "out", 6)]
     verdict, measured = await partitions(cuts, tmp_path, seed=1, rate=1.5)

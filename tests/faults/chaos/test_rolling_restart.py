@@ -1,4 +1,4 @@
-"""All replicas restarted in order, one after the other, while people use the system."""
+"""All replicas are restarted one after another while users use the system."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ REPLICAS = (
     ("agent-2", "gateway-2", "tool-runner-2"),
 )
 EXIT_S = 30.0
-"""Seconds that a service has to hand over and end."""
+"""Seconds for a service to hand over and end."""
 HARMLESS = {"completed", "rejected", "cancelled"}
 ASKED_FOR = {None, "rejected", "denied", "not_executed", "cancelled"}
-"""Results of calls that nobody meant to succeed, or that did."""
+"""Error kinds of calls that are expected, and None for success."""
 LOOKS = "read_file"
-"""How a workflow learns that a project does not exist yet."""
+"""The error by which a workflow detects that a project does not exist yet."""
 
 
 async def test_a_rolling_restart_fails_no_run(stage: Stage) -> None:
-    """R39, P16, A35: SIGTERM drains and hands over; nobody notices but by a reconnect."""
+    """R39, P16, A35: SIGTERM drains and hands over; clients only notice a reconnect."""
     codes: dict[str, int] = {}
     took_s: dict[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""Runners that restart, the only one and all at once: what begins meanwhile waits for them."""
+"""Runners that restart, the only one or all at once: new calls wait for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVE_TOOLS = ("agent-1", "agent-2", "tool-runner-1", "tool-runner-2")
 async def test_a_run_started_while_the_only_runner_drains_is_executed_by_the_next(
     stage: Stage, marker: str
 ) -> None:
-    """P16: it takes no more calls and is there still; its successor is not there yet."""
+    """P16: it accepts no more calls but still runs; its successor has not started yet."""
     only, other = stage.fleet["tool-runner-1"], stage.fleet["tool-runner-2"]
     await other.stop()
     try:
@@ -44,7 +44,7 @@ async def test_a_run_started_while_the_only_runner_drains_is_executed_by_the_nex
 async def test_a_run_started_while_all_its_services_restart_is_executed_by_them(
     stage: Stage, marker: str
 ) -> None:
-    """P1, P2: agents that know nothing yet take it for granted that a runner comes back as well."""
+    """P1, P2: agents that have just started also expect that a runner returns."""
     async with stage.connected() as client:
         for name in SERVE_TOOLS:
             stage.fleet[name].kill()

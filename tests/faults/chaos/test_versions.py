@@ -1,4 +1,4 @@
-"""Two versions side by side, as in every upgrade: what one writes the other reads, or passes over."""
+"""Two versions side by side, as in every upgrade: each reads or ignores what the other writes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from tests.support.chaos.versions import CURRENT, TO_COME, NoSuchVersion, of_the
 from tests.support.history.records import Seen
 
 pytestmark = pytest.mark.timeout(420)
-"""Seconds: processes are started again, which takes its time on a busy machine."""
+"""Seconds; processes are restarted, which is slow on a busy machine."""
 
 
 async def test_a_newer_version_works_beside_this_one_and_can_be_rolled_back(tmp_path: Path) -> None:
-    """R39, A35: it writes fields, events and headers that this one does not know; nothing is lost or buried.
+    """R39, A35: it writes fields, events and headers that this one does not know; nothing is lost or
+    dead-lettered.
 
     Half of the system is upgraded under traffic and rolled back, and processes of both halves are killed.
     """
@@ -39,7 +40,7 @@ async def test_a_newer_version_works_beside_this_one_and_can_be_rolled_back(tmp_
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def upgraded(stage: Stage) -> AsyncGenerator[Stage]:
-    """The fleet, with the first gateway of a version to come."""
+    """The fleet, with the first gateway of a newer version."""
     stage.fleet["gateway-1"].version = TO_COME
     await stage.restarted("gateway-1")
     yield stage
@@ -51,7 +52,7 @@ async def upgraded(stage: Stage) -> AsyncGenerator[Stage]:
 async def test_gateways_of_two_versions_return_one_response_and_accept_each_others_signatures(
     upgraded: Stage, marker: str
 ) -> None:
-    """P3, P14: a request that is repeated at the other gateway is the same one; its approval is honoured."""
+    """P3, P14: a request repeated at the other gateway is the same one; its approval is accepted."""
     asked = {"id": new_id("q"), "content": "go"}
     async with upgraded.connected(0) as newer, upgraded.connected(1) as older:
         conversation = await upgraded.conversation(older, bash(marker), Reply(text="done"), assistant=ASKING)
@@ -67,7 +68,7 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
 
 
 def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
-    """As in a shallow clone; before anything is started."""
+    """As in a shallow clone; the command fails before it starts anything."""
     with pytest.raises(NoSuchVersion, match="no-such-version"):
         of_the_past("no-such-version", tmp_path)
     command = [sys.executable, "-m", "tests.support.chaos.mixed", "--base", "no-such-version"]

@@ -1,4 +1,4 @@
-"""A running system of these tests' own: they fill its queues with poison and kill its agents."""
+"""A running system for these tests only: they fill its queues with poison and kill its agents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 @pytest.fixture
 async def client(system: System) -> AsyncGenerator[Client]:
-    """A client that waits for what takes several deliveries, on a machine that has more to do."""
+    """A client that waits for several redeliveries on a busy machine."""
     async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as connected:
         yield connected
 
@@ -54,7 +54,7 @@ MAY_WAIT = 20
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
-    """One process of each service, for tests that stop some of them. Each leaves all running."""
+    """One process of each service, for tests that stop some of them. Each test leaves all running."""
     async with ModelServer.running() as model:
         settings = {
             "BANKSMAN_MODELS__ANTHROPIC_API_KEY": "sk-ant-test-canary-anthropic-0123456789",

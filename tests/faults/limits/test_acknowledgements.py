@@ -1,4 +1,4 @@
-"""A broker that is killed right behind an acknowledgement forgets it: what was done comes again (P2)."""
+"""A broker killed directly after an acknowledgement forgets it: handled messages are redelivered (P2)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.polling import scripted_delay
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 RUNS = 4
-"""As many as an agent of `stage` drives at once; the broker dies behind the first of their
+"""The slots of an agent of `stage`; the broker dies after the first of their
 acknowledgements."""
 WITHIN_S = 0.1
 
 
 class Acknowledgements:
-    """Tells of the acknowledgements that agents send for runs."""
+    """Reports the acknowledgements that agents send for runs."""
 
     def __init__(self) -> None:
         self.heard = asyncio.Event()
@@ -38,7 +38,7 @@ class Acknowledgements:
 
 
 async def test_a_broker_killed_directly_after_an_acknowledgement_repeats_no_effect(stage: Stage) -> None:
-    """P1, P2, A06: three times, at most 100 ms behind it."""
+    """P1, P2, A06: three times, at most 100 ms after it."""
     await _killed_behind_acknowledgements(stage, rounds=3)
 
 
@@ -80,12 +80,12 @@ async def _killed_behind_acknowledgements(stage: Stage, rounds: int) -> None:
 
 
 def _replies(marker: str) -> tuple[Reply, Reply]:
-    """A command, and an answer that waits: all runs end, and are acknowledged, when it may be given."""
+    """A command, and a reply that waits: all runs end and are acked when the reply is released."""
     return bash(marker), Reply(text="done", gate=Gate(name=marker))
 
 
 async def _nothing_is_open(operator: Bus) -> None:
-    """Wait until every message has been handled, also those that came again."""
+    """Wait until every message has been handled, including redelivered ones."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Approvals that were answered: their timers neither undo the answer nor keep it for ever (P3)."""
+"""Decided approvals: their timers neither undo the decision nor retain it permanently (P3)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def _asked(client: Client, play: Play) -> tuple[str, str, str]:
-    """A run that waits: its conversation, its id and that of its question."""
+    """A parked run: its conversation, its id and the id of its approval request."""
     conversation = await client.create(play(bash("true"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
     return conversation, run_id, str((await client.question(run_id))["approval_id"])
 
 
 async def _fires(bus: Bus, kind: str, conversation: str, approval: str) -> None:
-    """Let a timer of an approval be due now."""
+    """Make a timer of an approval due now."""
     about = {"tenant": "local", "conversation_id": conversation, "approval_id": approval}
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     await set_timer(bus, kind, "local", approval, at=long_ago, payload=json.dumps(about).encode())
 
 
 async def _until_looked_at(bus: Bus, kind: str, approval: str) -> None:
-    """Wait until the fired timer was handled: another look is scheduled."""
+    """Wait until the fired timer was handled, which schedules the next one."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while await last_message(bus, TIMERS, subjects.timer_set(REMOVAL_TIMER, "local", approval)) is None:
             continue
@@ -50,7 +50,7 @@ async def _until_looked_at(bus: Bus, kind: str, approval: str) -> None:
 async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_removed_later(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """P3: who answers late is told who was first; a day after the expiry nothing of it is kept."""
+    """P3: a late decision returns the first; a day after the expiry both are removed."""
     conversation, run_id, approval = await _asked(client, play)
     await client.approve(run_id)
     await client.finished(run_id)
@@ -66,7 +66,7 @@ async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_rem
     gone = await http.post(path, json={"all": "reject"})
 
     assert (late.status_code, late.json()["outcome"]) == (409, "approved")
-    # As one that is not stored yet: nobody can tell the two apart.
+    # The same as a request that is not stored yet: the two cannot be distinguished.
     assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
     assert await last_message(operator, TIMERS, subjects.timer_set(REMOVAL_TIMER, "local", approval)) is None
     closed = [event["data"]["outcome"] for event in client.events(conversation, "approval.resolved")]
@@ -74,7 +74,7 @@ async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_rem
 
 
 async def test_an_open_approval_request_is_not_removed(operator: Bus, client: Client, play: Play) -> None:
-    """P3: whatever timer fires, a person can still answer."""
+    """P3: a user can still decide after any timer fired."""
     conversation, run_id, approval = await _asked(client, play)
 
     await _fires(operator, REMOVAL_TIMER, conversation, approval)

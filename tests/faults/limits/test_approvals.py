@@ -1,4 +1,4 @@
-"""Decisions: one wins, whoever asks where and when, and nothing runs but what was approved (P3, P4)."""
+"""Decisions: exactly one wins at every interface, and only approved calls run (P3, P4)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def _over_websocket(gateway: Served, approval_id: str, verdict: str) -> di
     return {**ack, "status": 0}
 
 
-# -- every way that a question is closed -------------------------------------------------------------------
+# -- every way to close an approval request ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def _over_websocket(gateway: Served, approval_id: str, verdict: str) -> di
 async def test_an_approval_request_is_closed_exactly_once_in_the_log(
     client: Client, http: httpx.AsyncClient, play: Play, how: str, outcome: str, status: str
 ) -> None:
-    """P3, P4: and nothing of it is open afterwards, at any door."""
+    """P3, P4: afterwards it is open at no interface."""
     conversation = await client.create(play(bash("echo original"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
     asked = await client.question(run_id)
@@ -152,13 +152,13 @@ async def test_an_approval_request_is_closed_exactly_once_in_the_log(
     assert (late.status_code, late.json()["outcome"]) == (409, outcome)
 
 
-# -- what was approved is what runs ------------------------------------------------------------------------
+# -- only the approved call runs ---------------------------------------------------------------------------
 
 
 async def test_a_call_other_than_the_approved_one_never_runs(
     system: System, operator: Bus, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    """P4, A11: the log asks about one command and holds another; the runner compares with what was shown."""
+    """P4, A11: the request shows one command and the log has another; the runner compares the digests."""
     name = play(Reply(text="It was refused."), at_end="repeat")
     conversation = (await http.post("/context/conversations", json={"model": name})).json()["conversation_id"]
     shown = ToolCall(id=new_id("k"), name="bash", arguments={"command": "echo shown > shown"})
@@ -185,7 +185,7 @@ async def _park_by_hand(
     stored: ToolCall,
     ago: timedelta = timedelta(0),
 ) -> str:
-    """A parked run, as somebody who can write the log would leave it."""
+    """A parked run, as an attacker with write access to the log would leave it."""
     run_id, now = run_id_for(conversation), datetime.now(UTC) - ago
     settings = RunSettings(assistant_id="default", model=model, tools=ToolSettings(enabled=True))
     approval_id, expires_at = new_id("a"), now + timedelta(days=7)
@@ -238,7 +238,7 @@ async def _park_by_hand(
 
 @pytest.fixture
 def hasty(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
-    """A system whose questions expire after seconds."""
+    """A system whose approval requests expire after seconds."""
     yield from _running(System(tmp_path / "data", model, {"BANKSMAN_AGENT__APPROVAL_EXPIRY_S": "8"}))
 
 
@@ -251,7 +251,7 @@ def _running(system: System) -> Generator[System]:
 
 
 async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, model: ScriptedModel) -> None:
-    """P4, A10: decided in time it runs, also at a gateway whose clock is early; afterwards nobody can."""
+    """P4, A10: a decision in time counts, also at a gateway with a fast clock; later ones are refused."""
     name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
         async with Client.connected(hasty.url, timeout_s=WAIT_TIMEOUT_S) as client:
@@ -274,7 +274,8 @@ async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, m
 
 
 async def test_a_call_approved_after_the_expiry_does_not_start(hasty: System, model: ScriptedModel) -> None:
-    """P4, A10: all agents are frozen over the expiry, and a gateway whose clock is late takes the answer."""
+    """P4, A10: all agents are frozen during the expiry, and a gateway with a slow clock accepts the
+    decision."""
     name = model.play("late", [bash("echo ran > ran"), Reply(text="It did not run.")])
     with _gateway_with_clock(hasty, -300) as late:
         async with Client.connected(late, timeout_s=WAIT_TIMEOUT_S) as client:
@@ -296,7 +297,7 @@ async def test_a_call_approved_after_the_expiry_does_not_start(hasty: System, mo
 async def test_decisions_survive_restarts_of_everything_and_three_days(
     model: ScriptedModel, tmp_path: Path
 ) -> None:
-    """P3, P4, A09: answered while nobody can act on it, all killed and started again.
+    """P3, P4, A09: decided while no process can act on it; all processes are killed and restarted.
 
     All go by the broker's clock, which cannot be shifted: so one run is in the log as it was three days ago.
     """
@@ -335,7 +336,7 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
 
 
 async def _old(fleet: Fleet, model: ScriptedModel, ago: timedelta) -> str:
-    """The question of a run that has waited for so long, by its log."""
+    """The approval request of a run whose log shows three days of waiting."""
     name = model.play("old", [Reply(text="ok")], at_end="repeat")
     made = await fleet.http.post(f"{fleet.urls[0]}/context/conversations", json={"model": name})
     call = ToolCall(id=new_id("k"), name="bash", arguments={"command": "echo ran >> ledger; cat ledger"})
@@ -345,7 +346,7 @@ async def _old(fleet: Fleet, model: ScriptedModel, ago: timedelta) -> str:
 
 
 async def _open_at(fleet: Fleet) -> set[str]:
-    """The approvals that the gateway lists."""
+    """Return the approvals that the gateway lists."""
     answer = await fleet.http.get(f"{fleet.urls[0]}/context/approvals", timeout=WAIT_TIMEOUT_S)
     return {one["approval_id"] for one in answer.json()["items"]}
 
@@ -358,7 +359,7 @@ async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None
 
 @contextmanager
 def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
-    """Another gateway of the system, whose clock is so many seconds ahead."""
+    """Another gateway of the system, whose clock is ahead by this number of seconds."""
     port, health = free_port(), free_port()
     first = system.service_pids("gateway")[-1]
     variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
@@ -381,13 +382,13 @@ def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
 
 
 def shifted(shift_s: int) -> dict[str, str]:
-    """Variables under which a process sees another time of day; intervals stay as they are."""
+    """Return variables that shift the time of day of a process; intervals are not affected."""
     return {"LD_PRELOAD": FAKETIME, "FAKETIME": f"{shift_s:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 @contextmanager
 def _frozen(pids: list[int]) -> Generator[None]:
-    """Stop processes for the length of a block; those that were killed meanwhile stay so."""
+    """Freeze processes during the context; processes killed in the meantime stay dead."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -405,7 +406,7 @@ async def _until(moment: datetime) -> None:
 
 
 async def _ended(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
-    """A run, once it has ended."""
+    """Return a run after its end."""
     run: dict[str, Any] = {}
     for _ in range(18):
         run = (await http.get(f"/context/runs/{run_id}", params={"wait_s": 5})).json()

@@ -1,4 +1,4 @@
-"""Cancelling: in every state, twice, against the end of the run; and what it cancels is gone (P7)."""
+"""Cancels: in every state, twice, during completion; all processes of a cancelled call end (P7)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
 
 @pytest.mark.parametrize("state", sorted(STATES))
 async def test_a_run_is_cancelled_once_in_every_state(client: Client, play: Play, state: str) -> None:
-    """P7, A15: one end, one result a call, and the next message is answered."""
+    """P7, A15: one terminal event, one result per call, and the next message gets a reply."""
     replies, reach = STATES[state]
     conversation = await client.create(play(*replies, Reply(text="Next."), at_end="repeat"))
     run_id = await client.chat(conversation, "go")
@@ -72,7 +72,7 @@ async def test_a_run_is_cancelled_once_in_every_state(client: Client, play: Play
 async def test_a_queued_run_is_cancelled_and_its_neighbours_continue(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """P7, A15: it never starts; the one before it and the one behind it are answered."""
+    """P7, A15: it never starts; the runs before and after it complete."""
     name = play(Reply(text="One.", gate=Gate(name="queued")), Reply(text="Three."))
     conversation = await client.create(name)
     first, second, third = [await client.chat(conversation, text) for text in ("one", "two", "three")]
@@ -90,7 +90,7 @@ async def test_a_queued_run_is_cancelled_and_its_neighbours_continue(
 
 
 async def test_simultaneous_cancel_and_completion_give_one_terminal_event(client: Client, play: Play) -> None:
-    """P1, P7, A16: twenty runs that end by themselves at the moment they are cancelled."""
+    """P1, P7, A16: twenty runs that complete at the moment of their cancel."""
     conversation = await client.create(play(Reply(text="Fine."), at_end="repeat"))
 
     for _ in range(20):
@@ -116,7 +116,7 @@ STUBBORN = {
 async def test_all_processes_of_a_cancelled_command_end(
     system: System, client: Client, play: Play, kind: str
 ) -> None:
-    """P7: whatever it does to stay, no process of it is left."""
+    """P7: no process of the command is left, however it tries to stay."""
     mark = f"{4000 + sorted(STUBBORN).index(kind)}.5"
     conversation = await client.create(play(bash(STUBBORN[kind].format(mark=mark)), Reply(text="Next.")))
     run_id = await client.chat(conversation, "go")

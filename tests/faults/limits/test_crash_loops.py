@@ -1,4 +1,4 @@
-"""A run whose agents all die is given up, with a copy among the dead letters, and takes no other along."""
+"""A run whose agents all die is given up and dead-lettered, and affects no other run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CRASH_LOOP_TIMEOUT_S = 200.0
 
 @pytest.fixture(scope="module")
 def deadly() -> Generator[ScriptedModel]:
-    """The model of the run that kills whoever drives it: only that run has a connection to it."""
+    """The model of the run that kills its agents: only that run has a connection to it."""
     with scripted_model() as model:
         yield model
 
 
 @pytest.fixture
 def own_system(model: ScriptedModel, deadly: ScriptedModel, tmp_path: Path) -> Generator[System]:
-    """A system for this test, with a model server of its own for one vendor."""
+    """A system for this test, with a separate model server for one vendor."""
     system = System(tmp_path / "data", model, {"ANTHROPIC_BASE_URL": deadly.url})
     try:
         system.start()
@@ -45,7 +45,7 @@ def own_system(model: ScriptedModel, deadly: ScriptedModel, tmp_path: Path) -> G
 async def test_only_the_run_that_kills_agents_is_given_up(
     own_system: System, model: ScriptedModel, deadly: ScriptedModel
 ) -> None:
-    """P1, P10: five agents in a row; the runs beside it wait for their model, and are answered."""
+    """P1, P10: five agents in a row; other runs wait for their model and complete."""
     quiet = model.play("quiet", [Reply(text="Here I am.", gate=Gate(name="quiet"))], at_end="repeat")
     deadly.play(DEADLY, [Reply(text="never", gate=Gate(name="never"))], at_end="repeat")
     async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
@@ -66,12 +66,12 @@ async def test_only_the_run_that_kills_agents_is_given_up(
 
 
 async def _kill_who_asks(system: System, deadly: ScriptedModel, ended: asyncio.Task[object]) -> int:
-    """Kill each agent that asks the deadly model, until the run has ended."""
+    """Kill each agent that calls this model, until the run has ended."""
     port = int(deadly.url.rpartition(":")[2])
     killed: set[int] = set()
 
     def run_has_ended() -> bool:
-        # The table of connections is short; the walk over all processes is not.
+        # Reading the table of connections is fast, unlike walking over all processes.
         inodes = _inodes_connected_to(port)
         for pid in system.service_pids("agent") if inodes else ():
             if pid not in killed and inodes & _inodes_of(pid):
@@ -92,7 +92,7 @@ async def _buried(system: System, conversation: str) -> list[str]:
 
 
 def _inodes_connected_to(port: int) -> set[str]:
-    """The sockets of this machine with an established connection to a remote port."""
+    """Return the sockets of this machine with an established connection to a remote port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {row[9] for row in rows if row[3] == "01" and int(row[2].rpartition(":")[2], 16) == port}
 

@@ -1,4 +1,4 @@
-"""A second before the expiry and a second after it, while every service's clock is wrong (P4)."""
+"""Decisions a second before and after the expiry, while every service's clock is wrong (P4)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CLOCKS_S = {"agent-1": 300, "agent-2": -300, "gateway-1": 300, "gateway-2": -300
 
 @dataclass
 class Decided:
-    """An answer that was tried, and what came of it."""
+    """An attempted decision, and its outcome."""
 
     sent_before: bool
     """Whether it was sent before the expiry."""
     told_before: bool
-    """Whether it was answered before it."""
+    """Whether the response arrived before the expiry."""
     status: int
     run: str = ""
     executions: int = 0
@@ -71,12 +71,12 @@ async def test_a_decision_counts_until_the_expiry_for_any_clock(
 
 
 _ALLOWED = {200: {("completed", 1), ("completed", 0)}, 409: {("rejected", 0)}}
-"""How a run may end, and how often its command may have run: what was approved in the last second may not
-begin in time."""
+"""How a run may end, and how often its command may have run: a call approved in the last second may not
+start in time."""
 
 
 async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> Decided:
-    """Approve so many seconds after the expiry, and wait for the end of the run."""
+    """Approve at this offset from the expiry, and wait for the end of the run."""
     marker = new_id("mark-")
     _, run_id = await stage.run(client, bash(marker), Reply(text="ok"), assistant=ASKING)
     asked = await client.question(run_id)

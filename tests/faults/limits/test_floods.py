@@ -1,4 +1,4 @@
-"""Models that do not stop, or do not speak: the run ends by a limit that it names (P12)."""
+"""Models with endless output or none: the run ends by a limit that it names (P12)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK = ToolCall(name="read_file", arguments={"path": "none"})
 async def test_ten_thousand_calls_in_one_reply_end_the_run_and_none_is_executed(
     client: Client, play: Play, vendor: str
 ) -> None:
-    """P12, A24: and the conversation goes on, with a history that the vendor accepts."""
+    """P12, A24: the conversation continues, with a history that the vendor accepts."""
     flood = Reply(tool_calls=(LOOK,) * 10_000)
     conversation = await client.create(play(flood, Reply(text="Sorry."), vendor=vendor, by="count"))
 
@@ -51,7 +51,7 @@ async def test_a_reply_of_a_mebibyte_is_cut_and_the_conversation_continues(
 async def test_a_call_with_huge_arguments_ends_by_a_result_or_by_a_named_limit(
     client: Client, play: Play, size: int
 ) -> None:
-    """P12, A24: what is asked, with its preview, fits the log, or the run says that it does not."""
+    """P12, A24: the approval request with its preview fits the log, or the run reports that it does not."""
     write = ToolCall(name="write_file", arguments={"path": "a.txt", "content": '\n"é' * (size // 3)})
     name = play(Reply(tool_calls=(write,)), Reply(text="Next."), at_end="repeat")
     conversation = await client.create(name)
@@ -73,7 +73,7 @@ async def test_a_call_with_huge_arguments_ends_by_a_result_or_by_a_named_limit(
 async def test_an_endless_loop_ends_at_the_iteration_limit(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """P12, A24: and the model is not asked once more than that."""
+    """P12, A24: the model is not called more often."""
     name = play(Reply(tool_calls=(LOOK,)), at_end="repeat")
     conversation = await client.create(name, settings={"max_iterations": 5})
 
@@ -84,7 +84,7 @@ async def test_an_endless_loop_ends_at_the_iteration_limit(
 
 
 async def test_an_endless_stream_ends_at_the_time_limit_of_the_run(client: Client, play: Play) -> None:
-    """P12, A24: text without an end, and the run's limit."""
+    """P12, A24: endless text, and the run's time limit."""
     endless = Reply(text="x " * 20_000, chunk_delay_s=0.05)
     conversation = await client.create(play(endless, at_end="repeat"), settings={"run_timeout_s": 3})
 
@@ -97,7 +97,7 @@ async def test_an_endless_stream_ends_at_the_time_limit_of_the_run(client: Clien
 async def test_a_silent_model_ends_at_the_time_limit_of_the_run(
     client: Client, play: Play, vendor: str
 ) -> None:
-    """P12, A27: a provider that accepts and says nothing."""
+    """P12, A27: a provider that accepts the request and sends nothing."""
     silent = Reply(text="never", fault=Silence(duration_s=60))
     conversation = await client.create(
         play(silent, at_end="repeat", vendor=vendor), settings={"run_timeout_s": 3}

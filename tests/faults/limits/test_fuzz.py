@@ -1,4 +1,4 @@
-"""Nonsense at every door: an answer of ours each time, and the system works as before (A39).
+"""Malformed input at every interface: each gets a response, and the system works as before (A39).
 
 `make fuzz` does the same for minutes.
 """
@@ -30,11 +30,11 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 pytestmark = pytest.mark.timeout(1800)
 
 ROUNDS = int(os.environ.get("BANKSMAN_FUZZ_ROUNDS", "1"))
-"""How many times as much is tried as in the whole suite."""
+"""The factor of attempts, compared with the whole suite."""
 SEED = int(os.environ.get("BANKSMAN_FUZZ_SEED", "1"))
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture)
 WORDS = ("Traceback", 'File "', "pydantic", "asyncio.", "nats.errors")
-"""What no client may read."""
+"""Text that no client may receive."""
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40),
@@ -74,7 +74,7 @@ def check(text: str) -> None:
 async def test_any_frame_gets_a_response_or_closes_only_its_connection(
     gateway_url: str, frames: list[dict[str, Any]], cut: int, garbage: str
 ) -> None:
-    """A39: frames of every type with any fields, cut off anywhere, and text that is no frame."""
+    """A39: frames of every type with any fields, truncated anywhere, and text that is no frame."""
     async with Client.connected(gateway_url, timeout_s=WAIT_TIMEOUT_S) as client:
         texts = [json.dumps(frame) for frame in frames if frame["type"] != "hello"]
         for text in (*texts, *(text[:cut] for text in texts), garbage):
@@ -87,7 +87,7 @@ async def test_any_frame_gets_a_response_or_closes_only_its_connection(
 
 
 async def test_any_bytes_on_a_socket_close_only_that_socket(gateway_url: str) -> None:
-    """A39: raw frames past any client library, in the middle of a session and instead of one."""
+    """A39: raw frames without a client library, during a session and instead of one."""
     chance = random.Random(SEED)
     host, port = gateway_url.removeprefix("http://").split(":")
     for _ in range(60 * ROUNDS):
@@ -129,7 +129,7 @@ DOORS = (
 
 
 async def test_any_bytes_over_nats_get_an_error(operator: Bus, system: System) -> None:
-    """A39: every subject of the door, of the registry and of the workflows service."""
+    """A39: every subject of the API, the registry and the workflows service."""
     chance = random.Random(SEED)
     served = [subjects.api("local", *door) for door in DOORS]
     served += [subjects.registry("tool", action) for action in ("register", "withdraw", "list")]
@@ -145,7 +145,7 @@ async def test_any_bytes_over_nats_get_an_error(operator: Bus, system: System) -
 
 
 async def test_any_request_of_the_described_api_returns_a_status_below_500(system: System) -> None:
-    """A39: schemathesis reads our own description and sends what fits it, and what does not."""
+    """A39: schemathesis reads our OpenAPI document and sends valid and invalid requests."""
     api = schemathesis.openapi.from_url(f"{system.url}/openapi.json")
     described: list[Any] = [found.ok() for found in cast(Any, api).get_all_operations()]
     chosen = [operation for operation in described if not _waits(operation.label)]
@@ -160,7 +160,7 @@ async def test_any_request_of_the_described_api_returns_a_status_below_500(syste
 
 
 def _waits(label: str) -> bool:
-    """Whether an operation goes on to somebody else's server, or for as long as it is listened to."""
+    """Return whether an operation calls another server, or lasts as long as the client reads."""
     return any(word in label for word in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/agui"))
 
 
@@ -187,7 +187,7 @@ def _examples(operation: Any) -> list[dict[str, Any]]:
 
 
 async def test_a_run_completes_after_all_malformed_input(client: Client, play: Play) -> None:
-    """A39: nothing of it has stopped anything."""
+    """A39: no input has stopped a service."""
     conversation = await client.create(play(Reply(text="Here.")))
 
     assert (await client.run(conversation, "go"))["content"] == "Here."
@@ -195,5 +195,5 @@ async def test_a_run_completes_after_all_malformed_input(client: Client, play: P
 
 @pytest.fixture
 def gateway_url(system: System) -> str:
-    """Where the gateway answers."""
+    """Return the URL of the gateway."""
     return system.url

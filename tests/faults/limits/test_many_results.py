@@ -1,4 +1,4 @@
-"""Results that come all at once, and calls that no runner survives (P1, P2, P12)."""
+"""Results that arrive at the same time, and calls that no runner survives (P1, P2, P12)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(420
 
 CALLS = 24
 LONG = "\x01" * 9_000
-"""Six bytes a character in JSON: all results together are larger than a message may be."""
+"""Six bytes per character in JSON: all results together exceed one message."""
 
 
 async def test_results_without_an_agent_are_all_committed_in_several_messages(
     stage: Stage,
 ) -> None:
-    """P1, P11: the next agent finds them all at once."""
+    """P1, P11: the next agent finds all of them at once."""
     box, begun, go_on = Toolbox(), asyncio.Semaphore(0), asyncio.Event()
     name = new_id("fill-")
 
     @box.tool(name=name, requires_approval=False)
     async def fill() -> str:
-        """Return much."""
+        """Return a large result."""
         begun.release()
         await go_on.wait()
         return LONG
@@ -80,14 +80,14 @@ async def _stored_results(operator: Bus, number: int) -> None:
 async def test_a_repeatable_call_is_given_up_after_three_lost_runners(
     stage: Stage,
 ) -> None:
-    """P2, P12: a call without effects is tried again elsewhere, and not for ever."""
+    """P2, P12: a call without side effects is repeated elsewhere, a limited number of times."""
     runner = stage.fleet["tool-runner-1"]
     look = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
     runner.environment = {VARIABLE: "runner.end:kill", TESTING_VARIABLE: "1"}
     await stage.restarted(runner.name)
     died = len(runner.exit_codes)
     try:
-        # A process is started three times meanwhile, perhaps on a machine that has more to do.
+        # A process starts three times in the meantime, possibly on a busy machine.
         async with Client.connected(stage.fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await stage.conversation(
                 client, look, Reply(text="It is deadly."), assistant="default"

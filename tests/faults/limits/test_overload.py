@@ -1,4 +1,4 @@
-"""Overload is answered: what is refused is told when to come back, what was taken is done (P13)."""
+"""Overload: refused requests get the time to retry after, accepted work completes (P13)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ pytestmark = pytest.mark.timeout(180)
 
 ASKED_FOR = 3 * MAY_WAIT
 IN_FLIGHT = MAY_WAIT
-"""Requests at one time: the most that are admitted beyond the limit, because they are not counted yet."""
+"""Concurrent requests: the maximum accepted above the limit, because they are not counted yet."""
 
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage) -> None:
-    """P13, A34: 202 means done in the end, 429 names the seconds to wait, and nothing is in between."""
+    """P13, A34: 202 means that the run completes, 429 names the seconds to wait, and there is nothing
+    else."""
     name = stage.model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
     limit = asyncio.Semaphore(IN_FLIGHT)
     async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=WAIT_TIMEOUT_S * 2) as http:
@@ -49,7 +50,7 @@ async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage)
     assert {answer.status_code for answer in refused} == {429}
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
     assert {answer.json()["error"]["code"] for answer in refused} == {"rate_limited"}
-    # The gateway counts what is stored; requests that it admitted and did not store yet come on top.
+    # The gateway counts stored runs; accepted requests that are not stored yet come in addition.
     assert MAY_WAIT <= len(accepted) <= MAY_WAIT + IN_FLIGHT + 4
     assert Counter(run["status"] for run in ended) == {"completed": len(accepted)}
     assert again.status_code == 202
@@ -61,9 +62,10 @@ async def _limited(http: httpx.AsyncClient, model: str, limit: asyncio.Semaphore
 
 
 async def _run_of_one_who_waits(http: httpx.AsyncClient, model: str) -> httpx.Response:
-    """The answer to a client that comes back when it is told to: what waits is counted now and then."""
+    """Return the response to a client that retries after Retry-After: waiting runs are counted
+    periodically."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while (answer := await _run_of_its_own(http, model)).status_code == 429:  # as it was told
+        while (answer := await _run_of_its_own(http, model)).status_code == 429:  # after the named time
             await scripted_delay(float(answer.headers["retry-after"]))
         return answer
 
@@ -75,7 +77,7 @@ async def _ended(http: httpx.AsyncClient, run_ids: list[str]) -> list[dict[str, 
 async def test_a_full_queue_refuses_runs_until_there_is_space(
     own_nats: NatsServer, own_bus: Bus, tenant: str
 ) -> None:
-    """P13, A37: the stream of runs is full; a client is told so within its request, at both doors."""
+    """P13, A37: the stream of runs is full; both interfaces report it within the request."""
     await _bound_runs(own_bus, 1)
     async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
@@ -102,7 +104,7 @@ async def _bound_runs(bus: Bus, max_bytes: int) -> None:
 async def test_only_the_key_over_its_request_rate_is_refused(
     start_gateway: GatewayFactory, tenant: str
 ) -> None:
-    """P13, A40: 429 with Retry-After for one user; the other's requests pass, and health answers."""
+    """P13, A40: 429 with Retry-After for one user; the other's requests and health checks succeed."""
     keys = (key_of("alice", tenant), key_of("bob", "another"))
     async with start_gateway(keys=keys, requests_per_s=1) as gateway:
         alice = await _asks(gateway, "alice", 40)
@@ -124,7 +126,7 @@ async def _asks(gateway: Served, user: str, times: int) -> list[httpx.Response]:
 
 
 def test_the_request_rate_is_limited_only_with_keys(tenant: str) -> None:
-    """P13: the default bounds each key; who needs none is alone on the machine."""
+    """P13: the default limits each key; access without a key is for one user on the machine."""
     guarded, keyless = GatewaySettings(keys=(key_of("alice", tenant),)), GatewaySettings()
 
     assert (guarded.rate, keyless.rate) == (100.0, None)
@@ -132,7 +134,7 @@ def test_the_request_rate_is_limited_only_with_keys(tenant: str) -> None:
 
 
 async def test_every_frame_of_a_flood_gets_its_own_response(start_gateway: GatewayFactory) -> None:
-    """P13: accepted or refused, and the refusal names the frame; none is dropped without a word."""
+    """P13: accepted or refused, and the refusal names the frame; none is dropped silently."""
     async with start_gateway(frames_per_s=1) as gateway, gateway.socket() as socket:
         sent = [await socket.send("ping", t=number) for number in range(60)]
         answers: dict[str, dict[str, Any]] = {}
@@ -148,12 +150,12 @@ async def test_every_frame_of_a_flood_gets_its_own_response(start_gateway: Gatew
     assert all(frame["retry_after_s"] > 0 for frame in refused)
 
 
-# -- nobody takes up what waits ----------------------------------------------------------------------------
+# -- without agents ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_without_agents_runs_wait_up_to_a_limit_and_complete_afterwards(stage: Stage) -> None:
-    """P13: the queue's depth can be read, what goes beyond it is told when to come back, nothing is lost."""
+    """P13: the depth of the queue is readable, excess requests get Retry-After, nothing is lost."""
     name = stage.model.play("nobody", [Reply(text="At last.")], at_end="repeat")
     agent, url = stage.fleet["agent-1"], stage.fleet.urls[0]
     async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S * 2, trust_env=False) as http:
@@ -187,14 +189,14 @@ async def _run_of_its_own(http: httpx.AsyncClient, model: str) -> httpx.Response
 
 
 async def _until_waiting(stage: Stage, number: int) -> None:
-    """Wait until the gateway tells that so many runs wait."""
+    """Wait until the gateway reports this number of waiting runs."""
     async with asyncio.timeout(WAIT_TIMEOUT_S * 2):
         while await _waiting_runs(stage) != number:
             continue
 
 
 async def _waiting_runs(stage: Stage) -> float:
-    """What the gateway tells to whoever watches it."""
+    """Return the metrics of the gateway."""
     url = stage.fleet["gateway-1"].spec.ready_url.replace("/readyz", "/metrics")
     found = re.search(r"^banksman_waiting_runs (\S+)$", (await stage.fleet.http.get(url)).text, re.MULTILINE)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Waiting for a person costs bytes on disk, and nothing in hand (P3)."""
+"""Waiting for a user costs bytes on disk, and nothing in memory (P3)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.timeout(180)
 
 BY_AGENTS, COPIES = 20, 1_000
 BYTES_EACH = 16 * 1024
-"""Of log, question and timer on disk; what is asked here is small."""
+"""Bytes of log, approval request and timer on disk; the messages here are small."""
 
 
 async def test_parked_runs_hold_no_message_and_continue_after_their_decision(
     model: ScriptedModel, tmp_path: Path
 ) -> None:
-    """P3: a thousand runs wait, and no consumer holds or owes a message for any of them."""
+    """P3: a thousand runs wait, and no consumer has a pending or unacked message for any of them."""
     async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1) as fleet:
         parked = await park_by_agents(fleet, script(model), BY_AGENTS)
         async with fleet.operator() as bus:

@@ -1,4 +1,4 @@
-"""One reply, several calls, each with another fate: the history stays whole (P11)."""
+"""One reply with several calls and different outcomes: the history stays valid (P11)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180
 
 VENDORS = ("openai", "anthropic")
 FATES = ("lost", "refused", "done")
-"""Of the three calls, in the order of the reply; their results come in the opposite one."""
+"""The three calls in the order of the reply; their results arrive in reverse order."""
 
 
 async def test_every_vendor_accepts_a_lost_a_rejected_and_a_completed_call_of_one_reply(
     stage: Stage,
 ) -> None:
-    """P2, P11, A23: three results in the order of the calls, and the next message may go to either vendor."""
+    """P2, P11, A23: three results in the order of the calls, and either vendor accepts the next message."""
     markers = {vendor: new_id("mark-") for vendor in VENDORS}
     async with stage.connected() as client:
         begun = {vendor: await _begun(stage, client, vendor, markers[vendor]) for vendor in VENDORS}
@@ -59,7 +59,8 @@ async def test_every_vendor_accepts_a_lost_a_rejected_and_a_completed_call_of_on
 
 
 async def _begun(stage: Stage, client: Client, vendor: str, marker: str) -> tuple[str, str]:
-    """A conversation whose first call runs, second is rejected and third waits; and its run."""
+    """Create a conversation whose first call runs, second is rejected and third waits; return it and its
+    run."""
     calls = tuple(
         ToolCall(
             name="bash", arguments={"command": command(f"{marker}-{fate}", 600 if fate == "lost" else 0)}
@@ -84,7 +85,7 @@ def _script(marker: str) -> str:
 
 
 def _told(vendor: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The results that a model was sent, each with the id of its call; checked against the calls' order."""
+    """Return the results in a model's request with their call ids, checked against the calls' order."""
     messages = body["messages"]
     if vendor == "openai":
         calls = [call["id"] for call in messages[-4]["tool_calls"]]

@@ -1,4 +1,4 @@
-"""Whatever cannot be handled ends among the dead letters with its reason, and nobody waits for it (P10)."""
+"""A message that cannot be handled is dead-lettered with its reason, and blocks nothing (P10)."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(180)
-"""Seconds: what may pass by itself is tried for half a minute before it is buried."""
+"""Seconds; a possibly transient error is retried for half a minute before the message is dead-lettered."""
 
 GOOD, POISON = 100, 20
 """Runs, and messages on each subject that is consumed."""
 MUCH_GOOD, MUCH_POISON = 1_000, 50
 BURIED_WITHIN_S = 120.0
-"""P10: seconds until poison is among the dead letters."""
+"""P10: seconds until poison is dead-lettered."""
 HUGE = 1_000_000
-"""Bytes; what a stream takes at most is a little more."""
+"""Bytes, slightly below the maximum of a stream."""
 
 READERS = ("run.work", "run.signal", "approval.reply", "workflow.run", "timer.fired")
 
 
 def subject_of(reader: str, tenant: str) -> str:
-    """A subject that a durable of the system serves, about nothing that exists."""
+    """A subject of a durable consumer, for a conversation that does not exist."""
     of = new_id("x")
     match reader:
         case "run.work":
@@ -63,7 +63,7 @@ def subject_of(reader: str, tenant: str) -> str:
 
 
 def valid(reader: str, tenant: str, conversation: str) -> dict[str, Any]:
-    """A body that the reader understands."""
+    """A valid body."""
     ids: dict[str, Any] = {
         "tenant": tenant,
         "conversation_id": conversation,
@@ -98,11 +98,11 @@ KINDS: dict[str, Callable[[str, str], bytes]] = {
     "unknown tenant": lambda reader, tenant: json.dumps(valid(reader, "somebody-else", new_id("c"))).encode(),
     "unknown type": lambda reader, tenant: b'{"v": 1, "type": "dance"}',
 }
-"""Buried at the first delivery."""
+"""Dead-lettered at the first delivery."""
 
 
 async def send(bus: Bus, reader: str, tenant: str, payload: bytes) -> str:
-    """Put a message where a service of the system reads; returns the subject that it is delivered on."""
+    """Publish a message to a service of the system; return the subject of its delivery."""
     subject = subject_of(reader, tenant)
     if reader != "timer.fired":
         await durable(bus, subject, payload, msg_id=new_id("p"))
@@ -113,7 +113,7 @@ async def send(bus: Bus, reader: str, tenant: str, payload: bytes) -> str:
 
 
 async def buried(bus: Bus, tenant: str, number: int) -> list[StoredDeadLetter]:
-    """Wait until so many dead letters of a tenant are there."""
+    """Wait until a tenant has this number of dead letters."""
     found: list[StoredDeadLetter] = []
     try:
         async with asyncio.timeout(BURIED_WITHIN_S):
@@ -138,7 +138,7 @@ async def buried(bus: Bus, tenant: str, number: int) -> list[StoredDeadLetter]:
 async def test_poison_among_valid_work_is_dead_lettered_and_the_valid_work_is_done(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play, tenant: str, good: int, poison: int
 ) -> None:
-    """P10, A19: poison of eight kinds on every subject that is consumed, among a multitude of runs."""
+    """P10, A19: poison of eight kinds on every consumed subject, among many runs."""
     model = play(Reply(text="Fine."), at_end="repeat")
     conversations = [await client.create(model, detail="final") for _ in range(10)]
     at_once = asyncio.Semaphore(50)
@@ -172,7 +172,7 @@ async def test_poison_among_valid_work_is_dead_lettered_and_the_valid_work_is_do
 
 
 async def test_poison_without_headers_is_dead_lettered(operator: Bus, tenant: str) -> None:
-    """A19: as a client in another language may send it, without an id."""
+    """A19: as a client in another language may send it, without a message id."""
     subject = subject_of("run.signal", tenant)
     await operator.nc.publish(subject, b"\xff")
 
@@ -184,7 +184,7 @@ async def test_poison_without_headers_is_dead_lettered(operator: Bus, tenant: st
 async def test_a_decision_from_after_the_expiry_is_dead_lettered_and_the_request_can_still_be_decided(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
-    """P4, P10, A19: a gateway that signed it all the same, because its clock was wrong."""
+    """P4, P10, A19: a gateway signed it nevertheless, because its clock was wrong."""
     conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
     asked = await client.question(run_id)
@@ -216,7 +216,7 @@ async def test_a_decision_from_after_the_expiry_is_dead_lettered_and_the_request
 async def test_a_message_for_newer_processes_is_left_to_them_and_then_dead_lettered(
     operator: Bus, tenant: str
 ) -> None:
-    """A19: a newer version, and a message whose handling fails each time because its log is broken."""
+    """A19: a newer version, and a message whose handling always fails because its log is broken."""
     expected: dict[str, str] = {}
     for reader in READERS[:4]:
         body = {**valid(reader, tenant, new_id("c")), "v": 9}
@@ -242,7 +242,7 @@ async def test_a_message_for_newer_processes_is_left_to_them_and_then_dead_lette
 async def test_an_undecodable_decision_does_not_block_its_approval(
     operator: Bus, client: Client, play: Play
 ) -> None:
-    """P3, P10: bytes in the slot of an answer are put away, and the question can be answered."""
+    """P3, P10: bytes in the slot of a decision are dead-lettered, and the request can be decided."""
     conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
     asked = await client.question(run_id)
@@ -260,7 +260,7 @@ async def test_an_undecodable_decision_does_not_block_its_approval(
 @pytest.mark.parametrize("path", ["register", "withdraw"])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_an_undecodable_request_gets_an_error(operator: Bus, path: str, kind: str) -> None:
-    """A19, A39: the registry answers every kind of poison in one sentence, without a traceback."""
+    """A19, A39: the registry returns one sentence for every kind of poison, without a traceback."""
     answer = await operator.request(subjects.registry("tool", path), KINDS[kind]("tool", "t"), WAIT_TIMEOUT_S)
 
     error = json.loads(answer)
@@ -271,7 +271,7 @@ async def test_an_undecodable_request_gets_an_error(operator: Bus, path: str, ki
 async def test_dead_letters_are_listed_shown_replayed_and_removed(
     system: System, operator: Bus, tenant: str
 ) -> None:
-    """P10: what an operator does with them, on the command line."""
+    """P10: the operator's commands for dead letters."""
     await send(operator, "run.signal", tenant, b'{"escape": "\x1b[31m", "text": "\xc3\xa9"}')
     await send(operator, "run.signal", tenant, b"\xff")
     letters = await buried(operator, tenant, 2)
@@ -298,7 +298,7 @@ async def test_dead_letters_are_listed_shown_replayed_and_removed(
 
 
 async def test_a_foreign_dead_letter_is_shown_as_far_as_possible(operator: Bus) -> None:
-    """A19: headers that are missing break neither the list nor what comes after it."""
+    """A19: missing headers break neither the list nor later entries."""
     ack = await durable(operator, subjects.dead("ELSEWHERE", "unknown"), b"bare", msg_id=new_id("x"))
 
     [letter] = [
@@ -320,7 +320,7 @@ async def until_other(bus: Bus, tenant: str, known: set[int]) -> StoredDeadLette
 
 
 def banksman(system: System, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command line, told where the system is."""
+    """Run the command line with the settings of the system."""
     return subprocess.run(
         [sys.executable, "-m", "banksman.cli", *words, "--data-dir", str(system.data_dir)],
         capture_output=True,

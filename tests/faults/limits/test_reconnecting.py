@@ -1,4 +1,4 @@
-"""Clients that are cut off in every way see each event once and in order (P6)."""
+"""Clients that are disconnected in every way receive each event once and in order (P6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLIENTS, CUT_OFF, CONVERSATIONS = 20, 5, 4
 async def test_repeatedly_disconnected_clients_receive_every_event_once(
     model: ScriptedModel, tmp_path: Path
 ) -> None:
-    """P6: RST, silence, half a frame, a gateway that is killed; resumed at either gateway."""
+    """P6: RST, silence, half a frame, a killed gateway; resumed at either gateway."""
     async with Fleet(tmp_path, model.url, agents=1, gateways=2, runners=1) as fleet:
         followers = await run_all(
             fleet,

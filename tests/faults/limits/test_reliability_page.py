@@ -1,4 +1,4 @@
-"""The page of promises names tests that exist, and leaves no case out."""
+"""The reliability page names existing tests, and contains every case."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_case_has_one_row() -> None:
 
 
 def test_the_reliability_page_names_every_test_in_full() -> None:
-    """A row that names a test in other words than `path::test` would not be checked."""
+    """A test that a row names in another form than `path::test` would not be checked."""
     rows = [text for _, text in CASE.findall(PAGE) if text != "open"]
 
     assert [text for text in rows if not NAMED.search(text)] == []

@@ -1,4 +1,5 @@
-"""How services listen, read off their source: what is durable is not heard by what may lose it (A20)."""
+"""Subscriptions of services, read from their source: core subscriptions do not read durable subjects
+(A20)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SOURCES = [
     if "testing" not in path.parts
 ]
 CLIENTS = {"sdk", "cli"}
-"""Packages of those who are told of approvals, and find all open ones at the door too."""
+"""Packages that are notified of approvals, and can also list all open ones."""
 DURABLE = {
     "run_work",
     "run_signal",
@@ -40,12 +41,12 @@ DURABLE = {
     "timer_fired",
     "dead",
 }
-"""Functions of `contracts.subjects` whose messages wait in a stream until somebody has handled them."""
+"""Functions of `contracts.subjects` whose messages wait in a stream until they are handled."""
 LISTENS = {"subscribe", "subscriber"}
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Every call of a module, with the name of what is called."""
+    """Yield every call of a module, with the name of the function."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             match node.func:
@@ -56,7 +57,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 
 
 def names_in(call: ast.Call) -> set[str]:
-    """Names of functions called within a call's arguments."""
+    """Yield the names of functions called within a call's arguments."""
     inner = (node for argument in call.args for node in ast.walk(argument))
     return {node.attr for node in inner if isinstance(node, ast.Attribute)}
 
@@ -100,7 +101,7 @@ def test_every_subscriber_of_a_stream_binds_to_an_existing_consumer() -> None:
 
 
 def test_no_core_subscription_reads_a_durable_subject() -> None:
-    """A20: a slow or absent subscriber loses what a consumer of the stream would keep for it."""
+    """A20: a slow or absent subscriber loses messages that a consumer of the stream would retain."""
     services = [path for path in SOURCES if not CLIENTS & set(path.parts)]
     listening = [
         (path, call)
@@ -143,7 +144,7 @@ def _policy(call: ast.Call) -> str | None:
     return found.attr if isinstance(found, ast.Attribute) else None
 
 
-# -- what a running system really listens to ---------------------------------------------------------------
+# -- the subscriptions of a running system -----------------------------------------------------------------
 
 SERVICES = ("gateway", "agent", "tool-runner", "workflows")
 WORK = ("RUNS", "APPROVALS", "WORKFLOWS", "TIMERS")
@@ -154,7 +155,7 @@ WORK = ("RUNS", "APPROVALS", "WORKFLOWS", "TIMERS")
 async def test_no_core_subscription_of_a_running_system_overlaps_with_a_stream(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
-    """A20: by what the broker says of every connection, whatever the source looks like."""
+    """A20: by the broker's list of every connection's subscriptions."""
     await client.run(await client.create(play(Reply(text="Hi."))), "hi")
     await operator.subscribe(subjects.run_work(ANY, ANY), _ignore)
     await operator.ready()
@@ -167,7 +168,7 @@ async def test_no_core_subscription_of_a_running_system_overlaps_with_a_stream(
 
 
 async def test_every_work_consumer_uses_explicit_acks_and_unlimited_deliveries(operator: Bus) -> None:
-    """A20: the server forgets nothing by itself, however often it has delivered it."""
+    """A20: the server drops no message, for any number of deliveries."""
     told = [
         consumer["config"]
         for stream in WORK
@@ -183,7 +184,7 @@ async def _ignore(message: Message) -> None:
 
 
 def _kept(heard: set[str]) -> list[str]:
-    """The streams that keep something of what is heard."""
+    """Return the streams that overlap with a subscription."""
     topology = app_topology(StorageBudget(10 * 1024**3))
     return [
         stream.name
@@ -194,20 +195,20 @@ def _kept(heard: set[str]) -> list[str]:
 
 
 async def _subscriptions(system: System) -> dict[str, set[str]]:
-    """By the names of connections, the subjects that they subscribed."""
+    """Return the subscribed subjects by connection name."""
     state = json.loads((system.data_dir / "run.json").read_text())
     async with httpx.AsyncClient(base_url=state["monitoring_url"], trust_env=False) as http:
         told = (await http.get("/connz", params={"subs": 1, "limit": 1024})).json()
     found: dict[str, set[str]] = {service: set() for service in SERVICES}
     for connection in told["connections"]:
-        # A tool-runner adds its own name.
+        # A tool-runner appends its own name.
         service = connection["name"].partition(" ")[0]
         found.setdefault(service, set()).update(connection.get("subscriptions_list", ()))
     return found
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether some subject matches both patterns."""
+    """Return whether a subject exists that matches both patterns."""
     left, right = one.split("."), other.split(".")
     for mine, theirs in zip(left, right, strict=False):
         if ">" in (mine, theirs):

@@ -1,4 +1,4 @@
-"""Bytes in the slots of a call that nobody can read: the call ends, and nobody waits for it (P2, P10)."""
+"""Undecodable bytes in the slots of a call: the call ends, and blocks nothing (P2, P10)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def _asked(client: Client, play: Play) -> tuple[str, str, str]:
-    """A run whose call waits for a person: its conversation, its id and the call's first attempt."""
+    """A run whose call waits for a decision: its conversation, its id and the call's first attempt."""
     conversation = await client.create(play(bash("echo ran > ran"), Reply(text="I see.")))
     run_id = await client.chat(conversation, "go")
     [item] = (await client.question(run_id))["items"]
@@ -36,7 +36,7 @@ async def _files(http: httpx.AsyncClient, conversation: str) -> list[str]:
 
 
 async def _ended_as(client: Client, conversation: str, run_id: str) -> str:
-    """How the call ended, once its run has."""
+    """Return how the call ended, after the end of its run."""
     await client.approve(run_id)
     outcome = await client.finished(run_id)
     assert (outcome["status"], outcome["content"]) == ("completed", "I see.")
@@ -47,7 +47,7 @@ async def _ended_as(client: Client, conversation: str, run_id: str) -> str:
 async def test_an_undecodable_start_ends_its_call_without_execution(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """P2, P10: the runner takes it for another's; the owner says that it cannot know."""
+    """P2, P10: the runner treats it as another's start; the owner reports an unknown outcome."""
     conversation, run_id, attempt = await _asked(client, play)
     subject = subjects.tool_started("local", attempt)
     await durable(operator, subject, b"\xff", msg_id=new_id("x"))
@@ -61,7 +61,7 @@ async def test_an_undecodable_start_ends_its_call_without_execution(
 async def test_an_undecodable_result_ends_its_executed_call(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    """P2, P10: what the command came to is kept as a note beside it."""
+    """P2, P10: the result of the command is stored as a note."""
     conversation, run_id, attempt = await _asked(client, play)
     subject = subjects.tool_result("local", attempt)
     await durable(operator, subject, b"\xff", msg_id=new_id("x"))
