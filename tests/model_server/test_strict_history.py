@@ -251,7 +251,7 @@ async def test_anthropic_accepts_what_its_vendor_accepts(
     [
         ([{"type": "thinking", "thinking": "hm!", "signature": signature_of("hm")}], "Invalid `signature`"),
         ([{"type": "thinking", "thinking": "other", "signature": signature_of("other")}], "must hold the"),
-        ([], "must hold the thinking block"),
+        ([], "must contain its original thinking block"),
     ],
 )
 async def test_anthropic_requires_the_thinking_of_a_call_unchanged(
