@@ -1,6 +1,6 @@
 """Chat over NATS, as a service without HTTP does, and approve the approval requests of its own run.
 
-Beside `banksman up`, from the same folder:
+Run it in the directory of `banksman up`:
 
     .venv/bin/python examples/chat_over_nats.py local "run `ls`"
 

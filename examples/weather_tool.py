@@ -1,6 +1,6 @@
 """A tool that models may call; it always returns sunny weather.
 
-Beside `banksman up`, in the same directory:
+Run it in the directory of `banksman up`:
 
     .venv/bin/python examples/weather_tool.py
 

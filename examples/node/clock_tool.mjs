@@ -1,6 +1,6 @@
 // A tool in JavaScript: the time in a time zone, served with the plain NATS client.
 //
-// Beside `banksman up`, in the same directory:
+// Run it in the directory of `banksman up`:
 //
 //     npm ci --prefix examples/node && node examples/node/clock_tool.mjs
 //

@@ -1,4 +1,4 @@
-"""Files that an assistant carries: what is refused says which field is wrong."""
+"""Files of an assistant. An error names the invalid field."""
 
 from __future__ import annotations
 

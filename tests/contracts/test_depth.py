@@ -1,4 +1,4 @@
-"""What is let in can be read back out of a log, however deep it is nested there."""
+"""JSON that is accepted can be read back from a log, which nests it deeper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def nested(levels: int) -> JsonObject:
-    """An object of so many levels."""
+    """Return an object with this nesting depth."""
     value: JsonObject = {}
     for _ in range(levels - 1):
         value = {"a": value}
@@ -64,7 +64,7 @@ BODIES: tuple[EventBody, ...] = (
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.type)
 def test_commit_with_the_deepest_accepted_json_is_readable(body: EventBody) -> None:
-    """P1, P5: one that could not would hide its conversation from everybody, and its run's end with it."""
+    """P1, P5: an unreadable commit would make the whole conversation unreadable."""
     commit = Commit(
         ts=NOW, id="e", log_epoch="l", first_seq=1, owner=None, events=(Event(seq=1, ts=NOW, data=body),)
     )

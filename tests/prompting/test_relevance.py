@@ -1,4 +1,4 @@
-"""Of more tools than fit, a conversation is offered those that matter to it (R26, R33)."""
+"""If not all tools fit, the tools most relevant to the conversation are offered (R26, R33)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.prompting.enhance import enhance
 from banksman.prompting.relevance import Needs, needs_of, words_of
 
-ASKED = "m-asked"
+ASKED = "m-requested"
 
 
 def tool(name: str, description: str = "Does things.", **fields: Any) -> ToolDefinition:
@@ -39,7 +39,7 @@ TOOLS = (
 )
 
 
-def says(text: str, message_id: str = ASKED) -> UserMessage:
+def user_message(text: str, message_id: str = ASKED) -> UserMessage:
     return UserMessage(message_id=message_id, content=text)
 
 
@@ -58,18 +58,18 @@ def offered(*history: Message, most: int = 2, always: tuple[str, ...] = ()) -> l
 
 def test_all_tools_are_offered_if_they_fit() -> None:
     """R56: nothing is chosen where nothing has to be left out; their order stays."""
-    assert offered(says("book a flight"), most=len(TOOLS)) == [one.name for one in TOOLS]
+    assert offered(user_message("book a flight"), most=len(TOOLS)) == [one.name for one in TOOLS]
 
 
 @pytest.mark.parametrize(
     ("history", "expected"),
     [
-        ((says("Please refund the payment, then find a hotel."),), {"refund_payment", "find_hotel"}),
-        ((says("Something about billing"),), {"create_invoice", "refund_payment"}),
-        ((says("I need a bed and a seat on a plane"),), {"book_flight", "find_hotel"}),
-        ((says("hm"),), {"search_tickets", "bash"}),
+        ((user_message("Please refund the payment, then find a hotel."),), {"refund_payment", "find_hotel"}),
+        ((user_message("Something about billing"),), {"create_invoice", "refund_payment"}),
+        ((user_message("I need a bed and a seat on a plane"),), {"book_flight", "find_hotel"}),
+        ((user_message("hm"),), {"search_tickets", "bash"}),
         (
-            (says("Book it.", "m0"), *called("book_flight"), says("Thanks. And now?")),
+            (user_message("Book it.", "m0"), *called("book_flight"), user_message("Thanks. And now?")),
             {"book_flight", "find_hotel"},
         ),
         (
@@ -86,8 +86,12 @@ def test_relevance_to_the_conversation_selects_the_tools(
 
 
 def test_tool_in_the_history_is_never_dropped() -> None:
-    """R33: not by the number of tools, and not by the budget: the vendor must know what it is told of."""
-    history = (says("Create an invoice, refund a payment"), *called("find_hotel"), *called("book_flight"))
+    """R33: not by the number of tools, and not by the budget: the vendor must know each called tool."""
+    history = (
+        user_message("Create an invoice, refund a payment"),
+        *called("find_hotel"),
+        *called("book_flight"),
+    )
     assert set(offered(*history, most=1)) == {"find_hotel", "book_flight"}
 
     needs = needs_of(history, ASKED)
@@ -97,13 +101,13 @@ def test_tool_in_the_history_is_never_dropped() -> None:
 
 
 def test_always_offered_tool_ranks_above_a_tool_that_the_user_names() -> None:
-    chosen = offered(says("refund the payment and book a flight"), always=("search_tickets",))
+    chosen = offered(user_message("refund the payment and book a flight"), always=("search_tickets",))
     assert chosen == ["refund_payment", "search_tickets"]
 
 
 def test_offered_tools_do_not_change_during_a_run() -> None:
-    """What a vendor caches begins with the tools."""
-    history: tuple[Message, ...] = (says("Invoice the trip to Rome"),)
+    """Vendors cache a prefix that starts with the tools."""
+    history: tuple[Message, ...] = (user_message("Invoice the trip to Rome"),)
     first = offered(*history, most=4)
     for name in first:
         history = (*history, *called(name))
@@ -112,12 +116,12 @@ def test_offered_tools_do_not_change_during_a_run() -> None:
 
 def test_words_of_a_correction_do_not_count_as_the_users() -> None:
     reply = AssistantMessage(message_id="m-bad", content="{", protocol="json_text")
-    correction = says("Use find_hotel or book_flight properly.", "m-bad")
-    assert offered(says("refund payment"), reply, correction, most=1) == ["refund_payment"]
+    correction = user_message("Use find_hotel or book_flight properly.", "m-bad")
+    assert offered(user_message("refund payment"), reply, correction, most=1) == ["refund_payment"]
 
 
 def test_dropped_tools_are_named_least_relevant_first() -> None:
-    needs = needs_of((says("find a hotel"),), ASKED)
+    needs = needs_of((user_message("find a hotel"),), ASKED)
     dropped = enhance("", TOOLS, "native", max_tools=3, needs=needs).dropped
     assert dropped[0] == "book_flight" or dropped[0] in {"create_invoice", "refund_payment"}
     assert "find_hotel" not in dropped and len(dropped) == len(TOOLS) - 3

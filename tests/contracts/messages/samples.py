@@ -1,6 +1,6 @@
-"""One sample of everything that is stored or sent between services, every field set.
+"""One sample of each message that is stored or sent between services, with every field set.
 
-python -m tests.contracts.messages.samples      # write tests/contracts/messages/golden/ anew
+python -m tests.contracts.messages.samples      # rewrite tests/contracts/messages/golden/
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ OWNER = events.Owner(agent="agent-1", owner_epoch=2, work_seq=7)
 
 
 def samples() -> Iterator[tuple[str, BaseModel]]:
-    """Name and sample; the name is that of its file."""
+    """Return the samples by the name of their golden file."""
     for body in BODIES:
         yield f"event.{body.type}", body
     event = events.Event(seq=4, ts=TS, run_id="c1-r1", iteration=1, data=BODIES[2])
@@ -328,13 +328,13 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
 
 
 def written(sample: BaseModel) -> str:
-    """The file's text: what is on the wire, laid out to be read."""
+    """Return the text of the golden file: the wire format, indented."""
     on_wire = json.loads(sample.model_dump_json(by_alias=True))
     return json.dumps(on_wire, indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write all files, and remove those that have no sample any more."""
+    """Write all golden files and remove those without a sample."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for old in GOLDEN.glob("*.json"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""What is stored must be read for years: its form changes on purpose only, with the golden files."""
+"""Stored messages must stay readable for years. Their format changes only together with the golden files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ versioned = {name: sample for name, sample in SAMPLES.items() if "v" in type(sam
 
 
 def members(union: object) -> set[type]:
-    """The models of an annotated union."""
+    """Return the models of an annotated union."""
     return set(get_args(get_args(union)[0]))
 
 
@@ -42,7 +42,7 @@ def test_unknown_field_of_a_newer_writer_is_ignored(name: str, sample: BaseModel
 
 @each
 def test_message_of_an_older_writer_is_read_without_newer_fields(name: str, sample: BaseModel) -> None:
-    """Replicas of two versions run side by side while a system is upgraded."""
+    """Replicas of two versions run at the same time during an upgrade."""
     fields = type(sample).model_fields
     known = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
     later = {field.alias or key for key, field in fields.items() if not field.is_required()}

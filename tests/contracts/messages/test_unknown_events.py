@@ -1,4 +1,4 @@
-"""Events of types that a newer version adds, while replicas of two versions run side by side."""
+"""Event types of a newer version, while replicas of two versions run at the same time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEWER = {"type": "moon.rose", "phase": 0.5, "seen_from": ["here"]}
 
 
 def commit(body: dict[str, object]) -> str:
-    """A commit of one event, as it is stored."""
+    """Return the stored form of a commit with one event."""
     event = {"v": 1, "seq": 1, "ts": MOMENT.isoformat(), "run_id": "c-r", "data": body}
     fields = {"ts": MOMENT.isoformat(), "id": "x", "log_epoch": "e", "first_seq": 1, "owner": None}
     return json.dumps({"v": 1, **fields, "events": [event]})
@@ -35,7 +35,7 @@ def test_event_of_an_unknown_type_is_stored_and_forwarded_unchanged() -> None:
 
 
 def test_event_of_an_unknown_type_only_advances_seq() -> None:
-    """P5: events stay 1..n for whoever passes over one."""
+    """P5: events stay numbered 1..n for readers that ignore one."""
     before = Conversation("t", "c")
     after = apply_commit(before, 7, Commit.model_validate_json(commit(NEWER)))
     assert (after.last_seq, after.stream_seq) == (1, 7)
@@ -48,6 +48,6 @@ def test_known_type_with_an_invalid_body_is_an_error() -> None:
 
 
 def test_higher_version_of_an_event_is_refused() -> None:
-    """What must not be passed over says so by its version."""
+    """A change that must not be ignored raises the version."""
     with pytest.raises(ValidationError):
         Event.model_validate({"v": 2, "seq": 1, "ts": MOMENT, "data": NEWER})
