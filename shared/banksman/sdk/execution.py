@@ -110,8 +110,8 @@ def _returned(tool: AnyTool, value: object) -> _Outcome:
         text.encode()
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         logger.error("the result of tool %s is not valid JSON: %s", tool.name, error)
-        said = f"returned a value of type {type(value).__name__} that cannot be written as JSON: {error}"
-        return _failure("tool_error", f"{tool.name} {said}")
+        problem = f"returned a value of type {type(value).__name__} that cannot be written as JSON: {error}"
+        return _failure("tool_error", f"{tool.name} {problem}")
     if len(text) > MAX_RESULT_CHARS:
         note = f"The result has {len(text)} characters; these are the first {MAX_RESULT_CHARS}."
         return _Outcome(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PER = 1_000_000
 _SUFFIX = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 _LISTED_PROVIDERS = frozenset({"anthropic", "openai"})
-"""Providers whose model names are the library's own. Backboard has prices of its own, which no list holds."""
+"""Providers that the library lists under the same model names. It does not list Backboard's prices."""
 
 
 class Price(BaseModel):
