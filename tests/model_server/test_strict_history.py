@@ -250,7 +250,10 @@ async def test_anthropic_accepts_what_its_vendor_accepts(
     ("returned", "reason"),
     [
         ([{"type": "thinking", "thinking": "hm!", "signature": signature_of("hm")}], "Invalid `signature`"),
-        ([{"type": "thinking", "thinking": "other", "signature": signature_of("other")}], "must contain its original"),
+        (
+            [{"type": "thinking", "thinking": "other", "signature": signature_of("other")}],
+            "must contain its original",
+        ),
         ([], "must contain its original thinking block"),
     ],
 )
