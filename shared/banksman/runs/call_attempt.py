@@ -90,6 +90,8 @@ class CallAttempt:
 
     def note_reply(self, reply: CallReply | None, now: datetime) -> None:
         """Take in the reply to a request; None when no runner replied."""
+        # Without a reply, as with `wrong_epoch`, the process that was placed may be gone: place the call
+        # again soon.
         kind = "wrong_epoch" if reply is None else reply.answer
         self.accepted = kind == "accepted"
         self.ever_accepted = self.ever_accepted or self.accepted
@@ -208,6 +210,7 @@ def unknown_outcome(call_id: str, why: str) -> ToolResult:
 
 
 def _after_void(call: CallAttempt, void: CallStarted, ending: Ending | None) -> CallStep:
+    # What the stored void says counts, and not what this owner wanted: another owner may have stored it.
     if void.moved:
         return NextAttempt()
     if ending is not None:
@@ -236,6 +239,7 @@ def _after_start(
 def _before_start(call: CallAttempt, runner_alive: bool, ending: Ending | None, now: datetime) -> CallStep:
     if ending is not None or call.given_up is not None:
         return _prevent(call, ending)
+    # Checked again right before the start: no runner may have been live while the approval held.
     if call.approved_until is not None and now > call.approved_until:
         return GiveUp("Its approval expired before it could begin.", "not_executed")
     if call.placement is not None and not runner_alive and not call.open_call.call.idempotent:

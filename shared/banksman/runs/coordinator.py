@@ -159,6 +159,7 @@ class ToolCallCoordinator:
             call.no_runner_since = call.no_runner_since or now
             return
         if call.placement is not None and call.placement != placement:
+            # The earlier process may still hold the request, so its slots must not be removed.
             call.fresh = False
             call.lost_runners += call.ever_accepted and not await ports.runners.alive(call.placement)
             if call.lost_runners >= MAX_LOST_RUNNERS:

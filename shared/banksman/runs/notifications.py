@@ -110,10 +110,12 @@ class OwnerNotifications:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await driven.changed.wait()
+        # After the wait and not before: a notification between two waits must end the second one at once.
         driven.changed.clear()
 
     async def _stored(self, slot: StoredSlot) -> None:
         key = (slot.tenant, slot.attempt)
+        # The stream republishes the slots of all calls; only those that an owner here waits for are stored.
         if key not in self._slots:
             return
         try:

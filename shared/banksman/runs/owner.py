@@ -69,6 +69,8 @@ class Ownership:
             draft, bodies = Draft(self.state, self.ports.clock.now()), tuple(build(self.state))
             draft.add(self.run.run_id, bodies)
             draft.follow(extents[0])
+            # A run that ends or parks gives up its owner in the same commit, so that no crash leaves a run
+            # owned that nothing drives.
             owner = None if draft.rests else self.owner
             if not draft.events and owner == self.state.owner:
                 return
@@ -76,6 +78,7 @@ class Ownership:
             try:
                 stored = await self.ports.log.append(self.state, commit)
             except CallerMistake:
+                # Only what may be recorded later is left out: `follow` adds it to a commit of its own.
                 smaller = [extent for extent in extents[1:] if bodies or extent.follows]
                 if not smaller:
                     raise
@@ -151,6 +154,7 @@ async def append(
         draft.follow(Extent(follows=True, starts_next=False))
     if not draft.events:
         return state
+    # The first commit of a log names its epoch.
     log_epoch = state.log_epoch or ports.clock.new_id("l")
     return await ports.log.append(state, draft.commit(ports.clock.new_id("e"), log_epoch, state.owner))
 
