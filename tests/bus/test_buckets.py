@@ -42,9 +42,7 @@ async def lossy_bus(nats_server: NatsServer) -> AsyncGenerator[tuple[Bus, object
             yield connected, wire
 
 
-async def test_a_value_comes_back_with_the_revision_to_change_it_at(
-    bucket: Bucket[Assistant], tenant: str
-) -> None:
+async def test_a_value_is_returned_with_its_revision(bucket: Bucket[Assistant], tenant: str) -> None:
     key = f"{tenant}.a1"
     first = await bucket.put(key, assistant("one"))
     entry = await bucket.get(key)
@@ -57,13 +55,17 @@ async def test_a_value_comes_back_with_the_revision_to_change_it_at(
     assert entry is not None and entry.value.name == "two"
 
 
-async def test_of_eight_that_create_a_key_one_does(bucket: Bucket[Assistant], tenant: str) -> None:
+async def test_of_eight_concurrent_creates_of_a_key_one_succeeds(
+    bucket: Bucket[Assistant], tenant: str
+) -> None:
     async with asyncio.TaskGroup() as tasks:
         racers = [tasks.create_task(bucket.create(f"{tenant}.a1", assistant(f"{n}"))) for n in range(8)]
     assert sum(racer.result() is not None for racer in racers) == 1
 
 
-async def test_a_deleted_key_is_gone_and_may_be_created_again(bucket: Bucket[Assistant], tenant: str) -> None:
+async def test_a_deleted_key_is_missing_and_can_be_created_again(
+    bucket: Bucket[Assistant], tenant: str
+) -> None:
     key = f"{tenant}.a1"
     revision = await bucket.create(key, assistant("one"))
     assert revision is not None
@@ -74,7 +76,7 @@ async def test_a_deleted_key_is_gone_and_may_be_created_again(bucket: Bucket[Ass
     assert await bucket.create(key, assistant("two")) is not None
 
 
-async def test_entries_are_those_below_a_prefix(bucket: Bucket[Assistant], tenant: str) -> None:
+async def test_entries_are_filtered_by_prefix(bucket: Bucket[Assistant], tenant: str) -> None:
     for number in range(3):
         await bucket.put(f"{tenant}.a{number}", assistant(f"{number}"))
     await bucket.put(f"{tenant}x.a9", assistant("other"))
@@ -88,9 +90,7 @@ async def test_a_key_cannot_widen_a_subject(bucket: Bucket[Assistant], tenant: s
             await bucket.get(key)
 
 
-async def test_a_value_that_cannot_be_decoded_is_poison_and_hides_no_other(
-    bucket: Bucket[Assistant], bus: Bus, tenant: str
-) -> None:
+async def test_an_undecodable_value_hides_no_other(bucket: Bucket[Assistant], bus: Bus, tenant: str) -> None:
     await durable(bus, kv_subject("assistants", f"{tenant}.bad"), b"[]", msg_id=new_id("x"))
     await bucket.put(f"{tenant}.good", assistant("good"))
     with pytest.raises(Poison):
@@ -98,7 +98,7 @@ async def test_a_value_that_cannot_be_decoded_is_poison_and_hides_no_other(
     assert [entry.key async for entry in bucket.entries(tenant)] == [f"{tenant}.good"]
 
 
-async def test_a_change_whose_acknowledgement_is_lost_is_no_conflict(
+async def test_a_change_with_a_lost_acknowledgement_is_no_conflict(
     nats_server: NatsServer, bus: Bus, tenant: str
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
@@ -134,7 +134,7 @@ async def test_a_view_follows_its_bucket(bucket: Bucket[Assistant], tenant: str)
     assert changes == [(key, "before"), (key, "after"), (other, "new"), (key, None)]
 
 
-async def test_a_view_finds_what_it_did_not_hear(
+async def test_a_view_detects_changes_that_it_was_not_notified_of(
     nats_server: NatsServer, bucket: Bucket[Assistant], tenant: str
 ) -> None:
     key, other = f"{tenant}.a1", f"{tenant}.a2"
@@ -150,7 +150,7 @@ async def test_a_view_finds_what_it_did_not_hear(
             assert len(wire.lost) == 2
 
 
-async def test_a_view_is_right_again_after_a_reconnect(
+async def test_a_view_is_correct_after_a_reconnect(
     nats_server: NatsServer, bucket: Bucket[Assistant], tenant: str
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
@@ -163,7 +163,7 @@ async def test_a_view_is_right_again_after_a_reconnect(
 
 
 @pytest.mark.one_server
-async def test_a_lease_ends_three_seconds_after_its_last_renewal(bus: Bus, tenant: str) -> None:
+async def test_a_lease_expires_three_seconds_after_its_last_renewal(bus: Bus, tenant: str) -> None:
     leases = Bucket(bus, "runners", RunnerLease)
     lease = RunnerLease(runner=tenant, runner_epoch=1)
     async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(leases) as view:

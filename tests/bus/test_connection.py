@@ -21,7 +21,7 @@ from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
-async def test_a_request_that_nobody_serves_fails_at_once(bus: Bus) -> None:
+async def test_a_request_without_responders_fails_at_once(bus: Bus) -> None:
     async with asyncio.timeout(WAIT_TIMEOUT_S / 2):
         with pytest.raises(NoResponders) as refused:
             await bus.request("nobody.is.there", b"", WAIT_TIMEOUT_S)
@@ -29,7 +29,7 @@ async def test_a_request_that_nobody_serves_fails_at_once(bus: Bus) -> None:
     assert refused.value.no_responders
 
 
-async def test_a_request_without_an_answer_ends_with_its_time(bus: Bus, tenant: str) -> None:
+async def test_a_request_without_a_reply_times_out(bus: Bus, tenant: str) -> None:
     async def silent(message: Message) -> None:
         pass
 
@@ -39,7 +39,7 @@ async def test_a_request_without_an_answer_ends_with_its_time(bus: Bus, tenant: 
     assert not refused.value.no_responders
 
 
-async def test_many_requests_at_once_get_their_own_answers(bus: Bus, tenant: str) -> None:
+async def test_concurrent_requests_get_their_own_replies(bus: Bus, tenant: str) -> None:
     async def echo(message: Message) -> None:
         await bus.publish(message.reply, message.data)
 
@@ -49,7 +49,7 @@ async def test_many_requests_at_once_get_their_own_answers(bus: Bus, tenant: str
     assert [task.result() for task in asked] == [b"%d" % number for number in range(200)]
 
 
-async def test_of_a_queue_one_gets_each_message(bus: Bus, tenant: str) -> None:
+async def test_each_message_goes_to_one_member_of_a_queue_group(bus: Bus, tenant: str) -> None:
     counts = [0, 0, 0]
     done = asyncio.Event()
 
@@ -71,7 +71,7 @@ async def test_of_a_queue_one_gets_each_message(bus: Bus, tenant: str) -> None:
     assert sum(counts) == 60
 
 
-async def test_subscriptions_and_requests_go_on_after_the_server_was_killed(
+async def test_subscriptions_and_requests_continue_after_the_server_was_killed(
     own_nats: NatsServer, own_bus: Bus
 ) -> None:
     again = asyncio.Event()
@@ -88,7 +88,7 @@ async def test_subscriptions_and_requests_go_on_after_the_server_was_killed(
     assert own_bus.stats.reconnects == 1
 
 
-async def test_a_request_that_was_given_up_is_not_sent_later(own_nats: NatsServer, own_bus: Bus) -> None:
+async def test_a_request_that_timed_out_is_not_sent_later(own_nats: NatsServer, own_bus: Bus) -> None:
     """The client library keeps what is published while it is disconnected, and sends it when it is back."""
     served: list[bytes] = []
 
@@ -118,7 +118,7 @@ async def test_readiness_is_a_round_trip(own_nats: NatsServer, own_bus: Bus) -> 
     await own_bus.ready()
 
 
-async def test_dropped_messages_are_counted_and_told(bus: Bus, tenant: str) -> None:
+async def test_dropped_messages_are_counted_and_reported(bus: Bus, tenant: str) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     bus.on_slow_consumer(told.put_nowait)
     gate = asyncio.Event()
@@ -135,7 +135,9 @@ async def test_dropped_messages_are_counted_and_told(bus: Bus, tenant: str) -> N
     assert bus.stats.slow_consumer > 0
 
 
-async def test_a_callback_that_raises_is_counted_and_the_next_message_comes(bus: Bus, tenant: str) -> None:
+async def test_a_callback_that_raises_is_counted_and_the_next_message_is_delivered(
+    bus: Bus, tenant: str
+) -> None:
     got: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def fails_once(message: Message) -> None:
@@ -151,14 +153,14 @@ async def test_a_callback_that_raises_is_counted_and_the_next_message_comes(bus:
     assert bus.stats.errors == 1
 
 
-async def test_no_server_is_said_with_address_and_reason() -> None:
+async def test_a_missing_server_is_reported_with_address_and_reason() -> None:
     port = free_port()
     settings = NatsSettings(url=f"nats://127.0.0.1:{port}", connect_timeout_s=0.5)
     with pytest.raises(Unavailable, match=str(port)):
         await Bus.connect(settings, name="lonely")
 
 
-async def test_a_closed_connection_answers_and_does_not_hang(nats_server: NatsServer) -> None:
+async def test_a_closed_connection_raises_instead_of_hanging(nats_server: NatsServer) -> None:
     bus = await connect(nats_server)
     await bus.drain()
     assert bus.closed.is_set()
@@ -172,7 +174,7 @@ async def test_a_closed_connection_answers_and_does_not_hang(nats_server: NatsSe
         await call(bus, "$JS.API.INFO")
 
 
-async def test_closing_wakes_whoever_waits_for_an_answer(nats_server: NatsServer, tenant: str) -> None:
+async def test_closing_wakes_requests_that_wait_for_a_reply(nats_server: NatsServer, tenant: str) -> None:
     bus = await connect(nats_server)
 
     async def silent(message: Message) -> None:
@@ -191,14 +193,14 @@ async def test_closing_wakes_whoever_waits_for_an_answer(nats_server: NatsServer
                 await waiter
 
 
-async def test_what_does_not_fit_a_message_is_refused_with_its_size(bus: Bus, tenant: str) -> None:
+async def test_an_oversized_message_is_refused_with_its_size(bus: Bus, tenant: str) -> None:
     with pytest.raises(MessageTooLarge) as refused:
         await bus.request(tenant, b"x" * (bus.max_payload + 1), 5)
     assert refused.value.size == bus.max_payload + 1
     assert refused.value.limit == bus.max_payload
 
 
-def test_an_error_travels_as_an_envelope() -> None:
+def test_an_error_is_sent_as_an_envelope() -> None:
     with pytest.raises(RemoteError) as remote:
         answer(error_envelope(BadInput("path", "..", "a path inside the workspace")))
     assert remote.value.code is ErrorCode.BAD_REQUEST

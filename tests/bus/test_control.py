@@ -99,7 +99,7 @@ async def until_empty(bus: Bus, queue: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b"\xff\xfe", b"", b'{"a": NaN}', b"[" * 5000])
-async def test_a_request_reaches_its_handler_as_it_was_sent(bus: Bus, tenant: str, body: bytes) -> None:
+async def test_a_request_reaches_its_handler_unchanged(bus: Bus, tenant: str, body: bytes) -> None:
     """Nothing is decoded before our own code does it."""
 
     async def echo(message: Message) -> bytes:
@@ -110,7 +110,7 @@ async def test_a_request_reaches_its_handler_as_it_was_sent(bus: Bus, tenant: st
         assert await bus.request(f"{tenant}.x", body, 5) == f"{tenant}.x:".encode() + body
 
 
-async def test_a_handler_that_raises_answers_with_an_envelope(
+async def test_a_handler_that_raises_replies_with_an_error_envelope(
     bus: Bus, tenant: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def respond(message: Message) -> bytes:
@@ -129,7 +129,7 @@ async def test_a_handler_that_raises_answers_with_an_envelope(
     assert "hunter2" not in str(failed.value)
 
 
-async def test_requests_are_answered_side_by_side(bus: Bus, tenant: str) -> None:
+async def test_requests_are_handled_concurrently(bus: Bus, tenant: str) -> None:
     together = asyncio.Barrier(8)
 
     async def meets(message: Message) -> bytes:
@@ -144,7 +144,9 @@ async def test_requests_are_answered_side_by_side(bus: Bus, tenant: str) -> None
     assert [task.result() for task in asked] == [b"met"] * 8
 
 
-async def test_after_it_stops_nobody_answers_and_the_connection_stands(bus: Bus, tenant: str) -> None:
+async def test_after_stopping_no_request_is_handled_and_the_connection_stays_open(
+    bus: Bus, tenant: str
+) -> None:
     async def respond(message: Message) -> bytes:
         return b"here"
 
@@ -156,7 +158,7 @@ async def test_after_it_stops_nobody_answers_and_the_connection_stands(bus: Bus,
         await bus.request(tenant, b"", 5)
 
 
-async def test_a_consumed_message_is_acknowledged_when_it_is_done(bus: Bus, tenant: str) -> None:
+async def test_a_consumed_message_is_acked_after_its_handler(bus: Bus, tenant: str) -> None:
     recorder = Recorder()
     async with consuming(bus, tenant, recorder):
         for number in range(3):
@@ -166,7 +168,7 @@ async def test_a_consumed_message_is_acknowledged_when_it_is_done(bus: Bus, tena
     assert recorder.payloads == [b"0", b"1", b"2"]
 
 
-async def test_poison_is_buried_and_the_next_message_comes(bus: Bus, tenant: str) -> None:
+async def test_poison_is_dead_lettered_and_the_next_message_is_delivered(bus: Bus, tenant: str) -> None:
     """FastStream's own policy would delete it without a trace."""
 
     def decide(message: WorkMessage) -> Outcome:
@@ -184,7 +186,7 @@ async def test_poison_is_buried_and_the_next_message_comes(bus: Bus, tenant: str
     assert (dead.subject, dead.reason, dead.payload_base64) == (f"{tenant}.bad", "not UTF-8", "/w==")
 
 
-async def test_a_message_whose_handler_fails_is_kept_and_comes_again(bus: Bus, tenant: str) -> None:
+async def test_a_message_whose_handler_fails_is_redelivered(bus: Bus, tenant: str) -> None:
     def decide(message: WorkMessage) -> Outcome:
         if message.num_delivered == 1:
             raise ValueError("a bug")
@@ -217,7 +219,7 @@ async def test_a_handler_may_take_longer_than_ack_wait(bus: Bus, tenant: str) ->
     assert len(recorder.messages) == 1
 
 
-async def test_serving_and_consuming_go_on_after_the_server_was_killed(
+async def test_serving_and_consuming_continue_after_the_server_was_killed(
     own_nats: NatsServer, own_bus: Bus
 ) -> None:
     async def respond(message: Message) -> bytes:
@@ -302,7 +304,7 @@ async def test_a_message_that_looks_like_json_and_does_not_validate_is_dead_lett
     assert (dead.subject, dead.reason) == (f"{tenant}.bad", "numbers: Input should be a valid array")
 
 
-def test_the_subject_reference_names_channels_bodies_and_answers(bus: Bus) -> None:
+def test_the_subject_reference_lists_channels_bodies_and_replies(bus: Bus) -> None:
     router = NatsRouter()
 
     @router.subscriber("tool.call.r1.>", title="tool.call")

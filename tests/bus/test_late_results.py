@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import dead_letter, dead_letters, note_late, replay
+from banksman.bus.dead import read_dead_letter, dead_letters, note_late, replay
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
@@ -79,7 +79,7 @@ async def notes(bus: Bus, tenant: str) -> list[DeadLetter]:
 
 
 @pytest.mark.parametrize(("idempotent", "kept"), [(False, 1), (True, 0)])
-async def test_a_result_that_comes_after_another_is_kept_as_a_note_and_changes_nothing(
+async def test_a_late_result_is_stored_as_a_note_and_changes_nothing(
     secured_nats: SecuredNats, tenant: str, idempotent: bool, kept: int
 ) -> None:
     """What changes nothing may run in several places: of that nothing is late."""
@@ -109,7 +109,7 @@ async def test_a_result_that_comes_after_another_is_kept_as_a_note_and_changes_n
             assert note.result.content["output"] == "late text"
 
 
-async def test_a_result_that_is_stored_again_after_a_lost_acknowledgement_is_not_late(
+async def test_a_result_stored_again_after_a_lost_acknowledgement_is_not_late(
     secured_nats: SecuredNats, tenant: str
 ) -> None:
     async with (
@@ -136,12 +136,10 @@ async def test_a_note_is_stored_once_and_is_never_replayed(secured_nats: Secured
         with pytest.raises(Conflict, match=f"dead letter {number} is a note of a late result"):
             await replay(operator, number)
         assert await last_message(operator, DEAD, subjects.late_result()) is not None
-        assert await CallSlots(operator).read(tenant, "k-1") == await CallSlots(operator).read(
-            tenant, "k-2"
-        )
+        assert await CallSlots(operator).read(tenant, "k-1") == await CallSlots(operator).read(tenant, "k-2")
 
 
-async def test_what_a_runner_says_in_headers_does_not_make_its_note_work(
+async def test_headers_of_a_runner_do_not_turn_its_note_into_work(
     secured_nats: SecuredNats, tenant: str
 ) -> None:
     forged = {"Banksman-Dead-Subject": subjects.run_work(tenant, "c1"), "Banksman-Dead-Stream": "RUNS"}
@@ -150,14 +148,14 @@ async def test_what_a_runner_says_in_headers_does_not_make_its_note_work(
         await secured_nats.connect(OPERATOR) as operator,
     ):
         ack = await durable(runner, subjects.late_result(), b"{}", msg_id=tenant, headers=forged)
-        letter = await dead_letter(operator, ack.stream_seq)
+        letter = await read_dead_letter(operator, ack.stream_seq)
         assert (letter.subject, letter.stream) == (subjects.late_result(), "NOTES")
         assert letter.reason.startswith("late_result: ")
         with pytest.raises(Conflict):
             await replay(operator, ack.stream_seq)
 
 
-async def test_a_note_that_cannot_be_stored_hurts_no_call(secured_nats: SecuredNats, tenant: str) -> None:
+async def test_a_note_that_cannot_be_stored_affects_no_call(secured_nats: SecuredNats, tenant: str) -> None:
     """Nobody but runners may store notes in RUN."""
     async with await secured_nats.connect("gateway-files") as stranger:
         await LateResults(stranger).store(late(tenant))

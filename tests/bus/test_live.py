@@ -89,7 +89,7 @@ async def lossy_bus(wire: LossyWire) -> AsyncGenerator[Bus]:
         yield connected
 
 
-async def test_a_follower_gets_what_is_stored_and_then_what_comes(
+async def test_a_follower_receives_stored_commits_and_then_live_ones(
     hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     await writer.append(3)
@@ -101,7 +101,7 @@ async def test_a_follower_gets_what_is_stored_and_then_what_comes(
     assert follower.seqs == [1, 2, 3, 4, 5, 6]
 
 
-async def test_joining_while_commits_pour_in_misses_none(
+async def test_joining_during_appends_misses_no_commit(
     hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     followers = [Follower() for _ in range(20)]
@@ -124,7 +124,7 @@ async def test_joining_while_commits_pour_in_misses_none(
         assert follower.seqs == list(range(1, writer.count + 1))
 
 
-async def test_a_follower_may_begin_anywhere(
+async def test_a_follower_may_begin_at_any_position(
     hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     await writer.append(2)
@@ -158,7 +158,7 @@ async def test_followers_of_a_conversation_share_one_subscription(
     assert len(hub.channels) == 0
 
 
-async def test_a_closed_follower_gets_nothing_more(
+async def test_a_closed_follower_receives_no_further_commit(
     hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     stays, leaves = Follower(), Follower()
@@ -170,7 +170,7 @@ async def test_a_closed_follower_gets_nothing_more(
     assert leaves.seqs == []
 
 
-async def test_a_commit_that_is_lost_on_the_way_is_read_when_the_next_one_names_it(
+async def test_a_commit_lost_in_transit_is_read_when_its_successor_arrives(
     wire: LossyWire, lossy_bus: Bus, writer: Writer, tenant: str, conversation: str
 ) -> None:
     follower = Follower()
@@ -185,7 +185,7 @@ async def test_a_commit_that_is_lost_on_the_way_is_read_when_the_next_one_names_
     assert wire.lost == [subjects.live(tenant, conversation)] * 2
 
 
-async def test_a_lost_last_commit_is_found_by_comparing(
+async def test_a_lost_last_commit_is_detected_by_comparison(
     wire: LossyWire, lossy_bus: Bus, writer: Writer, tenant: str, conversation: str
 ) -> None:
     follower = Follower()
@@ -197,7 +197,7 @@ async def test_a_lost_last_commit_is_found_by_comparing(
     assert wire.lost
 
 
-async def test_what_was_stored_while_the_connection_was_down_comes_after_it_stands_again(
+async def test_commits_stored_during_a_disconnection_arrive_after_the_reconnect(
     wire: LossyWire, lossy_bus: Bus, writer: Writer, tenant: str, conversation: str
 ) -> None:
     follower = Follower()
@@ -211,7 +211,7 @@ async def test_what_was_stored_while_the_connection_was_down_comes_after_it_stan
     assert follower.seqs == [1, 2, 3]
 
 
-async def test_what_is_no_commit_neither_reaches_followers_nor_stops_them(
+async def test_an_invalid_commit_neither_reaches_followers_nor_stops_them(
     bus: Bus, hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     follower = Follower()
@@ -260,7 +260,7 @@ async def test_a_thousand_conversations_are_followed_on_one_connection(
     assert sum(len(follower.commits) for follower in followers.values()) == 3
 
 
-async def test_only_what_the_stream_accepted_is_followed(
+async def test_followers_receive_only_commits_that_the_stream_accepted(
     bus: Bus, hub: LiveHub, tenant: str, conversation: str
 ) -> None:
     follower = Follower()
@@ -274,7 +274,7 @@ async def test_only_what_the_stream_accepted_is_followed(
     assert follower.seqs == [1]
 
 
-async def test_who_stops_following_need_not_wait_for_a_broker_that_is_gone(
+async def test_closing_a_follower_does_not_wait_for_an_unavailable_broker(
     own_nats: NatsServer, own_bus: Bus, tenant: str, conversation: str
 ) -> None:
     """P16. Somebody else compares the log at that moment, and waits for the broker to come back."""

@@ -34,7 +34,7 @@ async def append_all(log: EventLog, tenant: str, conversation: str, count: int, 
     return after
 
 
-async def test_commits_come_back_in_order_with_their_predecessors(
+async def test_commits_are_read_in_order_with_their_predecessors(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
     first = await log.append(tenant, conversation, one := commit(1), after=0)
@@ -72,9 +72,7 @@ async def test_of_two_appends_after_the_same_commit_one_wins(
     assert len(await log.read(tenant, conversation)) == 1
 
 
-async def test_an_owner_that_was_overtaken_cannot_append(
-    log: EventLog, tenant: str, conversation: str
-) -> None:
+async def test_a_fenced_owner_cannot_append(log: EventLog, tenant: str, conversation: str) -> None:
     """The takeover's claim is what the old owner meets, with the higher epoch in it."""
     first = await log.append(
         tenant, conversation, commit(1, owner=Owner(agent="a1", owner_epoch=1, work_seq=1)), after=0
@@ -89,7 +87,7 @@ async def test_an_owner_that_was_overtaken_cannot_append(
 
 
 @pytest.mark.parametrize("another_followed", [False, True])
-async def test_an_append_whose_acknowledgement_is_lost_is_no_conflict(
+async def test_an_append_with_a_lost_acknowledgement_is_no_conflict(
     nats_server: NatsServer, log: EventLog, tenant: str, conversation: str, another_followed: bool
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
@@ -109,7 +107,7 @@ async def test_an_append_whose_acknowledgement_is_lost_is_no_conflict(
     assert position == (await log.read(tenant, conversation))[0].stream_seq
 
 
-async def test_a_log_longer_than_one_batch_is_read_whole(
+async def test_a_log_longer_than_one_batch_is_read_completely(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
     count = 2 * BATCH_MESSAGES + 3
@@ -119,7 +117,9 @@ async def test_a_log_longer_than_one_batch_is_read_whole(
         assert [stored.commit.first_seq for stored in commits] == list(range(1, count + 1))
 
 
-async def test_a_long_log_of_big_commits_is_read_whole(log: EventLog, tenant: str, conversation: str) -> None:
+async def test_a_long_log_of_large_commits_is_read_completely(
+    log: EventLog, tenant: str, conversation: str
+) -> None:
     """The server ends a batch by bytes as well."""
     after = 0
     for seq in range(1, 13):
@@ -138,7 +138,7 @@ async def test_other_conversations_and_tenants_are_not_read(
     assert len(await log.read(tenant, conversation)) == 2
 
 
-async def test_a_commit_that_is_missing_for_good_is_said(
+async def test_a_permanently_missing_commit_is_reported(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
     """A damaged file loses messages without a word from the server."""
@@ -151,20 +151,18 @@ async def test_a_commit_that_is_missing_for_good_is_said(
     assert await log.read(tenant, conversation, after=second.stream_seq) == [third]
 
 
-async def test_what_is_no_commit_is_poison(log: EventLog, tenant: str, conversation: str) -> None:
+async def test_an_invalid_commit_is_poison(log: EventLog, tenant: str, conversation: str) -> None:
     await durable(log.bus, subjects.conversation(tenant, conversation), b"{}", msg_id=f"{tenant}:x")
     with pytest.raises(Poison):
         await log.last(tenant, conversation)
 
 
-async def test_a_commit_that_does_not_fit_a_message_is_refused(
-    log: EventLog, tenant: str, conversation: str
-) -> None:
+async def test_an_oversized_commit_is_refused(log: EventLog, tenant: str, conversation: str) -> None:
     with pytest.raises(MessageTooLarge):
         await log.append(tenant, conversation, commit(1, title="x" * 1_100_000), after=0)
 
 
-async def test_a_purged_log_keeps_its_tombstone_and_can_be_read_from_the_start(
+async def test_a_purged_log_retains_its_tombstone_and_is_readable_from_the_start(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
     last = await append_all(log, tenant, conversation, 3)
@@ -174,7 +172,7 @@ async def test_a_purged_log_keeps_its_tombstone_and_can_be_read_from_the_start(
     assert isinstance(await log.append(tenant, conversation, commit(1), after=0), Conflict)
 
 
-async def test_a_purge_up_to_a_tombstone_keeps_what_came_after_it(
+async def test_a_purge_up_to_a_tombstone_retains_later_commits(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
     """P1: the commit that came between must not take the tombstone's place."""
@@ -185,7 +183,7 @@ async def test_a_purge_up_to_a_tombstone_keeps_what_came_after_it(
     assert [one.stream_seq for one in stored] == [tombstone, late]
 
 
-async def test_a_log_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
+async def test_a_log_survives_a_restart_of_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
     log = EventLog(own_bus)
     after = await append_all(log, "t", "c", 5)
     own_nats.restart()

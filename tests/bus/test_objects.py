@@ -24,7 +24,7 @@ def outputs(bus: Bus) -> Objects:
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, MAX_OBJECT_BYTES])
-async def test_an_object_comes_back_as_it_was(outputs: Objects, tenant: str, size: int) -> None:
+async def test_an_object_is_read_as_it_was_stored(outputs: Objects, tenant: str, size: int) -> None:
     data = (hashlib.sha256(tenant.encode()).digest() * (size // 32 + 1))[:size]
     info = await outputs.put(f"{tenant}/out put.txt", data)
     assert info.size == size
@@ -39,7 +39,7 @@ async def test_a_new_object_replaces_the_old_and_its_parts(outputs: Objects, bus
     assert await messages(bus) == before - 2
 
 
-async def test_what_is_not_there_is_not_found(outputs: Objects, tenant: str) -> None:
+async def test_a_missing_object_is_not_found(outputs: Objects, tenant: str) -> None:
     with pytest.raises(NotFound):
         await outputs.get(tenant)
     assert not await outputs.delete(tenant)
@@ -61,7 +61,7 @@ async def test_objects_are_listed_by_prefix(outputs: Objects, tenant: str) -> No
     assert [(info.name, info.size) for info in found] == [(f"{tenant}/a", 2), (f"{tenant}/b", 2)]
 
 
-async def test_what_does_not_fit_leaves_nothing_behind(bus: Bus, tenant: str) -> None:
+async def test_an_object_that_does_not_fit_leaves_no_chunks(bus: Bus, tenant: str) -> None:
     """A store that is nearly full stays as full as it was, however often somebody tries."""
     store = f"small-{tenant}"
     await bus.nc.jetstream().add_stream(
@@ -83,7 +83,7 @@ async def test_what_does_not_fit_leaves_nothing_behind(bus: Bus, tenant: str) ->
 
 
 @pytest.mark.parametrize("written", ["yesterday", "2026-01-01T00:00:00"])
-async def test_a_description_that_others_wrote_badly_hides_no_other_object(
+async def test_a_malformed_description_hides_no_other_object(
     outputs: Objects, bus: Bus, tenant: str, written: str
 ) -> None:
     """Every runner may write to the stores, also one that was taken over."""
@@ -102,7 +102,7 @@ async def test_an_object_above_16_mb_is_refused(outputs: Objects, tenant: str) -
         await outputs.put(tenant, b"x" * (MAX_OBJECT_BYTES + 1))
 
 
-async def test_a_damaged_object_is_not_handed_out(outputs: Objects, bus: Bus, tenant: str) -> None:
+async def test_a_damaged_object_is_not_returned(outputs: Objects, bus: Bus, tenant: str) -> None:
     await outputs.put(tenant, b"x" * (CHUNK_BYTES * 2))
     last = (await call(bus, api("STREAM.INFO", "OBJ_outputs")))["state"]["last_seq"]
     assert await delete_message(bus, "OBJ_outputs", last - 1)  # the last chunk; then comes the description
@@ -110,7 +110,7 @@ async def test_a_damaged_object_is_not_handed_out(outputs: Objects, bus: Bus, te
         await outputs.get(tenant)
 
 
-async def test_larger_data_goes_in_parts(outputs: Objects, tenant: str) -> None:
+async def test_larger_data_is_stored_in_parts(outputs: Objects, tenant: str) -> None:
     data = b"".join(bytes([number]) * 1024 * 1024 for number in range(20))
     names = [f"{tenant}/{number}" for number in range(2)]
     for number, name in enumerate(names):

@@ -30,7 +30,7 @@ async def stored(bus: Bus, name: str) -> int:
     return (await call(bus, api("STREAM.INFO", name)))["state"]["messages"]
 
 
-async def test_a_publish_whose_acknowledgement_is_lost_is_stored_once(
+async def test_a_publish_with_a_lost_acknowledgement_is_stored_once(
     nats_server: NatsServer, bus: Bus, tenant: str
 ) -> None:
     await create(bus, tenant)
@@ -66,7 +66,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     assert own_bus.stats.reconnects == 1
 
 
-async def test_a_taken_slot_and_full_storage_are_told_apart(bus: Bus, tenant: str) -> None:
+async def test_a_taken_slot_and_full_storage_raise_different_errors(bus: Bus, tenant: str) -> None:
     """The server has one error code for both."""
     await create(bus, tenant, max_bytes=2000, max_msgs_per_subject=1, discard_new_per_subject=True)
     await durable(bus, f"{tenant}.a", b"x" * 500, msg_id="m1")
@@ -79,7 +79,7 @@ async def test_a_taken_slot_and_full_storage_are_told_apart(bus: Bus, tenant: st
         await durable(bus, f"{tenant}.a", b"y", msg_id="m3")
 
 
-async def test_a_repeat_of_what_is_stored_is_a_duplicate_also_in_a_taken_slot(bus: Bus, tenant: str) -> None:
+async def test_a_repeated_publish_to_a_taken_slot_is_a_duplicate(bus: Bus, tenant: str) -> None:
     await create(bus, tenant, max_msgs_per_subject=1, discard_new_per_subject=True)
     first = await durable(bus, f"{tenant}.a", b"x", msg_id="m1")
     again = await durable(bus, f"{tenant}.a", b"x", msg_id="m1")
@@ -87,7 +87,7 @@ async def test_a_repeat_of_what_is_stored_is_a_duplicate_also_in_a_taken_slot(bu
     assert again.stream_seq == first.stream_seq
 
 
-async def test_one_message_id_on_two_subjects_is_no_repeat(bus: Bus, tenant: str) -> None:
+async def test_one_message_id_on_two_subjects_is_no_duplicate(bus: Bus, tenant: str) -> None:
     """Else one tenant's request id could make another's message vanish, acknowledged as a duplicate."""
     await create(bus, tenant)
     for subject in (f"{tenant}.a", f"{tenant}.b"):
@@ -95,7 +95,7 @@ async def test_one_message_id_on_two_subjects_is_no_repeat(bus: Bus, tenant: str
     assert await stored(bus, tenant) == 2
 
 
-async def test_a_compare_and_set_names_the_message_it_found(bus: Bus, tenant: str) -> None:
+async def test_a_failed_compare_and_set_names_the_stored_message(bus: Bus, tenant: str) -> None:
     await create(bus, tenant)
     ack = await durable(bus, f"{tenant}.a", b"1", msg_id="m1", expect_last_subject_seq=0)
     with pytest.raises(WrongLastSequence) as refused:
@@ -111,7 +111,7 @@ async def test_a_message_above_the_streams_limit_is_too_large(bus: Bus, tenant: 
         await durable(bus, f"{tenant}.a", b"x" * 2_000_000, msg_id="m2")
 
 
-async def test_a_subject_without_a_stream_is_tried_until_the_budget_ends(bus: Bus, tenant: str) -> None:
+async def test_a_publish_without_a_stream_is_retried_until_the_budget_ends(bus: Bus, tenant: str) -> None:
     """While a stream elects its leader the server says the same."""
     writing = asyncio.create_task(durable(bus, f"{tenant}.a", b"x", msg_id="m1"))
     with pytest.raises(Unavailable, match=r"not acknowledged within 0\.3 s"):
@@ -122,7 +122,7 @@ async def test_a_subject_without_a_stream_is_tried_until_the_budget_ends(bus: Bu
     assert (ack.duplicate, ack.tries) == (False, 1), "nobody was there who could have stored an earlier try"
 
 
-async def test_at_most_sixteen_are_in_flight(bus: Bus, tenant: str) -> None:
+async def test_at_most_sixteen_publishes_are_in_flight(bus: Bus, tenant: str) -> None:
     waiting: list[str] = []
     enough = asyncio.Event()
 
@@ -148,7 +148,7 @@ async def test_at_most_sixteen_are_in_flight(bus: Bus, tenant: str) -> None:
             await bus.ready()
 
 
-async def test_what_is_written_while_the_server_is_away_is_stored_when_it_is_back(
+async def test_a_publish_during_an_outage_is_stored_after_the_reconnect(
     own_nats: NatsServer,
 ) -> None:
     async with await connect(own_nats) as bus:

@@ -15,7 +15,7 @@ from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
 
 
-async def test_a_call_that_broke_off_never_begins_again_though_its_second_start_looks_new(
+async def test_an_interrupted_call_never_starts_again_in_the_same_process(
     nats_server: NatsServer, bus: Bus, tenant: str
 ) -> None:
     """P2. A fault ends the execution; asked again, the first acknowledgement of its start is lost."""

@@ -52,7 +52,7 @@ async def test_the_same_process_does_not_start_a_call_twice(slots: CallSlots, te
     assert again.stored == first.stored
 
 
-async def test_a_start_whose_acknowledgement_is_lost_is_still_fresh(
+async def test_a_start_with_a_lost_acknowledgement_is_still_new(
     nats_server: NatsServer, bus: Bus, tenant: str
 ) -> None:
     async with lossy_wire(nats_server.port) as wire:
@@ -67,7 +67,7 @@ async def test_a_start_whose_acknowledgement_is_lost_is_still_fresh(
                 assert (await starting).fresh
 
 
-async def test_a_restarted_runner_does_not_execute_what_it_started_before(
+async def test_a_restarted_runner_does_not_execute_calls_that_it_had_started(
     slots: CallSlots, tenant: str
 ) -> None:
     assert (await slots.put_started(tenant, started("k-1", epoch=1))).fresh
@@ -87,9 +87,7 @@ async def test_a_voided_attempt_can_never_start_and_a_started_one_cannot_be_void
     assert not void.fresh and void.stored is not None and not void.stored.void
 
 
-async def test_neither_a_result_nor_another_tenants_start_counts_as_a_repeat(
-    slots: CallSlots, tenant: str
-) -> None:
+async def test_a_result_or_another_tenants_start_is_no_duplicate(slots: CallSlots, tenant: str) -> None:
     """All slots are in one stream, which knows repeats by message id over all its subjects."""
     start = started("k-1")
     for who in (tenant, f"{tenant}x"):
@@ -98,7 +96,7 @@ async def test_neither_a_result_nor_another_tenants_start_counts_as_a_repeat(
         assert await slots.read(who, "k-1") == AttemptSlots(start, finished("k-1"))
 
 
-async def test_the_result_that_is_stored_is_what_every_writer_gets(slots: CallSlots, tenant: str) -> None:
+async def test_every_writer_receives_the_stored_result(slots: CallSlots, tenant: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         racers = [
             tasks.create_task(slots.put_result(tenant, finished("k-1", runner=None, output=f"{n}")))
@@ -110,11 +108,11 @@ async def test_the_result_that_is_stored_is_what_every_writer_gets(slots: CallSl
     assert sum(racer.result().fresh for racer in racers) == 1
 
 
-async def test_nothing_is_known_of_a_call_that_nobody_took(slots: CallSlots, tenant: str) -> None:
+async def test_a_call_without_slots_has_no_facts(slots: CallSlots, tenant: str) -> None:
     assert await slots.read(tenant, "k-1") == AttemptSlots(None, None)
 
 
-async def test_forgotten_slots_are_free(slots: CallSlots, tenant: str) -> None:
+async def test_deleted_slots_are_free(slots: CallSlots, tenant: str) -> None:
     for attempt in ("k-1", "k-2"):
         await slots.put_started(tenant, started(attempt))
         await slots.put_result(tenant, finished(attempt))
@@ -123,7 +121,7 @@ async def test_forgotten_slots_are_free(slots: CallSlots, tenant: str) -> None:
     assert (await slots.read(tenant, "k-2")).finished == finished("k-2")
 
 
-async def test_a_slot_that_cannot_be_decoded_is_poison(slots: CallSlots, bus: Bus, tenant: str) -> None:
+async def test_an_undecodable_slot_is_poison(slots: CallSlots, bus: Bus, tenant: str) -> None:
     await durable(bus, subjects.tool_started(tenant, "k-1"), b"{}", msg_id=f"{tenant}:x")
     with pytest.raises(Poison):
         await slots.read(tenant, "k-1")
@@ -131,7 +129,7 @@ async def test_a_slot_that_cannot_be_decoded_is_poison(slots: CallSlots, bus: Bu
         await slots.put_started(tenant, started("k-1"))
 
 
-async def test_owners_hear_what_was_stored_and_nothing_that_was_refused(
+async def test_owners_are_notified_of_stored_messages_and_not_of_refused_ones(
     nats_server: NatsServer, slots: CallSlots, bus: Bus, tenant: str
 ) -> None:
     heard: asyncio.Queue[StoredSlot] = asyncio.Queue()
@@ -156,26 +154,31 @@ async def test_owners_hear_what_was_stored_and_nothing_that_was_refused(
         by_attempt["k-2", "result"].decode()
 
 
-async def test_of_eight_answers_to_an_approval_the_first_decides(
+async def test_of_eight_decisions_of_an_approval_the_first_counts(
     approvals: ApprovalSlots, tenant: str
 ) -> None:
     await approvals.store_request(asked(tenant, "a1"))
     async with asyncio.TaskGroup() as tasks:
         racers = [
-            tasks.create_task(approvals.store_reply(answered(tenant, "a1", by=f"user{n}"))) for n in range(RACERS)
+            tasks.create_task(approvals.store_reply(answered(tenant, "a1", by=f"user{n}")))
+            for n in range(RACERS)
         ]
     _, stored = await approvals.read(tenant, "a1")
     assert stored is not None
     assert [racer.result() for racer in racers] == [stored] * RACERS
 
 
-async def test_asking_again_changes_nothing(approvals: ApprovalSlots, tenant: str) -> None:
+async def test_storing_an_approval_request_again_changes_nothing(
+    approvals: ApprovalSlots, tenant: str
+) -> None:
     first = await approvals.store_request(asked(tenant, "a1"))
     assert await approvals.store_request(asked(tenant, "a1")) == first
     assert [one for _, one in await approvals.pending(tenant)] == [first]
 
 
-async def test_pending_are_the_questions_without_an_answer(approvals: ApprovalSlots, tenant: str) -> None:
+async def test_pending_approval_requests_are_those_without_a_decision(
+    approvals: ApprovalSlots, tenant: str
+) -> None:
     questions = [await approvals.store_request(asked(tenant, f"a{number}")) for number in range(4)]
     await approvals.store_request(asked(f"{tenant}x", "a9"))
     await approvals.store_reply(answered(tenant, "a1", by="someone"))
@@ -183,7 +186,7 @@ async def test_pending_are_the_questions_without_an_answer(approvals: ApprovalSl
     assert [one for _, one in await approvals.pending(tenant)] == [questions[0], questions[3]]
 
 
-async def test_an_answer_that_must_not_count_is_buried_and_opens_the_question_again(
+async def test_an_invalid_decision_is_dead_lettered_and_reopens_the_approval_request(
     approvals: ApprovalSlots, bus: Bus, tenant: str
 ) -> None:
     await approvals.store_request(question := asked(tenant, "a1"))
@@ -198,7 +201,7 @@ async def test_an_answer_that_must_not_count_is_buried_and_opens_the_question_ag
     assert [letter.reason for letter in dead] == ["its signature is wrong"]
 
 
-async def test_a_decision_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
+async def test_a_decision_survives_a_restart_of_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
     approvals = ApprovalSlots(own_bus)
     await approvals.store_request(asked("t1", "a1"))
     first = await approvals.store_reply(answered("t1", "a1", by="alice"))

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import bury, dead_letters, replay
+from banksman.bus.dead import dead_letter, dead_letters, replay
 from banksman.bus.jetstream import last_message, purge_subject
 from banksman.bus.names import FIRED_TIMERS, TIMERS
 from banksman.bus.outcomes import Handler
@@ -37,7 +37,7 @@ def soon(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-async def test_a_timer_fires_when_it_is_due_and_says_what_it_is_for(own_bus: Bus) -> None:
+async def test_a_due_timer_fires_with_its_name(own_bus: Bus) -> None:
     recorder = Recorder()
     due = now() + soon(0.4)
     async with serving_timers(own_bus, recorder):
@@ -49,7 +49,7 @@ async def test_a_timer_fires_when_it_is_due_and_says_what_it_is_for(own_bus: Bus
     assert fired.data == b"expire"
 
 
-async def test_a_timer_that_is_past_fires_at_once(own_bus: Bus) -> None:
+async def test_a_timer_in_the_past_fires_at_once(own_bus: Bus) -> None:
     recorder = Recorder()
     async with serving_timers(own_bus, recorder):
         await set_timer(own_bus, "approval", "t1", "a1", at=now() - soon(3600))
@@ -61,7 +61,7 @@ async def cancel(bus: Bus, timer_id: str) -> int:
     return await purge_subject(bus, TIMERS, subjects.timer_set("approval", "t1", timer_id))
 
 
-async def test_a_cancelled_timer_does_not_fire_and_may_be_set_again(own_bus: Bus) -> None:
+async def test_a_cancelled_timer_does_not_fire_and_can_be_set_again(own_bus: Bus) -> None:
     recorder = Recorder()
     due = now() + soon(0.5)
     async with serving_timers(own_bus, recorder):
@@ -75,7 +75,7 @@ async def test_a_cancelled_timer_does_not_fire_and_may_be_set_again(own_bus: Bus
     assert sorted(recorder.payloads) == [b"a2 again", b"a3"]
 
 
-async def test_a_timer_that_is_set_again_fires_once_at_its_new_time(own_bus: Bus) -> None:
+async def test_a_timer_set_again_fires_once_at_its_new_time(own_bus: Bus) -> None:
     recorder = Recorder()
     later = now() + soon(0.8)
     async with serving_timers(own_bus, recorder):
@@ -86,7 +86,7 @@ async def test_a_timer_that_is_set_again_fires_once_at_its_new_time(own_bus: Bus
     assert recorder.payloads == [b"new", b"marker"]
 
 
-async def test_a_timer_outlives_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
+async def test_a_timer_survives_a_restart_of_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
     recorder = Recorder()
     await set_timer(own_bus, "approval", "t1", "a1", at=now() + soon(0.5), payload=b"survived")
     own_nats.restart()
@@ -99,11 +99,11 @@ def test_another_subject_is_no_timer() -> None:
         fired_timer(subjects.timer_set("approval", "t1", "a1"))
 
 
-async def test_a_dead_letter_is_kept_whole_and_once(bus: Bus, tenant: str) -> None:
-    """As large as any stored message may be: its origin must not make it too large to bury."""
+async def test_a_dead_letter_is_stored_completely_and_once(bus: Bus, tenant: str) -> None:
+    """As large as any stored message may be: its origin must not make it too large to dead-letter."""
     payload = b"\x00\xff" * 500_000
     for _ in range(2):
-        await bury(
+        await dead_letter(
             bus,
             subject=subjects.run_work(tenant, "c1"),
             stream=tenant,
@@ -119,11 +119,9 @@ async def test_a_dead_letter_is_kept_whole_and_once(bus: Bus, tenant: str) -> No
     assert len(stored.letter.payload_base64) > len(payload)
 
 
-async def test_a_replayed_dead_letter_is_back_on_its_subject_and_gone_from_the_dead(
-    bus: Bus, tenant: str
-) -> None:
+async def test_a_replayed_dead_letter_moves_back_to_its_subject(bus: Bus, tenant: str) -> None:
     subject = subjects.conversation(tenant, "c1")
-    seq = await bury(
+    seq = await dead_letter(
         bus,
         subject=subject,
         stream=tenant,

@@ -81,7 +81,7 @@ async def working(
             stop.set()
 
 
-async def test_what_is_done_is_gone(bus: Bus, queue: str) -> None:
+async def test_acked_message_is_removed_from_the_stream(bus: Bus, queue: str) -> None:
     recorder = Recorder()
     async with working(bus, queue, recorder):
         await enqueue(bus, queue, b"1", b"2", b"3")
@@ -139,7 +139,7 @@ async def test_the_message_of_a_dead_worker_goes_to_another(
     assert recorder.messages[0].num_delivered == 2
 
 
-async def test_poison_goes_to_the_dead_letters_and_does_not_block_the_others(bus: Bus, queue: str) -> None:
+async def test_poison_is_dead_lettered_and_does_not_block_other_messages(bus: Bus, queue: str) -> None:
     def decide(message: WorkMessage) -> Outcome:
         if message.data.startswith(b"\xff"):
             raise Poison(message.subject, "not UTF-8")
@@ -158,7 +158,7 @@ async def test_poison_goes_to_the_dead_letters_and_does_not_block_the_others(bus
     assert dead.headers == {"Trace": "t1", "Nats-Msg-Id": f"{queue}.work:bad"}
 
 
-async def test_a_handler_that_fails_gets_its_message_again(bus: Bus, impatient_queue: str) -> None:
+async def test_a_failed_handler_gets_its_message_again(bus: Bus, impatient_queue: str) -> None:
     queue = impatient_queue
 
     def decide(message: WorkMessage) -> Outcome:
@@ -173,7 +173,7 @@ async def test_a_handler_that_fails_gets_its_message_again(bus: Bus, impatient_q
     assert await waiting(bus, queue) == 0
 
 
-async def test_later_is_delivered_after_its_delay(bus: Bus, patient_queue: str) -> None:
+async def test_a_delayed_message_is_redelivered_after_its_delay(bus: Bus, patient_queue: str) -> None:
     """Sooner than by `ack_wait`, and not at once: what was to wait for less comes before it."""
     queue = patient_queue
 
@@ -191,9 +191,7 @@ async def test_later_is_delivered_after_its_delay(bus: Bus, patient_queue: str) 
 
 
 @pytest.mark.parametrize("way", ["returns", "raises"])
-async def test_a_fenced_handler_neither_acknowledges_nor_asks_again(
-    bus: Bus, impatient_queue: str, way: str
-) -> None:
+async def test_a_fenced_handler_neither_acks_nor_naks(bus: Bus, impatient_queue: str, way: str) -> None:
     """Whoever holds the higher claim decides; the message comes back by `ack_wait`."""
     queue = impatient_queue
 
@@ -214,7 +212,7 @@ async def test_a_fenced_handler_neither_acknowledges_nor_asks_again(
     assert (words.of(1), words.of(2)) == ([], [b""])
 
 
-async def test_never_more_messages_than_slots_and_a_freed_slot_is_used_at_once(bus: Bus, queue: str) -> None:
+async def test_messages_never_exceed_slots_and_a_freed_slot_is_used_at_once(bus: Bus, queue: str) -> None:
     running, most, ended = 0, 0, 0
     gates: asyncio.Queue[asyncio.Event] = asyncio.Queue()
 
@@ -237,7 +235,7 @@ async def test_never_more_messages_than_slots_and_a_freed_slot_is_used_at_once(b
     assert (most <= 3, ended) == (True, 150)
 
 
-async def test_slots_run_side_by_side(bus: Bus, queue: str) -> None:
+async def test_slots_run_concurrently(bus: Bus, queue: str) -> None:
     together = asyncio.Barrier(4)
 
     async def meets(message: WorkMessage) -> Outcome:
@@ -271,7 +269,7 @@ async def test_two_workers_share_a_queue_and_no_message_runs_twice(
     assert here.payloads and there.payloads
 
 
-async def test_work_goes_on_after_the_server_was_killed(own_nats: NatsServer, own_bus: Bus) -> None:
+async def test_work_continues_after_the_server_was_killed(own_nats: NatsServer, own_bus: Bus) -> None:
     """What was held is still held: the handler is not run a second time beside itself."""
     queue = "Q"
     await provision(own_bus, queue_topology(queue))
@@ -303,7 +301,7 @@ async def test_work_goes_on_after_the_server_was_killed(own_nats: NatsServer, ow
     assert recorder.payloads.count(b"after") == 1
 
 
-async def test_draining_lets_handlers_finish_and_takes_nothing_new(bus: Bus, queue: str) -> None:
+async def test_draining_lets_handlers_finish_and_pulls_no_message(bus: Bus, queue: str) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     recorder = Recorder()
 
@@ -324,7 +322,7 @@ async def test_draining_lets_handlers_finish_and_takes_nothing_new(bus: Bus, que
     assert await waiting(bus, queue) == 1
 
 
-async def test_what_a_drained_worker_still_got_goes_to_another_at_once(
+async def test_a_message_pulled_during_a_drain_goes_to_another_worker_at_once(
     nats_server: NatsServer, bus: Bus, patient_queue: str
 ) -> None:
     queue = patient_queue
@@ -349,7 +347,7 @@ async def test_what_a_drained_worker_still_got_goes_to_another_at_once(
         go_on.set()
 
 
-async def test_a_handler_that_outlasts_the_grace_is_cancelled_and_its_message_goes_on(
+async def test_a_handler_that_exceeds_the_drain_time_is_cancelled_and_its_message_redelivered(
     bus: Bus, patient_queue: str
 ) -> None:
     queue = patient_queue
@@ -374,9 +372,7 @@ async def test_a_handler_that_outlasts_the_grace_is_cancelled_and_its_message_go
         await recorder.until(lambda it: len(it.messages) == 1)
 
 
-async def test_a_message_that_is_not_of_the_queue_is_ignored(
-    nats_server: NatsServer, bus: Bus, queue: str
-) -> None:
+async def test_a_message_of_another_subject_is_ignored(nats_server: NatsServer, bus: Bus, queue: str) -> None:
     """Whoever learns an inbox may send to it; only the stream's own deliveries count."""
     recorder = Recorder()
     seen: list[str] = []
