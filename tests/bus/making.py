@@ -95,7 +95,7 @@ class Recorder:
 
 
 class Words:
-    """What the server is told about the messages of a queue: acknowledged, not, still at work."""
+    """Record the acks, naks and in-progress signals for the messages of a queue."""
 
     def __init__(self) -> None:
         self._said: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""The one connection: requests, reconnects, and what a service is told of its health."""
+"""The connection: requests, reconnects, and the reports about its health."""
 
 from __future__ import annotations
 

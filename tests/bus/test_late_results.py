@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import read_dead_letter, dead_letters, note_late, replay
+from banksman.bus.dead import dead_letters, note_late, read_dead_letter, replay
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
@@ -156,7 +156,7 @@ async def test_headers_of_a_runner_do_not_turn_its_note_into_work(
 
 
 async def test_a_note_that_cannot_be_stored_affects_no_call(secured_nats: SecuredNats, tenant: str) -> None:
-    """Nobody but runners may store notes in RUN."""
+    """Only runners may store notes in RUN."""
     async with await secured_nats.connect("gateway-files") as stranger:
         await LateResults(stranger).store(late(tenant))
         assert stranger.stats.forbidden == 1

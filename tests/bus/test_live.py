@@ -174,7 +174,7 @@ async def test_a_commit_lost_in_transit_is_read_when_its_successor_arrives(
     wire: LossyWire, lossy_bus: Bus, writer: Writer, tenant: str, conversation: str
 ) -> None:
     follower = Follower()
-    # No comparison with the stream helps here: only the gap tells.
+    # There is no comparison with the stream here: only the gap shows the loss.
     async with LiveHub(EventLog(lossy_bus), check_s=3600, first_check_s=3600) as hub:
         await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=follower)
         await writer.append()
@@ -277,7 +277,7 @@ async def test_followers_receive_only_commits_that_the_stream_accepted(
 async def test_closing_a_follower_does_not_wait_for_an_unavailable_broker(
     own_nats: NatsServer, own_bus: Bus, tenant: str, conversation: str
 ) -> None:
-    """P16. Somebody else compares the log at that moment, and waits for the broker to come back."""
+    """P16. Another task compares the log at that moment, and waits for the broker to return."""
     follower = Follower()
     async with LiveHub(EventLog(own_bus)) as hub:
         following = await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=follower)

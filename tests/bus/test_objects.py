@@ -62,7 +62,7 @@ async def test_objects_are_listed_by_prefix(outputs: Objects, tenant: str) -> No
 
 
 async def test_an_object_that_does_not_fit_leaves_no_chunks(bus: Bus, tenant: str) -> None:
-    """A store that is nearly full stays as full as it was, however often somebody tries."""
+    """Failed attempts do not fill a nearly full store further."""
     store = f"small-{tenant}"
     await bus.nc.jetstream().add_stream(
         name=object_stream(store),

@@ -1,4 +1,4 @@
-"""A runner's desk over a wire that loses acknowledgements: what began once never begins again."""
+"""The calls of a runner whose acknowledgements are lost: a started call never starts again."""
 
 from __future__ import annotations
 

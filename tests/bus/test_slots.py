@@ -1,4 +1,4 @@
-"""Write-once slots: one writer wins, and everybody learns what is stored."""
+"""Write-once slots: one writer wins, and every writer receives the stored message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work loop: holds, redelivers, buries, drains, and goes on over whatever breaks."""
+"""The work loop: holding, redelivery, dead-lettering, draining, and recovery from faults."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def queue(bus: Bus, tenant: str) -> str:
 
 @pytest.fixture
 async def impatient_queue(bus: Bus, tenant: str) -> str:
-    """One that redelivers after a second what nobody holds."""
+    """A queue that redelivers unheld messages after a second."""
     await provision(bus, queue_topology(tenant, ack_wait_s=1))
     return tenant
 
 
 @pytest.fixture
 async def patient_queue(bus: Bus, tenant: str) -> str:
-    """One that redelivers what nobody holds only after longer than any test waits."""
+    """A queue that redelivers unheld messages later than any test waits."""
     await provision(bus, queue_topology(tenant, ack_wait_s=600))
     return tenant
 
@@ -57,7 +57,7 @@ async def enqueue(bus: Bus, queue: str, *payloads: bytes) -> None:
 
 
 async def waiting(bus: Bus, queue: str) -> int:
-    """Messages that nobody acknowledged yet."""
+    """Return the number of messages without an ack."""
     return (await call(bus, api("STREAM.INFO", queue)))["state"]["messages"]
 
 
@@ -192,7 +192,7 @@ async def test_a_delayed_message_is_redelivered_after_its_delay(bus: Bus, patien
 
 @pytest.mark.parametrize("way", ["returns", "raises"])
 async def test_a_fenced_handler_neither_acks_nor_naks(bus: Bus, impatient_queue: str, way: str) -> None:
-    """Whoever holds the higher claim decides; the message comes back by `ack_wait`."""
+    """The owner with the higher claim decides; the message is redelivered after `ack_wait`."""
     queue = impatient_queue
 
     def decide(message: WorkMessage) -> Outcome:
@@ -373,7 +373,7 @@ async def test_a_handler_that_exceeds_the_drain_time_is_cancelled_and_its_messag
 
 
 async def test_a_message_of_another_subject_is_ignored(nats_server: NatsServer, bus: Bus, queue: str) -> None:
-    """Whoever learns an inbox may send to it; only the stream's own deliveries count."""
+    """A process that knows an inbox may publish to it; only the stream's own deliveries count."""
     recorder = Recorder()
     seen: list[str] = []
     async with await connect(nats_server) as spy:

@@ -60,7 +60,7 @@ def test_no_service_logs_an_error(stack: Stack) -> None:
     assert [line for line in logs.splitlines() if '"level": "error"' in line or "Traceback" in line] == []
 
 
-def test_nats_and_the_runner_are_reached_by_nobody_outside(stack: Stack) -> None:
+def test_nats_and_the_runner_are_unreachable_from_outside(stack: Stack) -> None:
     published = stack.engine.output(
         "ps", "--filter", f"label=com.docker.compose.project={stack.project}", "--format", "{{.Ports}}"
     )

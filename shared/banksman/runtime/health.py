@@ -44,7 +44,7 @@ class Health:
     warnings: dict[str, Check] = field(default_factory=dict[str, Check])
     """What needs a look although the process is ready."""
     measures: dict[str, Measure] = field(default_factory=dict[str, Measure])
-    """Brought up to date before the metrics are told."""
+    """Functions that update the metrics before they are returned."""
     draining: bool = False
     started: bool = False
     since: float = field(default_factory=time.monotonic)

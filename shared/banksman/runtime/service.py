@@ -45,7 +45,7 @@ Main = Callable[[S, Life], Awaitable[None]]
 
 
 def run(name: str, settings_class: type[S], main: Main[S]) -> int:
-    """Run a service until it ends or is told to.
+    """Run a service until it ends or is stopped.
 
     Returns:
         The exit code: 0 after a drain, 1 when it failed, 2 when a setting is wrong.

@@ -38,7 +38,7 @@ class TenantLimits(Section):
 
 
 class TenantSettings(Section):
-    """Section `tenants`: one set of limits for everybody, and what is different for some."""
+    """Section `tenants`: the default limits, and the differences for named tenants."""
 
     default: TenantLimits = TenantLimits()
     named: dict[Token, TenantLimits] = Field(default_factory=dict[str, TenantLimits])

@@ -33,7 +33,7 @@ def shown(render: Render, tool: str, outcome: ToolOutcome) -> str:
 
 
 def next_call(text: str) -> dict[str, object] | None:
-    """Return the call that the note of a result tells the model to make; None at the end."""
+    """Return the call that the note of a result names for the model; None at the end."""
     found = _NEXT.search(_more(text))
     return None if found is None else {"path": json.loads(found[1]), "offset": int(found[2])}
 

@@ -31,7 +31,7 @@ def page(data: bytes, max_chars: int) -> Page:
 
 
 def continuation(path: str, offset: int = 0) -> str:
-    """Return the sentence that tells a model which call returns the next page."""
+    """Return the sentence that names the call for the next page."""
     return f"Call read_file with path {json.dumps(path, ensure_ascii=False)} and offset {offset} to read on."
 
 
