@@ -40,7 +40,7 @@ def mark(item: pytest.Item) -> None:
 def need_of(item: pytest.Item) -> Need:
     """The strongest need of a test, its fixtures and the helpers in `tests` that they reach by name."""
     functions = [getattr(item, "function", None), *_fixture_functions(item)]
-    needs = [_need(function) for function in functions if function is not None]
+    needs = [need_of_function(function) for function in functions if function is not None]
     strongest = ORDER[max(map(ORDER.index, needs), default=0)]
     injects_faults = FAULTS_FIXTURE in getattr(item, "fixturenames", ())
     return "faults" if injects_faults and strongest != "unit" else strongest
@@ -54,7 +54,7 @@ def _fixture_functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
 
 
 @cache
-def _need(thing: object) -> Need:
+def need_of_function(thing: object) -> Need:
     found: Need = "unit"
     seen: set[int] = set()
     ahead = [thing]
