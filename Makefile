@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,8 @@ vulture:
 	$(BIN)/vulture shared services cli tests tools benchmarks examples
 check-owners:
 	$(BIN)/python tools/check_owners.py
+check-words:
+	$(BIN)/python tools/check_words.py
 check-tree:
 	$(BIN)/python tools/check_tree.py
 node-syntax:

@@ -101,7 +101,7 @@ def _tmpfs(path: str, size_bytes: int) -> tuple[str, ...]:
 
 @functools.cache
 def _root_directories() -> tuple[str, ...]:
-    """Return options for `/bin`, `/lib` and similar, as the host has them: links into `/usr`, or directories."""
+    """Return options for `/bin`, `/lib` and others, as on the host: links into `/usr`, or directories."""
     options: list[str] = []
     for name in _ROOT_LINKS:
         path = f"/{name}"
