@@ -141,7 +141,7 @@ async def working(bus: Bus) -> AsyncGenerator[object]:
 
 
 LOOPS: dict[str, Component] = {
-    "clock": lambda bus: BrokerClock(bus, ask_every_s=0.1),
+    "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),
     "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
     "live": lambda bus: LiveHub(EventLog(bus), check_s=0.1, first_check_s=0.1),
     "heads": heads,

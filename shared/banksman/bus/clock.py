@@ -1,8 +1,8 @@
-"""The broker's time of day, by which all processes go where moments of different ones are compared.
+"""The broker's time, which all processes use where they compare times of different processes.
 
-Machines' clocks differ. The broker's is the one that all share: it stamps what is stored and fires timers. A
-process asks for it now and then and counts on by its monotonic clock, so that no run waits for it and none
-costs a message more.
+The clocks of machines differ. All processes share the clock of the broker, which stamps stored messages and
+fires timers. A process requests the broker's time from time to time, and adds its own monotonic clock: no run
+waits for a request or costs an additional message.
 """
 
 from __future__ import annotations
@@ -24,97 +24,97 @@ from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
-ASK_EVERY_S = 20.0
+REQUEST_EVERY_S = 20.0
 MOST_DRIFT = 0.0005
-"""Seconds in a second by which two machines' clocks run apart; good ones do so by a tenth of it."""
-TOLD_S = 2.0
-"""Seconds by which a machine's clock is wrong before its log says so."""
+"""Seconds per second by which two machines' clocks may drift apart. Typical clocks drift a tenth of it."""
+WARN_ABOVE_S = 2.0
+"""Seconds by which a machine's clock must differ from the broker's for a warning in its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the broker's time less this process's monotonic time lies between, in seconds."""
+    """Bounds of the broker's time minus this process's monotonic time, in seconds."""
 
     least: float
     most: float
     at: float
-    """The monotonic moment for which they hold."""
+    """The monotonic time at which the bounds hold."""
 
     @property
     def middle(self) -> float:
-        """The best guess."""
+        """The estimate: the middle of the bounds."""
         return (self.least + self.most) / 2
 
     def narrowed(self, later: Bounds) -> Bounds:
-        """With a later answer. Where both cannot be true the broker's clock was set: then that one counts."""
+        """Return the bounds narrowed by later ones; only the later ones if the broker's clock was set."""
         apart = (later.at - self.at) * MOST_DRIFT
         least, most = max(self.least - apart, later.least), min(self.most + apart, later.most)
         return Bounds(least, most, later.at) if least <= most else later
 
 
 class BrokerClock:
-    """Time and chance, the same time for everybody.
+    """The time and new ids; the time is the same in all processes.
 
     As a context manager it has asked when the block begins, and goes on asking. Before that it tells the
     machine's own time.
     """
 
-    def __init__(self, bus: Bus, *, stream: str = EVENTS, ask_every_s: float = ASK_EVERY_S) -> None:
-        """Describe it.
+    def __init__(self, bus: Bus, *, stream: str = EVENTS, request_every_s: float = REQUEST_EVERY_S) -> None:
+        """Create the clock.
 
         Args:
             bus: The connection.
             stream: Whose leader is asked; one that this user may ask for its state.
-            ask_every_s: Seconds between two requests for the time.
+            request_every_s: Seconds between two requests for the time.
         """
         self._bus = bus
         self._stream = stream
-        self._ask_every_s = ask_every_s
+        self._request_every_s = request_every_s
         self._offset = time.time() - time.monotonic()
         self._bounds: Bounds | None = None
-        self._ask_now = asyncio.Event()
-        self._asking: BackgroundTask | None = None
+        self._request_now = asyncio.Event()
+        self._task: BackgroundTask | None = None
 
     def now(self) -> datetime:
-        """The moment by the broker's clock, in UTC, as well as it is known here."""
+        """Return the broker's time, in UTC, as estimated by this process."""
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     def new_id(self, prefix: str) -> str:
-        """An id nobody else makes."""
+        """Return an id that no other process makes."""
         return new_id(prefix)
 
     async def __aenter__(self) -> Self:
-        await self._ask()
+        await self._request()
         wrong_s = time.time() - self.now().timestamp()
-        if abs(wrong_s) > TOLD_S:
-            logger.warning("this machine's clock is %+.1f s from the broker's, which counts", wrong_s)
-        remove = self._bus.on_reconnect(self._ask_now.set)
-        self._asking = self._bus.background.repeat("clock", self._ask, wait=self._wait)
-        self._asking.when_ended(remove)
+        if abs(wrong_s) > WARN_ABOVE_S:
+            logger.warning("this machine's clock is %+.1f s off; the broker's is used", wrong_s)
+        remove = self._bus.on_reconnect(self._request_now.set)
+        self._task = self._bus.background.repeat("clock", self._request, wait=self._wait)
+        self._task.when_ended(remove)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._asking is not None:
-            await self._asking.stop()
+        if self._task is not None:
+            await self._task.stop()
 
     async def _wait(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._ask_every_s):
-                await self._ask_now.wait()
-        self._ask_now.clear()
+            async with asyncio.timeout(self._request_every_s):
+                await self._request_now.wait()
+        self._request_now.clear()
 
-    async def _ask(self) -> None:
-        """Ask a stream for its state, of which the server says when it was.
+    async def _request(self) -> None:
+        """Request the state of a stream; the response contains the time at which it was made.
 
         Raises:
-            Unavailable: no answer.
+            Unavailable: No response.
         """
-        asked_at = time.monotonic()
-        answer = await call(self._bus, api("STREAM.INFO", self._stream))
-        heard_at = time.monotonic()
-        told = datetime.fromisoformat(answer["ts"]).timestamp()
-        heard = Bounds(told - heard_at, told - asked_at, heard_at)
-        self._bounds = heard if self._bounds is None else self._bounds.narrowed(heard)
+        sent_at = time.monotonic()
+        response = await call(self._bus, api("STREAM.INFO", self._stream))
+        received_at = time.monotonic()
+        made_at = datetime.fromisoformat(response["ts"]).timestamp()
+        bounds = Bounds(made_at - received_at, made_at - sent_at, received_at)
+        self._bounds = bounds if self._bounds is None else self._bounds.narrowed(bounds)
         self._offset = self._bounds.middle

@@ -1,4 +1,4 @@
-"""One connection to NATS, and what a service may know of its health."""
+"""One connection to NATS and its health."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = ["Bus", "BusStats", "NatsSettings", "Subscription"]
 logger = logging.getLogger(__name__)
 
 PUBLISHES_IN_FLIGHT = 16
-"""Durable publishes a process has under way. A server that syncs each write has no group commit: more only
-wait longer."""
+"""Durable publishes in flight per process. A server that syncs each write has no group commit, so more of
+them would only wait longer."""
 
 SETTLES_S = 0.01
 
@@ -39,24 +39,24 @@ _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', 
 
 
 class Subscription:
-    """Interest in a subject."""
+    """A subscription to a subject."""
 
     def __init__(self, inner: NatsSubscription) -> None:
         self._inner = inner
 
     @property
     def subject(self) -> str:
-        """What was subscribed."""
+        """The subscribed subject, which may hold wildcards."""
         return self._inner.subject
 
     async def unsubscribe(self) -> None:
-        """End the interest; what waits in the queue is dropped. Safe to call twice and when disconnected."""
+        """Unsubscribe and drop waiting messages. Safe to call twice and while disconnected."""
         with contextlib.suppress(NatsError):
             await self._inner.unsubscribe()
 
 
 class Bus:
-    """One nats-py connection, its JetStream context and its inbox.
+    """One nats-py connection and its inbox.
 
     It reconnects for ever. `closed` is set when it can do so no more (the server refused the user, or
     `close` was called): a service that finds it set ends.
@@ -128,16 +128,16 @@ class Bus:
 
     @property
     def connected(self) -> bool:
-        """Whether a server is reachable, as far as is known."""
+        """Whether a server was reachable at the last sign of it."""
         return self._connected.is_set() and self.nc.is_connected
 
     @property
     def max_payload(self) -> int:
-        """Bytes that one message may have, headers included."""
+        """Size limit of one message in bytes, headers included."""
         return self.nc.max_payload
 
     async def ready(self, timeout_s: float = 2.0) -> None:
-        """Make a round trip to the server. What was subscribed before is in force after.
+        """Make a round trip to the server. Subscriptions made before are in force afterwards.
 
         Raises:
             Unavailable: no answer in time.
@@ -154,7 +154,7 @@ class Bus:
             raise Unavailable(f"NATS did not answer within {timeout_s:g} s") from error
 
     async def problem(self) -> str | None:
-        """What keeps the connection from serving, by a real round trip; None when all is well."""
+        """Make a round trip and return what failed; None if it succeeded."""
         try:
             await self.ready()
         except (Unavailable, Forbidden) as error:
@@ -189,7 +189,7 @@ class Bus:
     async def request(
         self, subject: str, payload: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Ask whoever serves `subject`. A request that was given up while disconnected is never sent.
+        """Send a request and return the first reply. One that times out while disconnected is never sent.
 
         Raises:
             Unavailable: no answer came in time, or nobody serves it: then `no_responders` is True, and
@@ -202,14 +202,14 @@ class Bus:
         except TimeoutError as error:
             raise TimedOut(subject, timeout_s) from error
         left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
-        answer = await self.replies.ask(subject, payload, headers=headers, timeout_s=left_s)
+        answer = await self.replies.request(subject, payload, headers=headers, timeout_s=left_s)
         return answer.data
 
     async def _wait_to_send(self) -> None:
-        """Wait until what is published is sent at once: until then nats-py keeps it, and sends it later."""
+        """Wait until nats-py sends at once: while disconnected, it buffers messages and sends them later."""
         await self.wait_connected()
         while not self.nc.is_connected:
-            # It says that the connection is lost a moment after it knows.
+            # nats-py calls `disconnected_cb` a moment after it notices the loss.
             await asyncio.sleep(SETTLES_S)
             await self.wait_connected()
 
@@ -222,7 +222,7 @@ class Bus:
         pending_messages: int = 65_536,
         pending_bytes: int = 32 * 1024 * 1024,
     ) -> Subscription:
-        """Call `callback` for each message, one after the other.
+        """Call `callback` for each message, in order and one at a time.
 
         Args:
             subject: May hold wildcards.
@@ -246,17 +246,17 @@ class Bus:
         return Subscription(inner)
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` (which must not block) after each reconnect; returns what removes it."""
+        """Call `callback`, which must not block, after each reconnect; return what removes the callback."""
         self._on_reconnect.append(callback)
         return lambda: self._on_reconnect.remove(callback)
 
     def on_slow_consumer(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call `callback` with a subscribed subject whose messages were dropped; returns what removes it."""
+        """Call `callback` with each subject whose messages were dropped; return what removes the callback."""
         self._on_slow_consumer.append(callback)
         return lambda: self._on_slow_consumer.remove(callback)
 
     async def drain(self, timeout_s: float = 5.0) -> None:
-        """Stop receiving, let callbacks finish, send what is buffered, and close."""
+        """Stop receiving, wait for running callbacks, send buffered messages, and close."""
         self._closing = True
         with contextlib.suppress(NatsError, OSError, TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -336,12 +336,12 @@ class Bus:
         if not self._closing:
             logger.critical("%s: NATS closed the connection for good: %s", self.name, self.nc.last_error)
         self.closed.set()
-        self._connected.set()  # wakes whoever waits for a connection; it then meets `closed`
+        self._connected.set()  # wakes the waiters of `wait_connected`, which then check `closed`
         self.replies.close()
 
 
 def _next_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
-    """Pick any server; wait longer once all were tried, never in step with other clients."""
+    """Choose a random server and a delay: longer after a failed attempt, and random to spread the clients."""
     chosen = random.choice(servers)
     patience = 0.5 if chosen.reconnects else 0.05
     return chosen, patience + random.uniform(0, patience)

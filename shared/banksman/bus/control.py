@@ -42,7 +42,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.decoding import decoded
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import IN_PROGRESS, Outcome, WorkMessage, handle, say, settle
+from banksman.bus.outcomes import IN_PROGRESS, Outcome, WorkMessage, handle, send_status, settle
 from banksman.bus.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import ErrorFrame
@@ -256,7 +256,7 @@ async def _held(bus: Bus, reply: str) -> AsyncGenerator[None]:
     async def beat() -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            await say(bus, reply, IN_PROGRESS)
+            await send_status(bus, reply, IN_PROGRESS)
 
     async with bus.background.running("heartbeat", beat):
         yield

@@ -48,7 +48,7 @@ class StoredDeadLetter:
     letter: DeadLetter
 
 
-async def bury(
+async def dead_letter(
     bus: Bus,
     *,
     subject: str,
@@ -110,11 +110,11 @@ async def dead_letters(
         yield StoredDeadLetter(message.stream_seq, _letter(message))
 
 
-async def dead_letter(bus: Bus, stream_seq: int) -> DeadLetter:
-    """One dead letter.
+async def read_dead_letter(bus: Bus, stream_seq: int) -> DeadLetter:
+    """Return one dead letter.
 
     Raises:
-        NotFound: there is none at that sequence.
+        NotFound: There is none at that sequence.
     """
     return _letter(await _stored(bus, stream_seq))
 
@@ -166,7 +166,7 @@ def _letter(message: StoredMessage) -> DeadLetter:
     headers = message.headers
     origin = headers.get(_STREAM_SEQ, "")
     return DeadLetter(
-        # What others than `bury` stored here says less of itself.
+        # What others than `dead_letter` stored here says less of itself.
         subject=headers.get(_SUBJECT, message.subject),
         stream=headers.get(_STREAM, DEAD),
         stream_seq=int(origin) if origin.isdecimal() else message.stream_seq,

@@ -101,7 +101,7 @@ async def delete_message(bus: Bus, stream: str, stream_seq: int) -> bool:
 
 
 async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
-    message = await bus.replies.ask(subject, payload, timeout_s=_TRY_S, until_reconnect=True)
+    message = await bus.replies.request(subject, payload, timeout_s=_TRY_S, until_reconnect=True)
     answer = cast(dict[str, Any], json.loads(message.data))
     if error := cast(dict[str, Any] | None, answer.get("error")):
         if error.get("code") == 503 and error.get("err_code") != CODE_NOT_ENABLED:

@@ -1,9 +1,9 @@
-"""Following logs as they grow: thousands of conversations on one connection, nothing missed.
+"""Following the logs of thousands of conversations on one connection, without missing a commit.
 
-The server sends each commit on once it is stored, and may lose it on the way. A lost commit shows as a gap,
-since each names its predecessor, and is read from the stream. A lost *last* commit shows no gap: so a log is
-compared with the stream after a reconnect, after its messages were dropped, soon after it is opened, and from
-time to time.
+The server republishes each commit when it is stored, and may lose it on the way. A lost commit shows as a
+gap, because each commit names its predecessor; it is then read from the stream. A lost *last* commit shows no
+gap. Therefore a log is compared with the stream after a reconnect, after dropped messages, soon after it is
+opened, and from time to time.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 CHECK_S = 20.0
-"""Seconds between comparisons with the stream while somebody owns the conversation's run."""
+"""Seconds between comparisons with the stream while the conversation's run has an owner."""
 IDLE_CHECKS = 6
-"""Without an owner it is compared six times less often."""
+"""Factor by which a log without an owner is compared less often."""
 FIRST_CHECK_S = 1.0
 """Seconds after opening: in a cluster, interest takes a moment to reach the node that sends commits on."""
 CHECKS_AT_ONCE = 32
 
 OnCommit = Callable[[StoredCommit], None]
-"""Takes a commit; must not block. Called in order, without gaps and repeats."""
+"""Receives commits in order, without gaps or repeats; must not block."""
 
 
 @dataclass(eq=False)
@@ -46,12 +46,12 @@ class Following:
 
     on_commit: OnCommit
     position: int
-    """Stream sequence of the last commit that it was given."""
+    """Stream sequence of the last commit that it received."""
     channel: _Channel = field(repr=False)
     closed: bool = False
 
     async def close(self) -> None:
-        """Stop, also while the broker is away; the last follower of a conversation ends its subscription."""
+        """Stop following, also while disconnected. The last follower of a conversation unsubscribes it."""
         self.closed = True
         await self.channel.leave(self)
 
@@ -99,7 +99,7 @@ class LiveHub:
     ) -> Following:
         """Give `on_commit` the stored commits after `after_stream_seq`, then each as it is stored.
 
-        What is stored when this is called has been given when it returns.
+        When this returns, `on_commit` has received every commit that was stored at the call.
 
         Raises:
             LogBroken: a commit is missing from the log.
@@ -116,7 +116,7 @@ class LiveHub:
     async def tail(
         self, tenant: str, conversation_id: str, *, after_stream_seq: int = 0
     ) -> AsyncGenerator[AsyncGenerator[StoredCommit]]:
-        """The commits of one conversation, stored and to come, as an endless iterator."""
+        """Return the stored and future commits of one conversation as an endless iterator."""
         queue: asyncio.Queue[StoredCommit] = asyncio.Queue()
         following = await self.follow(
             tenant, conversation_id, after_stream_seq=after_stream_seq, on_commit=queue.put_nowait
@@ -132,13 +132,13 @@ class LiveHub:
             await following.close()
 
     def forget(self, channel: _Channel) -> None:
-        """Drop a channel that nobody follows."""
+        """Remove a channel without followers."""
         if self.channels.get(channel.subject) is channel:
             del self.channels[channel.subject]
         self._suspects.discard(channel)
 
     def suspect(self, channel: _Channel) -> None:
-        """Have a channel compared with the stream at once."""
+        """Compare a channel with the stream as soon as possible."""
         self._suspects.add(channel)
         self._suspected.set()
 
@@ -185,7 +185,7 @@ class _Channel:
         self._followings: list[Following] = []
         self._subscription: Subscription | None = None
         self._owned = True
-        # Keeps the order: a commit that arrives waits until a reader has delivered what came before it.
+        # Keeps the order: an arriving commit waits until a reader has delivered the commits before it.
         self._turn = asyncio.Lock()
 
     async def join(self, after: int, on_commit: OnCommit) -> Following:
@@ -202,7 +202,7 @@ class _Channel:
         return following
 
     async def leave(self, following: Following) -> None:
-        # Without its turn, which may be with somebody who waits for the broker.
+        # Without `_turn`: another task may hold it while it waits for the broker.
         if following in self._followings:
             self._followings.remove(following)
         if not self._followings and (subscription := self._subscription) is not None:
@@ -215,7 +215,7 @@ class _Channel:
             await self._subscription.unsubscribe()
 
     async def check(self) -> None:
-        """Compare with the stream and deliver what did not arrive."""
+        """Compare with the stream, and deliver the commits that did not arrive."""
         self._check_in(self._hub.check_s if self._owned else self._hub.check_s * IDLE_CHECKS)
         try:
             async with self._turn:

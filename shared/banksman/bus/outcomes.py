@@ -1,4 +1,4 @@
-"""What becomes of a message after its handler: acknowledged, delivered later, left, or buried."""
+"""The outcome of a handled message: acked, delivered later, left un-acked, or dead-lettered."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from banksman.runtime.backoff import Backoff, retry
 logger = logging.getLogger(__name__)
 
 ACK_BUDGET_S = 10.0
-"""Seconds that an acknowledgement is tried. After that the message is redelivered, and its handler finds
-nothing to do."""
+"""Seconds for which an ack is repeated. Then the message is redelivered, and its handler does nothing."""
 MOST_FAILURES = 10
-"""Deliveries after which a message that its handler fails on is buried; some 30 s. What passes by itself
-(no broker, storage full) is no failure; a message of a newer version is left to others for as long."""
-BURY_AGAIN_S = 30.0
-"""Seconds until poison is tried again when the stream of dead letters did not take it."""
+"""Deliveries, some 30 s, after which a message that its handler fails on is dead-lettered. Passing faults (no
+broker, storage full) do not count; a message of a newer version is left to other processes for as long."""
+DEAD_LETTER_RETRY_S = 30.0
+"""Seconds until a poison message is redelivered if it could not be dead-lettered."""
 
-DAMAGED_AGAIN_S = 10.0
-"""Seconds until a message about a damaged log is looked at again. It is kept: once an operator has accepted
-the loss or restored a backup it is handled as any other."""
+DAMAGED_RETRY_S = 10.0
+"""Seconds until a message of a damaged log is redelivered. It is handled like any other once an operator has
+accepted the loss or restored a backup."""
 
 NAK = b"-NAK"
 IN_PROGRESS = b"+WPI"
@@ -46,78 +45,78 @@ class WorkMessage:
     headers: Mapping[str, str]
     stream_seq: int
     num_delivered: int
-    """How often it was delivered, as far as the server knows: it forgets some when it crashes."""
+    """The server's count of deliveries; a crash of the server loses the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Acknowledge: it must not come again."""
+    """Ack the message: it is not delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Deliver it again after `delay_s` seconds."""
+    """Redeliver the message after `delay_s` seconds."""
 
     delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Neither: another holds it."""
+    """Send nothing: the message is redelivered after `ack_wait`, or another process holds it."""
 
 
 Outcome = Done | Later | Leave
 Handler = Callable[[WorkMessage], Awaitable[Outcome]]
 """Handles a message; safe to run twice. May raise `Poison` of the message's own subject (to the dead
 letters, then acknowledged), `Fenced` or `Refused` (like `Leave`); after anything else the message is
-redelivered too, and buried when that has happened `MOST_FAILURES` times."""
+redelivered too, and dead-lettered when that has happened `MOST_FAILURES` times."""
 
 
 async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) -> Outcome:
-    """Run a handler and say what becomes of its message; raises nothing but cancellation."""
+    """Run a handler and return the outcome of its message; raises only on cancellation."""
     try:
         return await handler(message)
     except (Fenced, Refused) as pause:
         logger.info("%s: left for later: %s", message.subject, pause)
     except LogDamaged as damaged:
         logger.warning("%s: kept: %s", message.subject, damaged)
-        return Later(DAMAGED_AGAIN_S)
+        return Later(DAMAGED_RETRY_S)
     except Exception as error:
         if isinstance(error, Poison) and error.subject == message.subject:
-            return await _bury(bus, stream, message, error.reason)
+            return await _dead_letter(bus, stream, message, error.reason)
         logger.exception("%s: handling message %d failed", message.subject, message.stream_seq)
         if message.num_delivered >= MOST_FAILURES:
             why = f"not handled in {message.num_delivered} deliveries: {type(error).__name__}: {error}"
-            return await _bury(bus, stream, message, why)
+            return await _dead_letter(bus, stream, message, why)
     return Leave()
 
 
 async def settle(bus: Bus, message: WorkMessage, reply: str, outcome: Outcome) -> None:
-    """Tell the server the outcome."""
+    """Send the outcome to the server."""
     match outcome:
         case Done():
             await _ack(bus, message, reply)
         case Later(delay_s=delay_s) if delay_s > 0:
             delay = json.dumps({"delay": int(delay_s * 1_000_000_000)})
-            await say(bus, reply, NAK + b" " + delay.encode())
+            await send_status(bus, reply, NAK + b" " + delay.encode())
         case Later():
-            await say(bus, reply, NAK)
+            await send_status(bus, reply, NAK)
         case Leave():
             pass
         case _:
             assert_never(outcome)
 
 
-async def say(bus: Bus, reply: str, word: bytes) -> None:
-    """Send a word that may be lost: that costs a redelivery, nothing more."""
+async def send_status(bus: Bus, reply: str, status: bytes) -> None:
+    """Send an ack status that may be lost; a loss costs one redelivery."""
     with contextlib.suppress(Unavailable):
-        await bus.publish(reply, word)
+        await bus.publish(reply, status)
 
 
-async def _bury(bus: Bus, stream: str, message: WorkMessage, reason: str) -> Outcome:
+async def _dead_letter(bus: Bus, stream: str, message: WorkMessage, reason: str) -> Outcome:
     logger.error("%s: message %d of %s is poison: %s", message.subject, message.stream_seq, stream, reason)
     try:
-        await dead.bury(
+        await dead.dead_letter(
             bus,
             subject=message.subject,
             stream=stream,
@@ -127,8 +126,8 @@ async def _bury(bus: Bus, stream: str, message: WorkMessage, reason: str) -> Out
             headers=message.headers,
         )
     except BanksmanError as error:
-        logger.error("%s: not taken as a dead letter: %s", message.subject, error)
-        return Later(BURY_AGAIN_S)
+        logger.error("%s: not dead-lettered yet: %s", message.subject, error)
+        return Later(DEAD_LETTER_RETRY_S)
     return Done()
 
 
@@ -137,7 +136,7 @@ async def _ack(bus: Bus, message: WorkMessage, reply: str) -> None:
 
     async def attempt() -> None:
         await bus.wait_connected()
-        await bus.replies.ask(reply, b"", timeout_s=_TRY_S, until_reconnect=True)
+        await bus.replies.request(reply, b"", timeout_s=_TRY_S, until_reconnect=True)
 
     try:
         await retry(

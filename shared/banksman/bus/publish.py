@@ -151,7 +151,7 @@ async def _publish(bus: Bus, subject: str, payload: bytes, headers: Mapping[str,
         # What is published while disconnected is buffered and stored much later: wait instead.
         await bus.wait_connected()
         try:
-            message = await bus.replies.ask(
+            message = await bus.replies.request(
                 subject, payload, headers=headers, timeout_s=ACK_TIMEOUT_S, until_reconnect=True
             )
         except Unavailable as error:
@@ -172,7 +172,7 @@ async def _stores_nothing(bus: Bus, subject: str) -> bool:
     if not bus.answers_clients:
         return False
     try:
-        answer = await bus.replies.ask(
+        answer = await bus.replies.request(
             api("STREAM.INFO", stream_of(subject)), b"", timeout_s=LEADER_TIMEOUT_S
         )
     except BanksmanError:

@@ -37,7 +37,7 @@ class Replies:
     def __init__(self, nc: Client) -> None:
         self._nc = nc
         self._prefix = ""
-        self._asked = 0
+        self._requests = 0
         self._waiters: dict[str, _Waiter] = {}
 
     async def open(self) -> None:
@@ -45,7 +45,7 @@ class Replies:
         self._prefix = self._nc.new_inbox()
         await subscribe(self._nc, f"{self._prefix}.*", self._received)
 
-    async def ask(
+    async def request(
         self,
         subject: str,
         payload: bytes,
@@ -147,8 +147,8 @@ class Replies:
             failed: Takes why nothing will come.
             until_reconnect: Whether an answer that may have gone with a connection is given up.
         """
-        self._asked += 1
-        token = str(self._asked)
+        self._requests += 1
+        token = str(self._requests)
         inbox = f"{self._prefix}.{token}"
         self._waiters[token] = _Waiter(subject or inbox, received, failed, until_reconnect)
         try:

@@ -222,7 +222,7 @@ def decode_slot(model: type[T], subject: str, data: bytes) -> T:
 
 async def dead_letter_slot(bus: Bus, stream: str, message: StoredMessage | WorkMessage, reason: str) -> None:
     """Store a copy of a slot's message in DEAD; the slot keeps it."""
-    await dead.bury(
+    await dead.dead_letter(
         bus,
         subject=message.subject,
         stream=stream,

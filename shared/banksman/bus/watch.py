@@ -1,7 +1,8 @@
-"""A bucket as it changes, kept in memory: read at once, told of every change, compared now and then.
+"""A view of a bucket in memory, which follows every change.
 
-No consumer is made in the server: the bucket's stream sends each stored change on, and what was lost on the
-way is read again after a reconnect, after messages were dropped, and from time to time.
+It needs no consumer in the server: the bucket's stream republishes each stored change. A republished message
+may be lost, so the view is compared with the stream after a reconnect, after dropped messages, and from time
+to time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CHECK_S = 20.0
 
 
 class BucketView(Generic[T]):
-    """All entries of a bucket, up to date within a moment.
+    """All entries of a bucket, a moment behind the stream.
 
     As a context manager it is loaded when the block begins. A decision that must not be wrong reads the
     bucket itself (`Bucket.get`): that goes to the leader.
@@ -46,7 +47,7 @@ class BucketView(Generic[T]):
         on_change: Callable[[str, Entry[T] | None], None] | None = None,
         check_s: float = CHECK_S,
     ) -> None:
-        """Describe a view.
+        """Create a view.
 
         Args:
             bucket: What to watch.
@@ -58,7 +59,7 @@ class BucketView(Generic[T]):
         self._check_s = check_s
         self._entries: dict[str, Entry[T]] = {}
         self._revisions: dict[str, int] = {}
-        """The newest revision seen of each key, deleted ones included."""
+        """The newest known revision of each key, deleted keys included."""
         self._stale = asyncio.Event()
         self._changed = asyncio.Event()
         self._removers: list[Callable[[], None]] = []
@@ -66,11 +67,11 @@ class BucketView(Generic[T]):
         self._task: BackgroundTask | None = None
 
     def get(self, key: str) -> Entry[T] | None:
-        """The entry of a key; None when there is none."""
+        """Return the entry of a key; None if there is none."""
         return self._entries.get(key)
 
     def entries(self, prefix: str = "") -> list[Entry[T]]:
-        """The entries whose key begins with `prefix`, sorted by key."""
+        """Return the entries whose keys begin with `prefix`, sorted by key."""
         return [self._entries[key] for key in sorted(self._entries) if key.startswith(prefix)]
 
     async def wait_for(self, holds: Callable[[Self], bool]) -> None:
@@ -114,7 +115,7 @@ class BucketView(Generic[T]):
             known.discard(self._bucket.key_of(message.subject))
             self._apply(message)
         for key in known:
-            # Missing from what one replica holds: it has ended only when the leader says so.
+            # One replica may lag behind: the key is deleted only if the leader does not have it.
             subject = self._bucket.subject(key)
             message = await jetstream.last_message(self._bucket.bus, self._bucket.stream, subject)
             if message is None:

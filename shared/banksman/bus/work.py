@@ -29,7 +29,7 @@ from banksman.bus.outcomes import (
     Outcome,
     WorkMessage,
     handle,
-    say,
+    send_status,
     settle,
 )
 from banksman.contracts.errors import Unavailable
@@ -237,7 +237,7 @@ class _Worker:
             held.reply = reply
         elif self._stopping or self._free <= 0:
             # More than was asked for: a pull from before a reconnect was still answered.
-            await say(self._bus, reply, NAK)
+            await send_status(self._bus, reply, NAK)
         else:
             held = self._held[message.stream_seq] = _Held(message, reply)
             task = self._group.create_task(self._handle(held))
@@ -251,7 +251,7 @@ class _Worker:
             await settle(self._bus, held.message, held.reply, outcome)
         except asyncio.CancelledError:
             # Its handler has stopped, so another may have it without waiting for `ack_wait`.
-            await say(self._bus, held.reply, NAK)
+            await send_status(self._bus, held.reply, NAK)
             raise
         finally:
             del self._held[held.message.stream_seq]
@@ -262,7 +262,7 @@ class _Worker:
             self._beat_now.clear()
             for held in tuple(self._held.values()):
                 if self._bus.connected:
-                    await say(self._bus, held.reply, IN_PROGRESS)
+                    await send_status(self._bus, held.reply, IN_PROGRESS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._beat_now.wait()

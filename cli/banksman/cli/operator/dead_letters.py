@@ -48,7 +48,7 @@ def show(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
         NotFound: no such dead letter.
     """
     found = asyncio.run(
-        broker_access(data_dir).in_app(lambda bus: dead.dead_letter(bus, letter), needs=(DEAD,))
+        broker_access(data_dir).in_app(lambda bus: dead.read_dead_letter(bus, letter), needs=(DEAD,))
     )
     if as_json:
         output.print_json({"id": letter, **found.model_dump(mode="json")})

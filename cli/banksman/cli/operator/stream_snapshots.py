@@ -108,7 +108,7 @@ async def _send(bus: Bus, target: str, chunk: bytes) -> Message:
     deadline = loop.time() + INTEREST_S
     while True:
         try:
-            return await bus.replies.ask(target, chunk, timeout_s=SILENCE_S)
+            return await bus.replies.request(target, chunk, timeout_s=SILENCE_S)
         except NoResponders:
             if loop.time() > deadline:
                 raise

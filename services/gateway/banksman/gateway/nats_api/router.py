@@ -14,7 +14,7 @@ from faststream.nats import NatsRouter
 
 from banksman.bus.connection import Bus
 from banksman.bus.control import Received
-from banksman.bus.dead import DOOR, bury
+from banksman.bus.dead import DOOR, dead_letter
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
@@ -216,7 +216,7 @@ class _ReportFailures(BaseMiddleware[Any, Any]):
         raw = msg.raw_message
         tenant = raw.subject.split(".")[1]
         await self._bus.publish(subjects.api(tenant, "error"), error_envelope(error))
-        await bury(
+        await dead_letter(
             self._bus,
             subject=raw.subject,
             stream=DOOR,
