@@ -142,7 +142,6 @@ async def _unheard(_message: object) -> None:
     raise AssertionError("heard")
 
 
-PATTERN = "input_schema.properties.b.pattern"
 NAMED = {"name": "x", "description": "x", "server": "search"}
 
 

@@ -1,17 +1,15 @@
-"""What befalls the processes of a fleet, one thing after the other, by a seed."""
+"""Faults in the processes of a fleet, one after the other, chosen by a seed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from dataclasses import dataclass, field
-from typing import Literal
 
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.history.records import Fault, Recording
 from tests.support.polling import scripted_delay
 
-What = Literal["kill", "freeze"]
 BROKER_FROZEN_S = (5.0, 10.0)
 """Seconds that the broker is frozen. All stands still with it: longer would only shorten the traffic."""
 
@@ -42,7 +40,7 @@ class Faults:
                     self._kill(member)
 
     def _awake(self) -> list[Member]:
-        """Whom something may befall: of a cluster no server while another one is frozen."""
+        """The members that may fail next: of a cluster no server while another one is frozen."""
         spared = set(self._asleep)
         names = {server.name for server in self.fleet.servers}
         if names & self._asleep:
@@ -53,8 +51,8 @@ class Faults:
         """Wait until the cluster can do without a server.
 
         Three servers promise to go on without one of them. Without two there is no majority, nothing is
-        stored, and everybody waits: that would test only how long. A server that is back counts once its
-        `healthz` says that its streams have what was stored meanwhile; until then it votes and helps nobody.
+        stored and every client waits: that would test only how long. A server that is back counts once its
+        `healthz` says that its streams have what was stored meanwhile; until then it votes and cannot serve.
         """
         if member in self.fleet.servers:
             for other in self.fleet.servers:
