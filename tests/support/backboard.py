@@ -64,7 +64,7 @@ class BackboardServer:
         self.violations: list[str] = []
         """What broke a rule of the format or of the order of requests."""
         self.status_of_no_wait = 409
-        """The answer to outputs that no run waits for, which the documentation does not tell."""
+        """The reply to outputs that no run waits for; the documentation does not define it."""
         self.assistants: dict[str, Json] = {}
         self.threads: dict[str, Thread] = {}
         self._replies: deque[Reply | RawReply] = deque()

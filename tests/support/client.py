@@ -1,4 +1,4 @@
-"""A websocket client for tests: sends frames, keeps what it is told, and waits for what must come."""
+"""A websocket client for tests: sends frames, stores what it receives, and waits for expected frames."""
 
 from __future__ import annotations
 

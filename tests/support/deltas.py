@@ -25,6 +25,6 @@ class Shown:
             self.reasoning += text
 
     async def restart(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.abandoned.append(self.message)
         self.message = self.reasoning = ""

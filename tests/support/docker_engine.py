@@ -181,7 +181,7 @@ def _forward_policy() -> str:
 
 
 def _launch(engine: DockerEngine, network: tuple[str, ...]) -> None:
-    # Nobody's child: the test run that starts it may end while another still uses it.
+    # Not a child of this run, which may end while another run still uses the engine.
     _ended().unlink(missing_ok=True)
     command = [
         "dockerd",

@@ -87,7 +87,7 @@ class NatsServer:
 
     @property
     def monitoring_url(self) -> str:
-        """Where the server tells about itself over HTTP."""
+        """The address of the monitoring API."""
         return f"http://127.0.0.1:{self.http_port}"
 
     @property
@@ -135,7 +135,7 @@ class NatsServer:
         return (self.directory / "nats.log").read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
-        """End it as `kill -9` does: nothing is flushed, nobody is told."""
+        """End it as `kill -9` does: nothing is flushed, and no client is notified."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -251,7 +251,7 @@ class NatsCluster:
 
     @property
     def monitoring_url(self) -> str:
-        """Where the first node tells about itself over HTTP."""
+        """The address of the monitoring API of the first node."""
         return self.nodes[0].monitoring_url
 
     def node(self, name: str) -> NatsServer:

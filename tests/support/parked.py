@@ -47,7 +47,7 @@ PARK_TIMEOUT_S = 600.0
 """Seconds until a run has parked; many wait for the same agents."""
 """Copies that are published between two looks at what is stored."""
 PARKED_EACH = timedelta(seconds=0.05)
-"""Between two copies, as far as their timers tell."""
+"""Between two parked runs, by their timers."""
 ASKS = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
 
 
@@ -206,7 +206,7 @@ async def _settled(bus: Bus, before: tuple[int, ...], more: int) -> None:
 
 
 async def held(bus: Bus) -> dict[str, int]:
-    """What the broker holds in hand for anybody: unacknowledged and undelivered messages, by consumer."""
+    """What the broker holds for consumers: unacknowledged and undelivered messages, by consumer."""
     found: dict[str, int] = {}
     for stream, durable in ((RUNS, "agents"), (RUNS, "signals"), (APPROVALS, APPROVAL_REPLIES)):
         info = await jetstream.call(bus, api("CONSUMER.INFO", stream, durable))

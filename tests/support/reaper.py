@@ -35,7 +35,7 @@ def main() -> int:
     notes = Path(sys.argv[4])
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    # The entry process may have ended before the kernel was told to report its end.
+    # The entry process may have ended before the kernel reports its end.
     alive = os.getppid() == entry
     os.write(ready, b".")
     os.close(ready)

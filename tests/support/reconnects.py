@@ -26,12 +26,12 @@ Cut = Literal["close", "reset", "silent", "mid-frame"]
 """
 close      in order, as a page that is left
 reset      RST, as a proxy that restarts
-silent     nobody closes, nobody reads: the network is gone
+silent     neither side closes or reads: the network has failed
 mid-frame  in the middle of a frame of the client's
 """
 CUTS: tuple[Cut, ...] = ("close", "reset", "silent", "mid-frame")
 AGAIN_S = 0.2
-"""Seconds until a client that found nobody tries again."""
+"""Seconds until a client that found no gateway tries again."""
 _LINGER = struct.pack("ii", 1, 0)
 """A socket that is closed so sends RST."""
 

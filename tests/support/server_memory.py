@@ -1,6 +1,6 @@
 """What a nats-server's memory is taken up by, by its own account.
 
-Its configuration must have a `prof_port`. What it tells is a sample, one allocation in half a MiB, which is
+Its configuration must have a `prof_port`. Its profile is a sample, one allocation in half a MiB, which is
 scaled here as Go's own tools do: parts are true to a few MiB.
 """
 

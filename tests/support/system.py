@@ -27,7 +27,7 @@ STOP_TIMEOUT_S = 40.0
 
 @dataclass(frozen=True)
 class ScriptedModel:
-    """The model server's side door: what it plays, and what it was asked."""
+    """The control API of the model server: scripts to play, and the requests that it got."""
 
     url: str
 

@@ -57,9 +57,9 @@ class Volume:
     def cut(self, copy: Path) -> None:
         """Write to `copy` what the device would hold if the power went now.
 
-        That is what the file system has given to the device; what waits in the page cache is lost. Whoever
-        writes must be stopped, or the copy would be of no single moment; the kernel's own writes in the
-        meantime are noticed, and the copy made anew.
+        That is what the file system has given to the device; what waits in the page cache is lost. Every
+        writer must be stopped, or the copy would be of no single moment; the kernel's own writes in the
+        meantime are noticed, and the copy is repeated.
 
         Raises:
             RuntimeError: the device does not come to rest.

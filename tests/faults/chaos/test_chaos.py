@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.chaos.conftest import SEED
-from tests.support.chaos.storm import Chaos, chaos
+from tests.support.chaos.verdict import Chaos, chaos
 
 pytestmark = pytest.mark.timeout(420)
 """Seconds: 16 of faults, and the time to start everything and to come to rest on a busy machine."""

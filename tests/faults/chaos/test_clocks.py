@@ -21,7 +21,7 @@ from banksman.model_server import Gate, Reply
 from tests.faults.chaos.conftest import Stage
 from tests.support import privileged
 from tests.support.chaos.fleet import Fleet
-from tests.support.chaos.storm import under_traffic
+from tests.support.chaos.verdict import under_traffic
 from tests.support.client import Client
 from tests.support.history.records import Fault, Recording
 from tests.support.polling import scripted_delay

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.chaos.conftest import Stage
 from tests.support.chaos.fleet import Fleet
-from tests.support.chaos.storm import under_traffic
+from tests.support.chaos.verdict import under_traffic
 from tests.support.history.records import Fault, Recording
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]

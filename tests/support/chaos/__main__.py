@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.chaos.storm import Chaos, chaos
+from tests.support.chaos.verdict import Chaos, chaos
 
 
 def main() -> int:

@@ -81,7 +81,7 @@ class Broker:
         )
 
     def told(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """What a service must be told beyond `environment`, which knows of one server, to use them all."""
+        """The settings that let a service use every server; `environment` names one of them."""
         if self.replicas == 1:
             return {}
         known = [name for name in environment if name.endswith("__NKEY_SEED_FILE")]

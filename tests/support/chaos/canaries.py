@@ -1,4 +1,4 @@
-"""Secrets that every process of a fleet is told, and the search for them wherever they must never be."""
+"""Secrets that every process of a fleet receives, and the search for them where they must never appear."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Canaries:
         """By what they are."""
 
     def environment(self, model_url: str, host: str) -> dict[str, str]:
-        """What a fleet is told.
+        """The settings of a fleet.
 
         Args:
             model_url: The model server, which is reached without the proxy: nothing is behind that.

@@ -55,14 +55,14 @@ class Member:
         self.prefix: tuple[str, ...] = ()
         """What its command is run by: `ip netns exec …`."""
         self.environment: dict[str, str] = {}
-        """What it is told on top, at its next starts."""
+        """Additional variables for its next starts."""
         self.version = CURRENT
         """Whose code it runs, from its next start on."""
         self.starts = 0
         self.exit_codes: list[int] = []
         """Of the processes that have ended; negative for a signal."""
         self.armed = False
-        """Whether the process that runs now was told something by `once`."""
+        """Whether the process that runs now has the variables of `once`."""
         self._once: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._wanted = asyncio.Event()
@@ -86,7 +86,7 @@ class Member:
             self._keeper = asyncio.create_task(self._keep(), name=self.name)
 
     def once(self, **environment: str) -> None:
-        """Tell the next process this, and those after it no more."""
+        """Set variables for the next process only."""
         self._once = environment
 
     def kill(self) -> None:
@@ -226,7 +226,7 @@ class Fleet:
             agents: Agent processes.
             gateways: Gateway processes.
             runners: Tool-runner processes, each with workspaces of its own.
-            servers: nats-servers; three keep every stream together. None for as many as the tests were told.
+            servers: nats-servers; three replicate every stream. None for BANKSMAN_TEST_SERVERS.
             settings: Variables for all services.
         """
         self.directory = directory

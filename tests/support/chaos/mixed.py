@@ -15,7 +15,7 @@ from pathlib import Path
 
 from banksman.bus.dead import NOTES, dead_letters
 from tests.support.chaos.fleet import Fleet
-from tests.support.chaos.storm import Verdict, under_traffic
+from tests.support.chaos.verdict import Verdict, under_traffic
 from tests.support.chaos.versions import CURRENT, NoSuchVersion, Version, of_the_past
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer

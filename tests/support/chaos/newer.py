@@ -1,4 +1,4 @@
-"""A service of a version to come: what it writes has a field, an event type and a header that nobody knows.
+"""A service of a future version: it writes a field, an event type and a header that this version lacks.
 
 python -m tests.support.chaos.newer agent
 

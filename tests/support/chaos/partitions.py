@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.chaos.network import LOSSES, Cable, Loss, apart, host_address, is_ready
-from tests.support.chaos.storm import Verdict, under_traffic
+from tests.support.chaos.verdict import Verdict, under_traffic
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
 from tests.support.polling import eventually, scripted_delay

@@ -191,7 +191,7 @@ class Person:
         frame["after_seq"] = mine.after_seq
         if mine.log_epoch is not None:
             frame["log_epoch"] = mine.log_epoch
-        # A connection that is lost meanwhile is followed by another, which subscribes anew.
+        # A connection that is lost meanwhile is followed by another, which subscribes again.
         with contextlib.suppress(TimeoutError):
             await self.request(frame, repeats=False)
 
@@ -232,7 +232,7 @@ def seen(reader: str, subscription: Subscription, frame: Frame) -> Seen:
 
 
 def _known(value: Any) -> Any:
-    """Without what gateways of a version to come tell and those of this one do not."""
+    """Without what gateways of a future version send and those of this one do not."""
     match value:
         case dict():
             fields = cast(dict[str, Any], value)

@@ -20,7 +20,7 @@ from banksman.bus.names import RESULTS, RUNS, WORKFLOWS
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
 from tests.support.chaos.canaries import streams
 from tests.support.chaos.fleet import Fleet
-from tests.support.chaos.storm import under_traffic
+from tests.support.chaos.verdict import under_traffic
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay

@@ -34,7 +34,7 @@ from tests.support.polling import scripted_delay
 
 PEOPLE = 4
 MOST_OPEN = 60
-"""Runs under way above which nobody starts another: what is measured is loss, not overload."""
+"""Active runs above which no user starts another: the test measures loss, not overload."""
 READ_LEDGERS_EVERY_S = 1.0
 END_S = 120.0
 """Seconds after the calm that all runs get to end."""
@@ -42,7 +42,7 @@ END_S = 120.0
 
 @dataclass(eq=False)
 class _Run:
-    """A run that somebody waits for."""
+    """A run that a user waits for."""
 
     plan: Plan
     person: Person
@@ -50,7 +50,7 @@ class _Run:
     run_ids: set[str] = field(default_factory=set[str])
     """Its run, and those of further messages."""
     acted: set[str] = field(default_factory=set[str])
-    """Questions that were answered, so that nobody answers twice."""
+    """Approval requests with a decision, so that no user decides twice."""
     finished: set[str] = field(default_factory=set[str])
     """Runs of this conversation that have ended; one may do so before its acknowledgement comes."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -91,7 +91,7 @@ class Traffic:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Let people come and go while the block runs; then nobody starts anything new."""
+        """Let users come and go while the block runs; afterwards no run starts."""
         await self._prepare()
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -119,7 +119,7 @@ class Traffic:
         return len(self._open)
 
     async def start(self, kind: Kind | None = None) -> None:
-        """Somebody starts a run, and does with it what its plan says."""
+        """Start a run as one user, and follow its plan."""
         chosen = plan(self.chance, new_id("mark-"), kind)
         person = self.chance.choice(self.people)
         self._soon(self._see_through(chosen, person))

@@ -22,7 +22,7 @@ MARKER = re.compile(r"mark-[A-Za-z0-9_-]+")
 
 @dataclass
 class Call:
-    """A tool call, as its log tells of it."""
+    """A tool call, from the events of its log."""
 
     call_id: str
     run_id: str | None
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass
 class Run:
-    """A run, as its log tells of it."""
+    """A run, from the events of its log."""
 
     run_id: str
     conversation_id: str
@@ -58,7 +58,7 @@ class Run:
     after_end: list[Seen] = field(default_factory=list[Seen])
     """Events of the run behind its terminal event."""
     cancelled: Seen | None = None
-    """When its log says that somebody wanted it to end."""
+    """When its log records the request to cancel it."""
     after_cancel: list[Seen] = field(default_factory=list[Seen])
     """Its events behind that."""
     progress: list[Seen] = field(default_factory=list[Seen])
@@ -67,7 +67,7 @@ class Run:
 
 @dataclass
 class Question:
-    """An approval, as its log tells of it."""
+    """An approval, from the events of its log."""
 
     approval_id: str
     calls: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class Folded:
 
     @cached_property
     def answers(self) -> Mapping[str, list[Decide]]:
-        """What clients were told of each question."""
+        """The replies that clients got to their decisions, by approval."""
         found: dict[str, list[Decide]] = defaultdict(list)
         for decide in self.of(Decide):
             if decide.phase == "ok":

@@ -78,9 +78,9 @@ class Decide(_Line):
     request_id: str
     approval_id: str
     outcome: ApprovalOutcome | None = None
-    """With `ok`: the outcome that stands, whoever decided it."""
+    """With `ok`: the outcome that stands, by any user."""
     already_resolved: bool = False
-    """With `ok`: somebody else had decided."""
+    """With `ok`: another user had decided before."""
     problem: str | None = None
 
 
@@ -109,7 +109,7 @@ class Seen(_Line):
     type: str
     run_id: str | None = None
     ts: float
-    """When it was written, in seconds since 1970, by the clock of whoever wrote it."""
+    """When it was written, in seconds since 1970, by the clock of its writer."""
     digest: str
     """Of its whole content: readers must agree."""
     data: JsonObject = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Process chaos: a whole system under traffic while its processes are killed and frozen.
+"""Randomized fault tests of a whole system: its processes are killed and frozen under traffic.
 
 python -m tests.support.chaos --duration 600 --seed 7
 """
@@ -25,12 +25,12 @@ from tests.support.model_server import ModelServer
 from tests.support.nats import servers as told_servers
 
 Strike = Callable[[Fleet, Recording], Awaitable[None]]
-"""What happens to a fleet while people use it."""
+"""Injects faults into a fleet while users use it."""
 
 
 @dataclass(frozen=True)
 class Chaos:
-    """How hard, how long, and by which seed."""
+    """How many faults, for how long, and by which seed."""
 
     seed: int
     duration_s: float
@@ -48,11 +48,11 @@ class Chaos:
 
 @dataclass
 class Verdict:
-    """What came of it."""
+    """The result of a randomized fault test."""
 
     history: Folded
     problems: list[str]
-    """What clients met that they should not have met."""
+    """Errors that clients must not get."""
     log: str
     """The end of every process's log."""
     breaches: dict[str, list[str]]
@@ -77,7 +77,7 @@ class Verdict:
 
 
 async def chaos(asked: Chaos, directory: Path) -> Verdict:
-    """Kill and freeze for as long as was asked, let everything settle, and judge."""
+    """Run one randomized fault test: kill and freeze processes, let all come to rest, check the history."""
     chance = random.Random(asked.seed)
 
     async def strike(fleet: Fleet, recording: Recording) -> None:
@@ -96,15 +96,15 @@ async def chaos(asked: Chaos, directory: Path) -> Verdict:
 async def under_traffic(
     fleet: Fleet, model: ModelServer, seed: int, rate: float, strike: Strike, *, kinds: tuple[Kind, ...] = ()
 ) -> Verdict:
-    """Let people use a fleet while something befalls it, and judge what they saw.
+    """Let users use a fleet during faults, and check what they saw.
 
     Args:
-        fleet: Who is used.
-        model: Whom its agents ask.
-        seed: Of what people do.
+        fleet: The system.
+        model: The model server of its agents.
+        seed: Chooses what users do.
         rate: Runs started a second.
-        strike: What happens; when it returns, people start nothing more.
-        kinds: What people do; everything when empty.
+        strike: Injects the faults; when it returns, users start no more runs.
+        kinds: What users do; everything when empty.
     """
     file = fleet.directory / "history.jsonl"
     with Recording(file, seed=seed) as recording:
