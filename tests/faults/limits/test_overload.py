@@ -21,7 +21,7 @@ from tests.faults.chaos.conftest import Stage
 from tests.faults.limits.conftest import MAY_WAIT
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
 from tests.support.nats import NatsServer
-from tests.support.polling import scripted_delay
+from tests.support.polling import eventually, scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(180)
@@ -190,9 +190,16 @@ async def _run_of_its_own(http: httpx.AsyncClient, model: str) -> httpx.Response
 
 async def _until_waiting(stage: Stage, number: int) -> None:
     """Wait until the gateway reports this number of waiting runs."""
-    async with asyncio.timeout(WAIT_TIMEOUT_S * 2):
-        while await _waiting_runs(stage) != number:
-            continue
+    seen = set[float]()
+
+    async def is_reported() -> bool:
+        seen.add(waiting := await _waiting_runs(stage))
+        return waiting == number
+
+    def wrong() -> str:
+        return f"{sorted(seen)} runs wait instead of {number}"
+
+    await eventually(is_reported, WAIT_TIMEOUT_S * 2, interval_s=0.1, failure=wrong)
 
 
 async def _waiting_runs(stage: Stage) -> float:
