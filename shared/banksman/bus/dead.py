@@ -1,4 +1,4 @@
-"""Dead letters: where poison ends, with its payload, its reason and its origin, and how it comes back."""
+"""Dead letters: poison messages in DEAD, with payload, reason and origin, and their replay."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _STREAM_SEQ = "Banksman-Dead-Stream-Seq"
 _REASON = "Banksman-Dead-Reason"
 _HEADERS = "Banksman-Dead-Headers"
 
-DOOR = "API"
-"""Where dead letters of the NATS door say they come from: no stream."""
+NATS_API = "API"
+"""Origin of dead letters from the gateway's NATS API, in place of a stream."""
 NOTES = "NOTES"
-"""Likewise of late results."""
+"""Origin of notes of late results, in place of a stream."""
 _NOTE_S = 10.0
-"""Seconds that storing a note may take."""
+"""Seconds for which storing a note is retried."""
 
 _HEADERS_OF_LETTER: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
 _NOT_TOKEN = re.compile(r"[^a-z0-9]+")
@@ -42,7 +42,7 @@ _MAX_REASON_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class StoredDeadLetter:
-    """A dead letter and its place in the stream, by which it is replayed."""
+    """A dead letter and its stream sequence, which identifies it for a replay."""
 
     stream_seq: int
     letter: DeadLetter
@@ -58,13 +58,14 @@ async def dead_letter(
     payload: bytes,
     headers: Mapping[str, str] | None = None,
 ) -> int:
-    """Store a message that cannot be read; the same one twice is stored once. Returns its stream sequence.
+    """Store a message that cannot be handled in DEAD; return its stream sequence there.
 
-    The payload is kept as it was, its origin in headers, so that it fits wherever the original did.
+    Safe to repeat: the message id is built from the stream and the sequence of the original. The payload is
+    unchanged and the origin is in headers, so that a dead letter of any stored message fits the limit.
 
     Raises:
-        Overloaded: the stream of dead letters is full.
-        Unavailable: not stored within the budget of a durable publish.
+        Overloaded: DEAD is full.
+        Unavailable: The message was not stored within the budget of a durable publish.
     """
     text = " ".join(reason.split())[:_MAX_REASON_CHARS]
     ack = await durable(
@@ -84,12 +85,12 @@ async def dead_letter(
 
 
 async def note_late(bus: Bus, late: LateResult) -> int:
-    """Keep a late result for people to read; the same one twice is stored once. Returns its stream sequence.
+    """Store a late result for operators to read; return its stream sequence. Safe to repeat.
 
     Raises:
-        Overloaded: the stream of dead letters is full.
-        Forbidden: this user may not store notes.
-        Unavailable: not stored in time.
+        Overloaded: DEAD is full.
+        Forbidden: This user may not store notes.
+        Unavailable: The note was not stored in time.
     """
     ack = await durable(
         bus,
@@ -104,7 +105,7 @@ async def note_late(bus: Bus, late: LateResult) -> int:
 async def dead_letters(
     bus: Bus, *, stream: str | None = None, after: int = 0
 ) -> AsyncIterator[StoredDeadLetter]:
-    """All dead letters, oldest first; of one stream when it is named."""
+    """Yield the dead letters of one stream, or of all streams for None, oldest first."""
     which = subjects.all_of("dead", stream) if stream else subjects.all_of("dead")
     async for message in direct.read(bus, DEAD, which, after=after):
         yield StoredDeadLetter(message.stream_seq, _letter(message))
@@ -120,19 +121,21 @@ async def read_dead_letter(bus: Bus, stream_seq: int) -> DeadLetter:
 
 
 async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
-    """Publish a dead letter on its own subject again, and remove it.
+    """Publish a dead letter on its original subject, and remove it from DEAD.
 
     Raises:
-        NotFound: there is none at that sequence.
-        Conflict: it is a note, or came over a door, where clients repeat what they ask for.
-        Overloaded, Unavailable: it could not be published; it stays.
+        NotFound: There is no dead letter at that sequence.
+        Conflict: It is a note, or it was never in a stream and its sender has to repeat it.
+        Overloaded, Unavailable: It could not be published; it stays in DEAD.
     """
     message = await _stored(bus, stream_seq)
     letter = _letter(message)
     if letter.stream == NOTES:
-        raise Conflict(f"dead letter {stream_seq} is a note of a late result, no work: nothing replays it")
-    if letter.stream in (DOOR, DEAD):
+        raise Conflict(f"dead letter {stream_seq} is a note of a late result and cannot be replayed")
+    if letter.stream in (NATS_API, DEAD):
         raise Conflict(f"dead letter {stream_seq} was never in a stream: its sender has to repeat it")
+    # Headers of the server (`Nats-…`) are instructions: an old message id or expected sequence would make it
+    # refuse the message.
     ours = {name: value for name, value in letter.headers.items() if not name.startswith("Nats-")}
     await durable(bus, letter.subject, message.data, msg_id=f"replay:{stream_seq}", headers=ours)
     await delete_message(bus, DEAD, stream_seq)
@@ -140,24 +143,24 @@ async def replay(bus: Bus, stream_seq: int) -> DeadLetter:
 
 
 async def remove(bus: Bus, stream_seq: int) -> DeadLetter:
-    """Remove a dead letter for good; returns what it was.
+    """Delete a dead letter permanently; return it.
 
     Raises:
-        NotFound: there is none at that sequence.
+        NotFound: There is no dead letter at that sequence.
     """
-    letter = await dead_letter(bus, stream_seq)
+    letter = await read_dead_letter(bus, stream_seq)
     await delete_message(bus, DEAD, stream_seq)
     return letter
 
 
 async def _stored(bus: Bus, stream_seq: int) -> StoredMessage:
     try:
-        answer = await call(bus, api("STREAM.MSG.GET", DEAD), {"seq": stream_seq})
+        reply = await call(bus, api("STREAM.MSG.GET", DEAD), {"seq": stream_seq})
     except ApiError as error:
         if error.err_code == CODE_NO_MESSAGE:
             raise NotFound("dead letter", str(stream_seq)) from error
         raise
-    return stored_message(answer)
+    return stored_message(reply)
 
 
 def _letter(message: StoredMessage) -> DeadLetter:
@@ -166,7 +169,7 @@ def _letter(message: StoredMessage) -> DeadLetter:
     headers = message.headers
     origin = headers.get(_STREAM_SEQ, "")
     return DeadLetter(
-        # What others than `dead_letter` stored here says less of itself.
+        # Messages that were not stored by `dead_letter` lack some of these headers.
         subject=headers.get(_SUBJECT, message.subject),
         stream=headers.get(_STREAM, DEAD),
         stream_seq=int(origin) if origin.isdecimal() else message.stream_seq,
@@ -178,7 +181,7 @@ def _letter(message: StoredMessage) -> DeadLetter:
 
 
 def _note(message: StoredMessage) -> DeadLetter:
-    """Goes by the body alone: headers of a runner that nobody trusts must not say where it comes from."""
+    """Read the body only: headers of an untrusted runner must not choose the subject of a replay."""
     try:
         late = LateResult.model_validate_json(message.data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The durable write: published, stored, acknowledged, or refused for a reason that has a type."""
+"""Durable publish: a message is stored and acknowledged, or refused with a typed error."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ from banksman.runtime.backoff import Backoff, retry
 logger = logging.getLogger(__name__)
 
 BUDGET_S = 30.0
-"""Seconds that a durable publish tries before it gives up. Electing a stream's leader takes up to 8."""
+"""Seconds for which a durable publish is retried. The election of a stream's leader takes up to 8."""
 ACK_TIMEOUT_S = 5.0
-"""Seconds to wait for one PubAck."""
+"""Seconds to wait for the PubAck of one attempt."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 LEADER_TIMEOUT_S = 0.8
+"""Seconds to wait for the `STREAM.INFO` that shows whether a stream has a leader."""
 DISK_FULL_RETRY_S = 5.0
+"""Seconds after which clients are advised to retry while the server cannot store messages."""
 
 _SLOT_TAKEN = "maximum messages per subject exceeded"
 _FULL = re.compile(r"maximum (bytes|messages) exceeded")
@@ -53,19 +55,19 @@ _FULL = re.compile(r"maximum (bytes|messages) exceeded")
 
 @dataclass(frozen=True, slots=True)
 class PubAck:
-    """The server stored the message."""
+    """Acknowledgement that the server stored the message."""
 
     stream: str
     stream_seq: int
     duplicate: bool
-    """A message with this id was stored before; `stream_seq` is its."""
+    """True when a message with this id was stored before; `stream_seq` is the sequence of that message."""
     tries: int = 1
-    """Times it was published and may have been stored. A duplicate after more than one is what an earlier try
-    stored."""
+    """Number of attempts that may have stored the message. A duplicate after more than one attempt is the
+    message of an earlier attempt."""
 
 
-class _TryAgain(Exception):
-    """The outcome is not known, or the stream does not take it now."""
+class _RetryableRefusal(Exception):
+    """The outcome is unknown, or the stream cannot store the message now."""
 
     def __init__(self, reason: str, *, may_be_stored: bool = False) -> None:
         self.may_be_stored = may_be_stored
@@ -86,31 +88,31 @@ async def durable(
 ) -> PubAck:
     """Store a message in the stream that holds `subject`.
 
-    Publishes again with the same message id when no acknowledgement comes, so the message is stored once.
-    At most 16 are in flight on a connection.
+    Retries with the same message id when no acknowledgement arrives, so the message is stored once. At most
+    16 durable publishes are in flight on a connection.
 
     Args:
         bus: The connection.
         subject: A subject of a stream.
         payload: The message.
-        msg_id: What the stream recognises a repeat by, on this subject and for ten minutes.
-        expect_last_subject_seq: Stored only when this is the sequence of the last message on the subject (0:
-            when there is none).
-        headers: Sent with it.
-        schedule_at: When a stream that allows schedules shall publish it on `schedule_target`.
+        msg_id: The id by which the stream recognises a repeat on this subject, for ten minutes.
+        expect_last_subject_seq: The message is stored only if this is the sequence of the last message on the
+            subject; 0 expects none, None skips the check.
+        headers: Additional headers.
+        schedule_at: The time at which a stream that allows schedules publishes it on `schedule_target`.
         schedule_target: A subject of the same stream.
-        budget_s: Seconds until it gives up.
+        budget_s: Seconds for which the publish is retried.
 
     Raises:
-        SlotTaken: the subject is write-once and holds another message.
-        WrongLastSequence: the last message is another than expected. After a try whose acknowledgement was
-            lost that may be this very message: compare ids.
-        Overloaded: storage is full.
-        MessageTooLarge: more than the stream or the server accepts.
-        Forbidden: this user may not publish there.
-        PublishRefused: the server refused it for another reason.
-        Unavailable: the budget ran out, or earlier, where clients wait, the server stores nothing; whether it
-            is stored is not known.
+        SlotTaken: The subject is write-once and holds another message.
+        WrongLastSequence: The last message is not the expected one. If the acknowledgement of an earlier
+            attempt was lost, it may be this very message: compare ids.
+        Overloaded: Storage is full.
+        MessageTooLarge: The message exceeds the limit of the stream or of the server.
+        Forbidden: This user may not publish on the subject.
+        PublishRefused: The server refused the message for another reason.
+        Unavailable: The budget ran out, or clients wait and the server cannot store (then earlier). Whether
+            the message is stored is unknown.
     """
     sent = _headers(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
@@ -121,16 +123,18 @@ async def durable(
         nonlocal tries
         try:
             return await _publish(bus, subject, payload, sent, tries)
-        except _TryAgain as again:
+        except _RetryableRefusal as again:
             tries += again.may_be_stored
+            # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
+            # then gets an error after one attempt; other callers use the whole budget.
             if isinstance(again.__cause__, TimedOut) and await _stores_nothing(bus, subject):
-                full = f"{subject}: NATS responds but stores nothing: is its disk full?"
+                full = f"{subject}: NATS responds but cannot store messages; its disk may be full"
                 raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
             raise
 
     return await retry(
         attempt,
-        again=lambda error: isinstance(error, _TryAgain),
+        again=lambda error: isinstance(error, _RetryableRefusal),
         backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
         budget_s=budget_s,
         failure=f"{subject}: not acknowledged",
@@ -138,17 +142,19 @@ async def durable(
 
 
 def message_id(subject: str, msg_id: str) -> str:
-    """The message id as it is sent and stored.
+    """Return the message id as it is sent and stored.
 
-    A stream recognises repeats over all its subjects. With the subject in it, and so the tenant, nobody's id
-    can make another's message count as a repeat, which would be acknowledged and not stored.
+    A stream recognises repeats across all of its subjects. The id contains the subject, and so the tenant:
+    otherwise the id of one tenant could make another tenant's message a duplicate, acknowledged and not
+    stored.
     """
     return f"{subject}:{msg_id}"
 
 
 async def _publish(bus: Bus, subject: str, payload: bytes, headers: Mapping[str, str], tries: int) -> PubAck:
     async with bus.publishes:
-        # What is published while disconnected is buffered and stored much later: wait instead.
+        # nats-py buffers what is published while disconnected and sends it after the reconnect, when the
+        # caller may have given up. Therefore wait for the connection.
         await bus.wait_connected()
         try:
             message = await bus.replies.request(
@@ -157,42 +163,43 @@ async def _publish(bus: Bus, subject: str, payload: bytes, headers: Mapping[str,
         except Unavailable as error:
             if bus.closed.is_set():
                 raise
-            raise _TryAgain(str(error), may_be_stored=not isinstance(error, NoResponders)) from error
-    answer = _parse(subject, message.data)
-    if error := answer.get("error"):
+            raise _RetryableRefusal(str(error), may_be_stored=not isinstance(error, NoResponders)) from error
+    reply = _parse(subject, message.data)
+    if error := reply.get("error"):
         raise _refusal(bus, subject, payload, cast(dict[str, Any], error))
-    return PubAck(answer["stream"], answer["seq"], answer.get("duplicate", False), tries)
+    return PubAck(reply["stream"], reply["seq"], reply.get("duplicate", False), tries)
 
 
 async def _stores_nothing(bus: Bus, subject: str) -> bool:
-    """Whether a stream that did not acknowledge has a leader all the same: nothing changes by waiting.
+    """Return whether the stream has a leader although it did not acknowledge: waiting does not help then.
 
-    A full disk shows so. Without a leader, as during an election, nobody answers for the stream.
+    This is how a full disk shows. During an election the stream has no leader, and `STREAM.INFO` gets no
+    reply.
     """
     if not bus.answers_clients:
         return False
     try:
-        answer = await bus.replies.request(
+        reply = await bus.replies.request(
             api("STREAM.INFO", stream_of(subject)), b"", timeout_s=LEADER_TIMEOUT_S
         )
     except BanksmanError:
         return False
-    return b'"state"' in answer.data
+    return b'"state"' in reply.data
 
 
 def _parse(subject: str, data: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(data)
+        reply = json.loads(data)
     except ValueError as error:
-        raise PublishRefused(subject, 0, f"the answer is no PubAck: {data[:80]!r}") from error
-    if not isinstance(answer, dict) or not ("error" in answer or "seq" in answer):
-        raise PublishRefused(subject, 0, f"the answer is no PubAck: {data[:80]!r}")
-    return cast(dict[str, Any], answer)
+        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}") from error
+    if not isinstance(reply, dict) or not ("error" in reply or "seq" in reply):
+        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}")
+    return cast(dict[str, Any], reply)
 
 
 def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> Exception:
     code, text = error.get("err_code", 0), str(error.get("description", ""))
-    # One code for a taken slot, a full stream and a failing disk; only the text tells them apart.
+    # The server has one code for a taken slot, a full stream and a failing disk; only the text differs.
     if code == CODE_STORE_FAILED and text == _SLOT_TAKEN:
         return SlotTaken(subject)
     if code in CODE_RESOURCES or (code == CODE_STORE_FAILED and _FULL.search(text)):
@@ -200,13 +207,14 @@ def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> E
     if code == CODE_WRONG_LAST_SEQUENCE:
         return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
     if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY):
-        # Servers of a cluster say so while they agree on another message of the subject or of the same id,
-        # perhaps this very one of an earlier try: only once that is stored do they know what there is.
-        return _TryAgain(f"{text} ({code})")
+        # A cluster refuses a message while its servers replicate another one on the subject or with the same
+        # id, which may be an earlier attempt of this one. The outcome is known only when that one is stored.
+        return _RetryableRefusal(f"{text} ({code})")
     if code == CODE_MESSAGE_TOO_LARGE:
         return MessageTooLarge(subject, len(payload), bus.max_payload)
     if error.get("code") == 503:
-        return _TryAgain(f"{text} ({code})")
+        # The JetStream API is temporarily unavailable, for example during an election.
+        return _RetryableRefusal(f"{text} ({code})")
     return PublishRefused(subject, code, text)
 
 
@@ -221,7 +229,7 @@ def _headers(
     if expect_last_subject_seq is not None:
         headers[EXPECTED_LAST_SUBJECT_SEQ] = str(expect_last_subject_seq)
     if schedule_at is not None and schedule_target is not None:
-        # The server wants whole seconds or fractions in UTC with a `Z`.
+        # The server requires UTC with a `Z`.
         moment = schedule_at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         headers |= {SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: schedule_target}
     return headers

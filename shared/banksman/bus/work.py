@@ -1,8 +1,9 @@
-"""The work loop: pulls as many messages as there are free slots, and holds each while its handler runs.
+"""The work loop: pulls as many messages as slots are free, and extends each delivery while its handler runs.
 
-One pull is outstanding at a time. It asks for as many messages as slots are free; when it is used up and a
-slot frees, the next one goes out at once. A message stays ours for as long as its handler runs (`in progress`
-every 0.8 s against an `ack_wait` of 3 s); when this process dies, another gets it.
+One pull is outstanding at a time. It requests as many messages as slots are free; when it is used up and a
+slot becomes free, the next one is sent at once. A message is not redelivered while its handler runs, because
+`in progress` is sent every 0.8 s and `ack_wait` is 3 s. When the process dies, another process gets the
+message.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.8
-"""Seconds between two signs that a handler still runs; four fit into `ack_wait`."""
+"""Seconds between two `in progress` signals of a running handler; three fit into `ack_wait`, so two may be
+lost."""
 PULL_EXPIRES_S = 30
+"""Seconds after which the server ends a pull."""
 PULL_HEARTBEAT_S = 1
-"""Seconds between the server's signs that it still holds a pull; after two without, the pull counts as
+"""Seconds between the server's heartbeats for a pull; after two missing heartbeats the pull counts as
 lost."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
@@ -61,33 +64,35 @@ async def work(
     stop: asyncio.Event | None = None,
     grace_s: float = 20.0,
 ) -> None:
-    """Serve a durable consumer until `stop` is set, or for ever.
+    """Handle the messages of a durable consumer until `stop` is set.
 
-    Goes on over reconnects, restarts of the server and elections. When `stop` is set it pulls no more, gives
-    the running handlers `grace_s` seconds, cancels those that are left, and returns: their messages go to
-    others.
+    Continues after reconnects, server restarts and elections. After `stop` it pulls no more, waits `grace_s`
+    seconds for the running handlers, cancels the rest, whose messages are redelivered to other processes, and
+    returns.
 
     Args:
         bus: The connection.
         stream: The consumer's stream.
         durable: The consumer.
-        handler: Called for each message, up to `slots` at a time, never twice at once for the same one.
-        slots: Messages handled at once.
-        stop: Ends the work in order.
-        grace_s: Seconds that running handlers get then.
+        handler: Called for each message, for up to `slots` messages concurrently; a message that is
+            redelivered while its handler runs does not start a second one in this process.
+        slots: The maximum number of messages in work.
+        stop: Starts the drain; None runs until the connection is closed.
+        grace_s: Seconds that running handlers get to end.
 
     Raises:
-        Unavailable: the connection is closed for good.
+        Unavailable: The connection is permanently closed.
     """
     await _Worker(bus, stream, durable, handler, slots).run(stop or asyncio.Event(), grace_s)
 
 
 @dataclass(slots=True)
-class _Held:
+class _InWork:
     """A message whose handler runs."""
 
     message: WorkMessage
     reply: str
+    """The subject for its ack; that of the newest delivery, because older ones may have expired."""
 
 
 class _Worker:
@@ -98,18 +103,19 @@ class _Worker:
         self._handler = handler
         self._slots = slots
         self._inbox = bus.nc.new_inbox()
-        self._held: dict[int, _Held] = {}
+        self._in_work: dict[int, _InWork] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._beat_now = asyncio.Event()
         self._stopping = False
         self._pulls = 0
         self._outstanding = 0
-        """Messages that the current pull may still bring."""
-        self._heard_at = 0.0
+        """Messages that the current pull may still return."""
+        self._received_at = 0.0
+        """When the last message or heartbeat arrived, by the clock of the event loop."""
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._pause_s = 0.0
-        """Seconds until the next pull, after one that failed."""
+        """Seconds to wait before the next pull; 0 unless the last one failed."""
 
     async def run(self, stop: asyncio.Event, grace_s: float) -> None:
         subscription = await subscribe(self._bus.nc, f"{self._inbox}.*", self._received)
@@ -117,16 +123,17 @@ class _Worker:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                heartbeats = self._bus.background.run("heartbeats", self._beat_for_ever)
+                heartbeats = self._bus.background.run("heartbeats", self._send_heartbeats)
                 try:
                     await self._pull_until(stop)
-                    # Still subscribed: what the last pull brings goes back at once.
+                    # The subscription stays: messages of the last pull are returned at once with a NAK.
                     self._stopping = True
                     if self._tasks:
                         await asyncio.wait(self._tasks, timeout=grace_s)
                 finally:
                     self._stopping = True
-                    # First, so that what is given back does not come here again.
+                    # Before the handlers are cancelled: the outstanding pull would fetch the returned
+                    # messages again.
                     with contextlib.suppress(NatsError):
                         await subscription.unsubscribe()
                     await heartbeats.stop()
@@ -144,7 +151,9 @@ class _Worker:
             while not stop.is_set() and not self._bus.closed.is_set():
                 self._changed.clear()
                 if self._outstanding and self._silent_for() > 2 * PULL_HEARTBEAT_S:
-                    logger.info("%s/%s: the server lost a pull", self._stream, self._durable)
+                    logger.info(
+                        "%s/%s: no heartbeat for a pull; sending another", self._stream, self._durable
+                    )
                     self._outstanding = 0
                 if not self._outstanding and self._free > 0:
                     await self._pull()
@@ -156,10 +165,10 @@ class _Worker:
 
     @property
     def _free(self) -> int:
-        return self._slots - len(self._held)
+        return self._slots - len(self._in_work)
 
     def _silent_for(self) -> float:
-        return asyncio.get_running_loop().time() - self._heard_at
+        return asyncio.get_running_loop().time() - self._received_at
 
     async def _pull(self) -> None:
         if self._pause_s:
@@ -168,7 +177,7 @@ class _Worker:
             return
         self._pulls += 1
         self._outstanding = self._free
-        self._heard_at = asyncio.get_running_loop().time()
+        self._received_at = asyncio.get_running_loop().time()
         body = {
             "batch": self._outstanding,
             "expires": PULL_EXPIRES_S * 1_000_000_000,
@@ -181,32 +190,34 @@ class _Worker:
             self._pull_failed(str(error))
 
     def _pull_failed(self, reason: str) -> None:
-        logger.info("%s/%s: pulling again: %s", self._stream, self._durable, reason)
+        logger.info("%s/%s: a pull failed and is repeated: %s", self._stream, self._durable, reason)
         self._outstanding = 0
         self._pause_s = self._backoff.next_s()
         self._changed.set()
 
-    def _pulls_work(self) -> None:
+    def _pull_succeeded(self) -> None:
         self._pause_s = 0.0
         self._backoff.reset()
 
     def _reconnected(self) -> None:
+        # The server dropped the pull with the connection. The deliveries of running handlers may expire soon,
+        # so the heartbeats do not wait for their next turn.
         self._outstanding = 0
         self._changed.set()
         self._beat_now.set()
 
     async def _received(self, msg: Msg) -> None:
         if msg.subject.startswith(self._inbox):
-            # A message of the stream comes under its own subject; only the server's words come to the inbox.
+            # Messages of the stream arrive on their own subject; only status messages arrive on the inbox.
             self._status(msg)
             return
-        self._heard_at = asyncio.get_running_loop().time()
+        self._received_at = asyncio.get_running_loop().time()
         self._outstanding = max(0, self._outstanding - 1)
-        self._pulls_work()
+        self._pull_succeeded()
         try:
             metadata = msg.metadata
         except NatsError:
-            logger.warning("%s: ignored a message that is not of a stream", msg.subject)
+            logger.warning("%s: ignored a message that does not come from a stream", msg.subject)
             return
         if (metadata.stream, metadata.consumer) != (self._stream, self._durable):
             logger.warning("%s: ignored a message of %s", msg.subject, metadata.stream)
@@ -217,52 +228,54 @@ class _Worker:
         await self._take(message, msg.reply)
 
     def _status(self, msg: Msg) -> None:
+        # The status of an earlier pull says nothing about the current one.
         if msg.subject.rpartition(".")[2] != str(self._pulls):
             return
-        self._heard_at = asyncio.get_running_loop().time()
+        self._received_at = asyncio.get_running_loop().time()
         headers = msg.headers or {}
         match headers.get(STATUS):
             case status if status == _IDLE_HEARTBEAT:
                 pass
             case status if status == _REQUEST_TIMEOUT:
                 self._outstanding = 0
-                self._pulls_work()
+                self._pull_succeeded()
                 self._changed.set()
             case status:
                 self._pull_failed(f"{status} {headers.get(DESCRIPTION, '')}")
 
     async def _take(self, message: WorkMessage, reply: str) -> None:
-        if held := self._held.get(message.stream_seq):
-            # Redelivered to its own holder, whose signs were lost: the handler goes on under it.
-            held.reply = reply
+        if item := self._in_work.get(message.stream_seq):
+            # The `in progress` signals were lost and the message came back to its own process. The running
+            # handler continues and acks this newer delivery.
+            item.reply = reply
         elif self._stopping or self._free <= 0:
-            # More than was asked for: a pull from before a reconnect was still answered.
+            # More than this process can take: a pull from before a reconnect was still served.
             await send_status(self._bus, reply, NAK)
         else:
-            held = self._held[message.stream_seq] = _Held(message, reply)
-            task = self._group.create_task(self._handle(held))
+            item = self._in_work[message.stream_seq] = _InWork(message, reply)
+            task = self._group.create_task(self._handle(item))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._changed.set()
 
-    async def _handle(self, held: _Held) -> None:
+    async def _handle(self, item: _InWork) -> None:
         try:
-            outcome = await handle(self._bus, self._stream, self._handler, held.message)
-            await settle(self._bus, held.message, held.reply, outcome)
+            outcome = await handle(self._bus, self._stream, self._handler, item.message)
+            await settle(self._bus, item.message, item.reply, outcome)
         except asyncio.CancelledError:
-            # Its handler has stopped, so another may have it without waiting for `ack_wait`.
-            await send_status(self._bus, held.reply, NAK)
+            # The handler has stopped, so another process may take the message before `ack_wait` expires.
+            await send_status(self._bus, item.reply, NAK)
             raise
         finally:
-            del self._held[held.message.stream_seq]
+            del self._in_work[item.message.stream_seq]
             self._changed.set()
 
-    async def _beat_for_ever(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             self._beat_now.clear()
-            for held in tuple(self._held.values()):
+            for item in tuple(self._in_work.values()):
                 if self._bus.connected:
-                    await send_status(self._bus, held.reply, IN_PROGRESS)
+                    await send_status(self._bus, item.reply, IN_PROGRESS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._beat_now.wait()

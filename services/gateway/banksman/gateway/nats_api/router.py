@@ -14,7 +14,7 @@ from faststream.nats import NatsRouter
 
 from banksman.bus.connection import Bus
 from banksman.bus.control import Received
-from banksman.bus.dead import DOOR, dead_letter
+from banksman.bus.dead import NATS_API, dead_letter
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
@@ -219,7 +219,7 @@ class _ReportFailures(BaseMiddleware[Any, Any]):
         await dead_letter(
             self._bus,
             subject=raw.subject,
-            stream=DOOR,
+            stream=NATS_API,
             stream_seq=time.time_ns(),
             reason=str(error),
             payload=raw.data,
