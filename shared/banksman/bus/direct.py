@@ -1,7 +1,7 @@
-"""Batched direct get: many stored messages for one request, from any replica.
+"""Batched direct get: one request returns many stored messages, from any replica.
 
-A replica may lag behind the leader, by as long as it was cut off or frozen: what decides something is read
-with `current`, or by `jetstream.last_message`.
+A replica that was disconnected or frozen may lag behind the leader. Reads that a decision depends on use
+`current` or `jetstream.last_message`.
 Protocol: ADR-31, https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-31.md.
 """
 
@@ -31,20 +31,20 @@ from banksman.bus.names import (
 from banksman.contracts.errors import BanksmanError, Unavailable
 
 BATCH_MESSAGES = 256
-"""Messages asked for at once."""
+"""Messages per request."""
 BATCH_BYTES = 4 * 1024 * 1024
 """Bytes after which the server ends a batch early."""
 _SILENCE_S = 2.0
-"""Seconds without a message after which a batch counts as broken off and the rest is asked for again."""
+"""Seconds without a message after which a batch counts as interrupted and the rest is requested again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     messages: list[StoredMessage]
     complete: bool
-    """False when it broke off: the rest must be asked for again."""
+    """False when it was interrupted: the rest must be requested again."""
     pending: int
-    """Messages that match and come after these."""
+    """Number of matching messages after these."""
 
 
 async def read(
@@ -56,20 +56,20 @@ async def read(
     budget_s: float = BUDGET_S,
     current: bool = False,
 ) -> AsyncIterator[StoredMessage]:
-    """Every stored message on `subject` (which may hold wildcards) after a stream sequence, in order.
+    """Yield every stored message on a subject after a stream sequence, in order.
 
     Args:
         bus: The connection.
-        stream: Where they are stored.
-        subject: On which.
-        after: Stream sequence of the last message that is not wanted.
+        stream: The stream.
+        subject: The subject; may contain wildcards.
+        after: Stream sequence after which to start; 0 for all.
         budget_s: Seconds to wait for the next message.
-        current: True asks the leader in the end for what the replicas do not have yet. Without it the newest
-            may be missing, and what was removed since may be there.
+        current: True finally requests from the leader the messages that the replica does not have yet. With
+            False the newest messages may be missing, and removed messages may be returned.
 
     Raises:
-        Unavailable: no message for `budget_s`.
-        ApiError: the server refused.
+        Unavailable: No message arrived for `budget_s` seconds.
+        ApiError: The server refused the request.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + budget_s
@@ -93,45 +93,45 @@ async def read(
 
 
 async def _batch(bus: Bus, stream: str, subject: str, after: int) -> _Batch:
-    answers: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
+    replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
     body = {"seq": after + 1, "next_by_subj": subject, "batch": BATCH_MESSAGES, "max_bytes": BATCH_BYTES}
     target = api("DIRECT.GET", stream)
     messages: list[StoredMessage] = []
-    with bus.replies.expect(target, answers.put_nowait, answers.put_nowait, until_reconnect=True) as inbox:
+    with bus.replies.expect(target, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         try:
             await bus.replies.send(target, json.dumps(body).encode(), inbox)
             while True:
-                answer = await _next(answers, target)
-                if isinstance(answer, StoredMessage):
-                    messages.append(answer)
+                item = await _next(replies, target)
+                if isinstance(item, StoredMessage):
+                    messages.append(item)
                 else:
-                    return _Batch(messages, complete=True, pending=answer)
+                    return _Batch(messages, complete=True, pending=item)
         except Unavailable:
             if bus.closed.is_set():
                 raise
             return _Batch(messages, complete=False, pending=1)
 
 
-async def _next(answers: asyncio.Queue[Message | BanksmanError], target: str) -> StoredMessage | int:
-    """The next message of a batch, or at its end the number of those that come after it."""
+async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) -> StoredMessage | int:
+    """Return the next message of a batch, or at its end the number of matching messages after it."""
     try:
         async with asyncio.timeout(_SILENCE_S):
-            answer = await answers.get()
+            reply = await replies.get()
     except TimeoutError as error:
         raise TimedOut(target, _SILENCE_S) from error
-    if isinstance(answer, BanksmanError):
-        raise answer
-    match answer.status:
+    if isinstance(reply, BanksmanError):
+        raise reply
+    match reply.status:
         case None:
-            return _stored(answer)
+            return _stored(reply)
         case status if status == STATUS_END_OF_BATCH:
-            return int(answer.headers.get(NUM_PENDING, "0"))
+            return int(reply.headers.get(NUM_PENDING, "0"))
         case status if status == STATUS_NOT_FOUND:
             return 0
         case status if status == STATUS_NO_RESPONDERS:
             raise NoResponders(target)
         case status:
-            raise ApiError(target, int(status), 0, answer.headers.get(DESCRIPTION, ""))
+            raise ApiError(target, int(status), 0, reply.headers.get(DESCRIPTION, ""))
 
 
 def _stored(message: Message) -> StoredMessage:

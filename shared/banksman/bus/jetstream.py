@@ -1,4 +1,4 @@
-"""Requests to the JetStream API, and reads that only a stream's leader answers."""
+"""Requests to the JetStream API, and reads that the leader of a stream serves."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from banksman.contracts.errors import Fault, Unavailable
 from banksman.runtime.backoff import Backoff, retry
 
 BUDGET_S = 10.0
-"""Seconds that a request to the API is repeated while a leader is elected or the server restarts."""
+"""Seconds for which a request to the API is retried. An election or a server restart takes up to 8."""
 _CODE_DELETE_FAILED = 10057
 _TRY_S = 3.0
+"""Seconds to wait for the response to one attempt."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -35,12 +36,14 @@ class ApiError(Fault):
 async def call(
     bus: Bus, subject: str, body: Mapping[str, Any] | None = None, *, budget_s: float = BUDGET_S
 ) -> dict[str, Any]:
-    """Ask the JetStream API; asked again while it cannot answer, so only for what is safe to repeat.
+    """Send a request to the JetStream API and return the response.
+
+    The request is retried while the API is unavailable, so it must be safe to repeat.
 
     Raises:
-        ApiError: it refused.
-        Unavailable: no answer within `budget_s`.
-        Forbidden: this user may not ask that.
+        ApiError: The API refused the request.
+        Unavailable: No response arrived within `budget_s` seconds.
+        Forbidden: This user may not send the request.
     """
     payload = json.dumps(body).encode() if body else b""
 
@@ -53,44 +56,44 @@ async def call(
         again=bus.may_recover,
         backoff=Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
         budget_s=budget_s,
-        failure=f"{subject}: no answer",
+        failure=f"{subject}: no response",
     )
 
 
 async def last_message(
     bus: Bus, stream: str, subject: str, *, budget_s: float = BUDGET_S
 ) -> StoredMessage | None:
-    """The last message on `subject`, as the stream's leader knows it; None when there is none."""
+    """Return the last message on a subject, read from the leader; None if the subject has no message."""
     return await _get(bus, stream, {"last_by_subj": subject}, budget_s)
 
 
 async def next_message(
     bus: Bus, stream: str, subject: str, *, after: int, budget_s: float = BUDGET_S
 ) -> StoredMessage | None:
-    """The first message on `subject` after a stream sequence, as the leader knows it; None when none is."""
+    """Return the first message on a subject after a stream sequence, read from the leader, or None."""
     return await _get(bus, stream, {"seq": after + 1, "next_by_subj": subject}, budget_s)
 
 
 async def purge_subject(
     bus: Bus, stream: str, subject: str, *, keep: int = 0, before: int | None = None
 ) -> int:
-    """Remove the messages of a subject; returns how many were removed.
+    """Remove messages of a subject; return how many were removed.
 
     Args:
         bus: The connection.
-        stream: The stream that holds them.
-        subject: May hold wildcards.
-        keep: The last ones that stay; not together with `before`.
-        before: Stream sequence of the first one that stays.
+        stream: The stream.
+        subject: The subject; may contain wildcards.
+        keep: Number of last messages to retain; not together with `before`.
+        before: Stream sequence of the first message to retain; None removes all but `keep`.
     """
     which = {"seq": before} if before is not None else {"keep": keep} if keep else {}
     wanted = {"filter": subject, **which}
-    answer = await call(bus, api("STREAM.PURGE", stream), wanted)
-    return cast(int, answer.get("purged", 0))
+    response = await call(bus, api("STREAM.PURGE", stream), wanted)
+    return cast(int, response.get("purged", 0))
 
 
 async def delete_message(bus: Bus, stream: str, stream_seq: int) -> bool:
-    """Remove one message; False when it is gone already."""
+    """Remove one message; return False if it does not exist."""
     try:
         await call(bus, api("STREAM.MSG.DELETE", stream), {"seq": stream_seq})
     except ApiError as error:
@@ -102,29 +105,31 @@ async def delete_message(bus: Bus, stream: str, stream_seq: int) -> bool:
 
 async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
     message = await bus.replies.request(subject, payload, timeout_s=_TRY_S, until_reconnect=True)
-    answer = cast(dict[str, Any], json.loads(message.data))
-    if error := cast(dict[str, Any] | None, answer.get("error")):
+    response = cast(dict[str, Any], json.loads(message.data))
+    if error := cast(dict[str, Any] | None, response.get("error")):
         if error.get("code") == 503 and error.get("err_code") != CODE_NOT_ENABLED:
+            # The API is temporarily unavailable: retry, as for a subject without responders.
             raise NoResponders(subject)
+        # Servers of the cluster are still starting: retry.
         if error.get("err_code") == CODE_NO_PEERS:
             raise Unavailable(f"{subject}: {error.get('description')}")
         raise ApiError(subject, error.get("code", 0), error.get("err_code", 0), error.get("description", ""))
-    return answer
+    return response
 
 
 async def _get(bus: Bus, stream: str, which: Mapping[str, Any], budget_s: float) -> StoredMessage | None:
     try:
-        answer = await call(bus, api("STREAM.MSG.GET", stream), which, budget_s=budget_s)
+        response = await call(bus, api("STREAM.MSG.GET", stream), which, budget_s=budget_s)
     except ApiError as error:
         if error.err_code == CODE_NO_MESSAGE:
             return None
         raise
-    return stored_message(answer)
+    return stored_message(response)
 
 
-def stored_message(answer: Mapping[str, Any]) -> StoredMessage:
-    """The message in an answer of `STREAM.MSG.GET`."""
-    message = cast(dict[str, Any], answer["message"])
+def stored_message(response: Mapping[str, Any]) -> StoredMessage:
+    """Decode the message in a response of `STREAM.MSG.GET`."""
+    message = cast(dict[str, Any], response["message"])
     return StoredMessage(
         subject=message["subject"],
         stream_seq=message["seq"],

@@ -1,4 +1,4 @@
-"""Buckets: typed values under keys, changed by compare-and-set, watched without consumers."""
+"""Key-value buckets: typed values, changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=BaseModel)
 
 MARKER_TTL = "1h"
-"""How long the marker of a deleted key stays: longer than any watcher is away without reading all anew."""
+"""Lifetime of the marker of a deleted key. A view that was disconnected for longer reads the bucket again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[T]):
-    """A value and its place."""
+    """A stored value."""
 
     key: str
     value: T
     revision: int
-    """Stream sequence of the value; what a compare-and-set expects."""
+    """Stream sequence of the value, which a compare-and-set expects."""
 
 
 class Bucket(Generic[T]):
-    """One bucket whose values are of one model.
+    """A bucket whose values have one model.
 
-    Keys are tokens joined by dots, `{tenant}.{id}` for what a tenant owns.
+    Keys are tokens joined by dots; `{tenant}.{id}` for the data of a tenant.
     """
 
     def __init__(self, bus: Bus, name: str, model: type[T]) -> None:
@@ -49,29 +49,29 @@ class Bucket(Generic[T]):
         self._model = model
 
     async def get(self, key: str) -> Entry[T] | None:
-        """The value as the leader knows it; None when there is none.
+        """Return the value, read from the leader; None if the key has no value.
 
         Raises:
-            Poison: it cannot be decoded.
-            Unavailable: no answer.
+            Poison: The value cannot be decoded.
+            Unavailable: The broker did not respond.
         """
         message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
         return None if message is None or is_marker(message) else self.entry(message)
 
     async def put(self, key: str, value: T) -> int:
-        """Write whatever was there before; returns the revision.
+        """Write a value unconditionally; return its revision.
 
         Raises:
-            Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
+            Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
         ack = await durable(self.bus, self.subject(key), _encoded(value), msg_id=new_id("kv-"))
         return ack.stream_seq
 
     async def create(self, key: str, value: T) -> int | None:
-        """Write when there is no value; returns the revision, or None when there is one.
+        """Write a value if the key has none; return its revision, or None if the key has a value.
 
         Raises:
-            Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
+            Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
         expected = 0
         while True:
@@ -81,25 +81,26 @@ class Bucket(Generic[T]):
             last = await jetstream.last_message(self.bus, self.stream, self.subject(key))
             if last is not None and not is_marker(last):
                 return None
+            # A deleted key: the marker is the last message on its subject, so the write expects its sequence.
             expected = last.stream_seq if last else 0
 
     async def update(self, key: str, value: T, revision: int) -> int | None:
-        """Write when the value is still that of `revision`; returns the new one, or None when it is not.
+        """Write a value if the stored one has `revision`; return the new revision, or None if it differs.
 
         Raises:
-            Overloaded, MessageTooLarge, Unavailable: as of a durable publish.
+            Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
         written = await self._write(key, _encoded(value), revision)
         return written if isinstance(written, int) else None
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
-        """Remove a value; with `revision` only when it is still that one. False when it is not."""
+        """Remove a value; return False if it does not have the given `revision` (None removes any)."""
         headers = {KV_OPERATION: "DEL", TTL: MARKER_TTL}
         written = await self._write(key, b"", revision, headers)
         return isinstance(written, int)
 
     async def entries(self, prefix: str = "") -> AsyncIterator[Entry[T]]:
-        """All values whose key begins with the tokens of `prefix`; what cannot be decoded is skipped."""
+        """Yield the values whose keys begin with the tokens of `prefix`; log and skip undecodable ones."""
         for message in await self._latest(prefix):
             try:
                 yield self.entry(message)
@@ -107,14 +108,14 @@ class Bucket(Generic[T]):
                 logger.error("%s", poison)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with the tokens of `prefix`."""
+        """Return the keys that begin with the tokens of `prefix`."""
         return [self.key_of(message.subject) for message in await self._latest(prefix)]
 
     def subject(self, key: str) -> str:
-        """Where a key is kept.
+        """Return the subject of a key.
 
         Raises:
-            BadInput: when the key is not made of tokens.
+            BadInput: The key does not consist of tokens. A wildcard in it would match other keys.
         """
         if not key:
             raise BadInput("key", key, "tokens joined by dots")
@@ -123,14 +124,14 @@ class Bucket(Generic[T]):
         return kv_subject(self.name, key)
 
     def key_of(self, subject: str) -> str:
-        """The key that a subject of this bucket stands for."""
+        """Return the key of a subject of this bucket."""
         return subject.removeprefix(kv_subject(self.name, ""))
 
     def entry(self, message: StoredMessage) -> Entry[T]:
         """Decode a value.
 
         Raises:
-            Poison: it is not of this bucket's model.
+            Poison: The value does not match the model of this bucket.
         """
         try:
             value = self._model.model_validate_json(message.data)
@@ -143,10 +144,11 @@ class Bucket(Generic[T]):
         return f"{self.subject(prefix)}.>" if prefix else kv_subject(self.name, ">")
 
     async def _latest(self, prefix: str) -> list[StoredMessage]:
-        """The last message of each key, in the order of writing, but for the markers of those that ended."""
+        """Return the last message of each key in stream order, without the markers of removed keys."""
         latest: dict[str, StoredMessage] = {}
         async for message in direct.read(self.bus, self.stream, self._below(prefix), current=True):
-            # A replica may have told of an earlier one.
+            # A lagging replica may have returned an earlier value of the key before the leader returns this
+            # one.
             latest.pop(message.subject, None)
             latest[message.subject] = message
         return [message for message in latest.values() if not is_marker(message)]
@@ -164,14 +166,14 @@ class Bucket(Generic[T]):
         return ack.stream_seq
 
     async def _stored_before(self, subject: str, msg_id: str) -> int | None:
-        """The revision when an earlier try stored it whose acknowledgement was lost."""
+        """Return the revision if an earlier attempt stored the value and its acknowledgement was lost."""
         last = await jetstream.last_message(self.bus, self.stream, subject)
         mine = last is not None and last.headers.get(MSG_ID) == message_id(subject, msg_id)
         return last.stream_seq if last is not None and mine else None
 
 
 def is_marker(message: StoredMessage) -> bool:
-    """Whether a message says that its key has ended: deleted, purged, or too old."""
+    """Return whether a message marks its key as removed: deleted, purged or expired."""
     return KV_OPERATION in message.headers or MARKER_REASON in message.headers
 
 

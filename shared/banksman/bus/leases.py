@@ -1,4 +1,4 @@
-"""A runner's lease: the one key that it renews, and may write without any right to read."""
+"""The lease of a runner: one key in the bucket `runners`, written without permission to read it."""
 
 from __future__ import annotations
 
@@ -14,59 +14,66 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 
 LEASE_TTL_S: Mapping[Replicas, int] = {1: 3, 3: 20}
-"""Seconds a runner's lease lives without renewal, by the servers that keep it. Three take up to 8 s to elect
-another leader, in which nobody can renew: no runner is to end its commands over that."""
+"""Seconds after which a lease without renewal expires, by number of replicas. Three servers take up to 8 s to
+elect another leader. No lease can be renewed in that time, and runners must not end their commands for it."""
 RENEW_EVERY_S = 1.0
 """Seconds between renewals."""
 _STOPS_EARLIER_S = 1.0
 
 _TRIES = 10
+"""Attempts to take a lease that other processes write concurrently."""
 
 
 def stop_after_s(replicas: Replicas) -> float:
-    """Seconds without a successful renewal after which a runner stops itself and its commands.
+    """Return the seconds without a successful renewal after which a runner ends its commands and itself.
 
-    A second before the lease ends, and others may act for it.
+    This is one second before the lease expires, when other processes may void the runner's calls.
     """
     return LEASE_TTL_S[replicas] - _STOPS_EARLIER_S
 
 
 def instance_key(server: str, epoch: int, tenant: str | None) -> str:
-    """The key of one process of a tool server: beside those of runners, which are one token.
+    """Return the key of one process of a tool server. It has several tokens; the key of a runner has one.
 
-    A tenant's keys hold its name, so its account can be let write those and no others.
+    The key of a tenant's tool server contains the tenant, so that permissions restrict its account to it.
     """
     return ".".join((server, str(epoch)) if tenant is None else (server, tenant, str(epoch)))
 
 
 async def take_lease(bus: Bus, lease: RunnerLease, *, key: str | None = None) -> int:
-    """Begin a lease in the place of whatever this runner held before; returns its revision.
+    """Take the lease of a runner, also from an earlier process of it; return the revision.
 
-    The key is the runner's id unless another is given: each process of a tool server has one of its own.
-    Called once by each process of a runner, with an epoch above all earlier ones: whoever held the old
-    revision cannot renew.
+    Each process of a runner calls this once, with an epoch above all earlier ones. An earlier process cannot
+    renew afterwards, because its revision is no longer the last one.
+
+    Args:
+        bus: The connection.
+        lease: The lease to write.
+        key: The key; None for the runner's id. Each process of a tool server has a key of its own.
 
     Raises:
-        Unavailable: it could not be stored.
-        Forbidden: this user may not write that key.
+        Unavailable: The lease could not be stored.
+        Forbidden: This user may not write the key.
     """
     revision = 0
     for _ in range(_TRIES):
         try:
             return await _write(bus, key or lease.runner, lease, revision, budget_s=10.0)
         except WrongLastSequence as refused:
+            # Without permission to read, the refusal is the only source of the stored revision.
             revision = refused.found
-    raise Unavailable(f"the lease of {lease.runner} is contended")
+    raise Unavailable(f"the lease of {lease.runner} is written by other processes at the same time")
 
 
 async def renew_lease(bus: Bus, lease: RunnerLease, revision: int, *, key: str | None = None) -> int:
-    """Renew; returns the new revision.
+    """Renew a lease; return the new revision.
 
     Raises:
-        WrongLastSequence: the lease ended, or another process of this runner took it: stop. Also when a
-            renewal was stored whose acknowledgement was lost, which nobody without a right to read can tell.
-        Unavailable: not stored within a second; try again until `stop_after_s` is over.
-        Forbidden: this user may not write that key.
+        WrongLastSequence: The lease expired, or another process of this runner took it: stop. Also raised if
+            a renewal was stored and its acknowledgement was lost; a user that may not read cannot distinguish
+            this.
+        Unavailable: The renewal was not stored within `RENEW_EVERY_S`; retry until `stop_after_s` has passed.
+        Forbidden: This user may not write the key.
     """
     return await _write(bus, key or lease.runner, lease, revision, budget_s=RENEW_EVERY_S)
 

@@ -1,4 +1,4 @@
-"""The event logs: appended by compare-and-set, read in batches, checked for gaps."""
+"""The event logs of conversations: compare-and-set appends, batched reads, gap detection."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from banksman.contracts.usage import CommitUsage
 logger = logging.getLogger(__name__)
 
 GAP_READS = 3
-"""Times a log is read again where a commit is missing before it counts as broken. A replica may lag."""
+"""Reads from replicas, which may lag, before a log with a missing commit is read from the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """A commit and its place in the stream."""
+    """A commit and its stream sequence."""
 
     stream_seq: int
     prev: int
-    """Stream sequence of the commit before it in the same log; 0 for the first."""
+    """Stream sequence of the previous commit of the log; 0 for the first."""
     commit: Commit
     snapshot: int = 0
     """Stream sequence of the log's newest snapshot when this was stored; 0 for none."""
@@ -37,14 +37,14 @@ class StoredCommit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another commit was stored first: read what came after, and decide anew."""
+    """Another commit was stored first: the caller reads it and decides again."""
 
     last: int
     """Stream sequence of the log's last commit when the append was refused."""
 
 
 class EventLog:
-    """The logs of all conversations."""
+    """Access to the logs of all conversations."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
@@ -52,24 +52,24 @@ class EventLog:
     async def append(
         self, tenant: str, conversation_id: str, commit: Commit, *, after: int, snapshot: int = 0
     ) -> int | Conflict:
-        """Store a commit when `after` is still the last one.
+        """Append a commit if the last commit of the log is at `after`.
 
-        An append whose acknowledgement was lost is told apart from one that another overtook.
+        Safe to repeat: an append whose acknowledgement was lost returns its sequence and not a `Conflict`.
 
         Args:
-            tenant: Who owns the conversation.
-            conversation_id: Whose log.
-            commit: Its `id` is the message id; the same commit may be appended again.
-            after: Stream sequence of the log's last commit as the caller knows it; 0 for none.
+            tenant: The tenant of the conversation.
+            conversation_id: The conversation.
+            commit: The commit. Its `id` is the message id.
+            after: Stream sequence of the log's last commit as far as the caller knows; 0 for none.
             snapshot: Stream sequence of the log's newest snapshot; 0 for none.
 
         Returns:
             The stream sequence of this commit, or a `Conflict`.
 
         Raises:
-            Overloaded: the stream is full.
-            MessageTooLarge: the commit does not fit one message.
-            Unavailable: no acknowledgement in 30 s; whether it is stored is not known.
+            Overloaded: The stream is full.
+            MessageTooLarge: The commit exceeds the size limit of a message.
+            Unavailable: No acknowledgement arrived in 30 s; whether the commit is stored is unknown.
         """
         subject = subjects.conversation(tenant, conversation_id)
         try:
@@ -82,24 +82,26 @@ class EventLog:
                 headers=_headers(commit, after, snapshot),
             )
         except WrongLastSequence as refused:
+            # The server may also refuse the retry of an append that was stored and whose acknowledgement was
+            # lost (10071 even with the same message id), so compare ids before reporting a conflict.
             return await self._stored_before(subject, commit, after) or Conflict(refused.found)
         return ack.stream_seq
 
     async def read(
         self, tenant: str, conversation_id: str, *, after: int = 0, leader: bool = False
     ) -> list[StoredCommit]:
-        """The stored commits after a stream sequence, in order and without gaps.
+        """Return the stored commits after a stream sequence, in order and without gaps.
 
         Args:
-            tenant: Who owns the conversation.
-            conversation_id: Whose log.
+            tenant: The tenant of the conversation.
+            conversation_id: The conversation.
             after: Stream sequence of the last commit that the caller has; 0 for all.
-            leader: True guarantees that the last stored commit is among them.
+            leader: True guarantees that the last stored commit is included.
 
         Raises:
-            LogBroken: a commit is missing for good.
-            Poison: a commit cannot be decoded.
-            Unavailable: no answer.
+            LogBroken: The leader does not have one of the commits.
+            Poison: A commit cannot be decoded.
+            Unavailable: The broker did not respond.
         """
         subject = subjects.conversation(tenant, conversation_id)
         commits: list[StoredCommit] = []
@@ -116,51 +118,52 @@ class EventLog:
         return commits + await self._from_leader(subject, commits[-1].stream_seq if commits else after)
 
     async def last(self, tenant: str, conversation_id: str) -> StoredCommit | None:
-        """The last commit as the stream's leader knows it; None for an empty log.
+        """Return the last commit, read from the leader; None for an empty log.
 
         Raises:
-            Poison: it cannot be decoded.
-            Unavailable: no answer.
+            Poison: The commit cannot be decoded.
+            Unavailable: The broker did not respond.
         """
         subject = subjects.conversation(tenant, conversation_id)
         message = await jetstream.last_message(self.bus, EVENTS, subject)
         return None if message is None else stored_commit(message)
 
     async def at(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
-        """The commit at a stream sequence as the leader knows it; None when it is gone.
+        """Return the commit at a stream sequence, read from the leader; None if it was removed.
 
         Raises:
-            Poison: it cannot be decoded.
-            Unavailable: no answer.
+            Poison: The commit cannot be decoded.
+            Unavailable: The broker did not respond.
         """
         subject = subjects.conversation(tenant, conversation_id)
         message = await jetstream.next_message(self.bus, EVENTS, subject, after=stream_seq - 1)
         return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
 
     async def more(self, tenant: str, conversation_id: str, *, after: int) -> bool:
-        """Whether the leader has a commit after a stream sequence; cheap when it has none."""
+        """Return whether the leader has a commit after a stream sequence. Reads at most one commit."""
         subject = subjects.conversation(tenant, conversation_id)
         return await jetstream.next_message(self.bus, EVENTS, subject, after=after) is not None
 
     async def purge(self, tenant: str, conversation_id: str, *, before: int | None = None) -> int:
-        """Remove a log but for its tombstone, by which whoever comes late knows, and what followed it.
+        """Remove the commits before the tombstone; return how many were removed.
 
-        A right of the janitor. Returns the number of commits that were removed.
+        The tombstone stays so that a late writer finds the deletion. Only the janitor's user may purge.
 
         Args:
-            tenant: Who owns the conversation.
-            conversation_id: Whose log.
-            before: Stream sequence of the tombstone; None for the last commit, if nobody can append another.
+            tenant: The tenant of the conversation.
+            conversation_id: The conversation.
+            before: Stream sequence of the tombstone. None retains the last commit, for a log to which no
+                other process can append.
         """
         subject = subjects.conversation(tenant, conversation_id)
         keep = 1 if before is None else 0
         return await jetstream.purge_subject(self.bus, EVENTS, subject, keep=keep, before=before)
 
     async def _stored_before(self, subject: str, commit: Commit, after: int) -> int | None:
-        """The sequence of `commit` when an earlier try stored it.
+        """Return the stream sequence of `commit` if an earlier attempt stored it.
 
-        It can only be the first one after `after`: that is what its expectation says. Others may have
-        followed it since.
+        Only the first commit after `after` can be it, because the append expected `after` to be the last one.
+        Other commits may have followed it.
         """
         first = await jetstream.next_message(self.bus, EVENTS, subject, after=after)
         if first is None or first.headers.get(MSG_ID) != message_id(subject, commit.id):
@@ -195,19 +198,20 @@ def stored_commit(message: StoredMessage) -> StoredCommit:
     """Decode a stored commit.
 
     Raises:
-        Poison: it is no commit.
+        Poison: The message is not a valid commit.
     """
     return decode_commit(message.subject, message.stream_seq, message.headers, message.data)
 
 
 def decode_commit(subject: str, stream_seq: int, headers: Mapping[str, str], data: bytes) -> StoredCommit:
-    """Decode a commit from its sequence, its headers and its bytes.
+    """Decode a commit from a message.
 
     Raises:
-        Poison: it is no commit.
+        Poison: The message is not a valid commit.
     """
     try:
-        # Only agents may write here, so the fast parser does; what clients send goes through `wire.parse`.
+        # Permissions allow only agents to write here, so the fast parser suffices. Input of clients goes
+        # through the strict `wire.parse`.
         commit = Commit.model_validate_json(data)
         return StoredCommit(stream_seq, int(headers[PREV]), commit, int(headers.get(SNAPSHOT, "0")))
     except (KeyError, ValueError) as error:
@@ -215,5 +219,5 @@ def decode_commit(subject: str, stream_seq: int, headers: Mapping[str, str], dat
 
 
 def _follows(stored: StoredCommit, position: int) -> bool:
-    # Position 0 reads from the start, which retention may have cut off.
+    # A read from position 0 cannot check its first commit: retention may have removed the commits before it.
     return position == 0 or stored.prev == position
