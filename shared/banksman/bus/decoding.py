@@ -1,4 +1,4 @@
-"""Bytes of a work queue into a model, or the word for why not."""
+"""Decode messages of work queues into models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _VERSION = "v"
 
 
 def decoded(adapter: TypeAdapter[T], message: WorkMessage) -> T:
-    """What a message says.
+    """Decode the body of a message.
 
     Raises:
-        Poison: it cannot be read.
-        NewerVersion: it is of a version that this process does not know.
+        Poison: The body is invalid.
+        NewerVersion: The body has a version that this process does not know.
     """
     try:
         return adapter.validate_json(message.data)
@@ -35,10 +35,10 @@ def decoded(adapter: TypeAdapter[T], message: WorkMessage) -> T:
 
 
 def check_subject(message: WorkMessage, expected: str) -> None:
-    """Refuse a body that is about something else than its subject, which is what permissions judge.
+    """Check that a message has the subject that its body implies: permissions only restrict subjects.
 
     Raises:
-        Poison: it is.
+        Poison: The subject differs.
     """
     if message.subject != expected:
-        raise Poison(message.subject, f"the message belongs to {expected}")
+        raise Poison(message.subject, f"the body belongs to subject {expected}")

@@ -1,4 +1,4 @@
-"""What a request over NATS answers when it fails: the error frame of the websocket, as bytes."""
+"""Error replies to requests over NATS: the error frame of the websocket, as bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteError(BanksmanError):
-    """Whoever served a request answered with an error."""
+    """The process that served a request replied with an error."""
 
     def __init__(self, frame: ErrorFrame) -> None:
         self.frame = frame
@@ -21,12 +21,12 @@ class RemoteError(BanksmanError):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which the other side says a retry makes sense."""
+        """Seconds after which the serving process advises a retry; None if it gave no time."""
         return self.frame.retry_after_s
 
 
 def error_envelope(error: Exception) -> bytes:
-    """The answer that tells of `error`. What is not ours to tell stays in our logs."""
+    """Encode an error as a reply. Details of unforeseen errors are only logged."""
     if isinstance(error, BanksmanError):
         frame = error_frame(error)
     else:
@@ -35,10 +35,10 @@ def error_envelope(error: Exception) -> bytes:
 
 
 def answer(data: bytes) -> bytes:
-    """The answer as it came, unless it is an error envelope.
+    """Return a reply unchanged if it is not an error envelope.
 
     Raises:
-        RemoteError: it is one.
+        RemoteError: The reply is an error envelope.
     """
     if data.startswith(_ERROR_HEAD):
         raise RemoteError(ErrorFrame.model_validate_json(data))

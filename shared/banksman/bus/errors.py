@@ -1,20 +1,20 @@
-"""What the broker can answer, in addition to `banksman.contracts.errors`.
+"""Errors of the broker, in addition to `banksman.contracts.errors`.
 
 CallerMistake
-└── MessageTooLarge       more bytes than a message may have
+└── MessageTooLarge       a message exceeds the size limit
 Refused
 ├── Unavailable
-│   ├── NoResponders      nobody serves the subject: nothing was done
-│   ├── TimedOut          no answer in time: it may have been done
-│   └── ConnectionLost    the connection broke and stands again: it may have been done
+│   ├── NoResponders      no process serves the subject: nothing was done
+│   ├── TimedOut          no reply in time: the request may have been executed
+│   └── ConnectionLost    the connection was replaced: the request may have been executed
 └── Overloaded            a stream's or the server's storage is full
 Fault
 ├── PublishRefused        the server refused a durable publish for another reason
-├── NewerVersion          a message of a version that this process does not read yet
+├── NewerVersion          a message of a version that this process does not know
 ├── LogBroken             a stored commit is missing from a log
-└── LogDamaged            a log is known to be damaged: no run goes on in it
-Signals of compare-and-set, for the caller to handle
-├── SlotTaken             a write-once subject holds a message already
+└── LogDamaged            a log is known to be damaged: it accepts no run
+Signals of compare-and-set, which the caller handles
+├── SlotTaken             a write-once subject already holds a message
 └── WrongLastSequence     another message was stored on the subject first
 """
 
@@ -24,7 +24,7 @@ from banksman.contracts.errors import CallerMistake, ErrorCode, Fault, Signal, U
 
 
 class MessageTooLarge(CallerMistake):
-    """More bytes than a message may have."""
+    """A message exceeds the size limit."""
 
     code = ErrorCode.TOO_LARGE
 
@@ -32,34 +32,34 @@ class MessageTooLarge(CallerMistake):
         self.subject = subject
         self.size = size
         self.limit = limit
-        super().__init__(f"{subject}: {size} bytes, at most {limit} fit one message")
+        super().__init__(f"{subject}: {size} bytes; the limit of a message is {limit}")
 
 
 class NoResponders(Unavailable):
-    """Nobody serves the subject; nothing was done."""
+    """No process serves the subject; nothing was done."""
 
     no_responders = True
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"{subject}: nobody answers there")
+        super().__init__(f"{subject}: no process serves it")
 
 
 class TimedOut(Unavailable):
-    """No answer in time; what was asked may have been done."""
+    """No reply arrived in time; the request may have been executed."""
 
     def __init__(self, subject: str, timeout_s: float) -> None:
         self.subject = subject
         self.timeout_s = timeout_s
-        super().__init__(f"{subject}: no answer within {timeout_s:g} s")
+        super().__init__(f"{subject}: no reply within {timeout_s:g} s")
 
 
 class ConnectionLost(Unavailable):
-    """The connection broke and stands again; what was asked may have been done."""
+    """The connection was lost and re-established; the request may have been executed."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"{subject}: the connection was lost before the answer came")
+        super().__init__(f"{subject}: the connection was lost before a reply arrived")
 
 
 class PublishRefused(Fault):
@@ -73,26 +73,28 @@ class PublishRefused(Fault):
 
 
 class NewerVersion(Fault):
-    """A message of a higher version: a process that was upgraded may read it."""
+    """A message has a newer version; an upgraded process can read it."""
 
     def __init__(self, subject: str, version: int) -> None:
         self.subject = subject
         self.version = version
-        super().__init__(f"{subject}: version {version} of this message is not known here")
+        super().__init__(f"{subject}: this process does not know version {version} of the message")
 
 
 class LogBroken(Fault):
-    """A stored commit is missing from a log: its successor names it, and the stream does not have it."""
+    """A stored commit is missing from a log: its successor names it, but the stream does not have it."""
 
     def __init__(self, subject: str, expected: int, found: int) -> None:
         self.subject = subject
         self.expected = expected
         self.found = found
-        super().__init__(f"{subject}: the commit after {expected} names {found} as the one before it")
+        super().__init__(
+            f"{subject}: expected the commit that follows {expected}, found one that follows {found}"
+        )
 
 
 class LogDamaged(Fault):
-    """A log is known to be damaged. Nothing is appended to it before an operator restored or accepted it."""
+    """A log is damaged. Nothing is appended to it until an operator restores or accepts it."""
 
     code = ErrorCode.CONFLICT
 
@@ -101,17 +103,17 @@ class LogDamaged(Fault):
         self.conversation_id = conversation_id
         self.problem = problem
         super().__init__(
-            f"the log of {conversation_id} is damaged: {problem}. No run goes on in it until an operator "
+            f"the log of {conversation_id} is damaged: {problem}. It accepts no run until an operator "
             "restores a backup or accepts the loss (`banksman check`)"
         )
 
 
 class SlotTaken(Signal):
-    """A write-once subject holds a message already."""
+    """A write-once subject already holds a message."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"{subject} is taken")
+        super().__init__(f"{subject} already holds a message")
 
 
 class WrongLastSequence(Signal):
@@ -120,5 +122,5 @@ class WrongLastSequence(Signal):
     def __init__(self, subject: str, found: int) -> None:
         self.subject = subject
         self.found = found
-        """Stream sequence of the subject's last message; 0 when it has none."""
-        super().__init__(f"{subject}: the last message is {found}")
+        """Stream sequence of the last message on the subject; 0 if it has none."""
+        super().__init__(f"{subject}: the last message has sequence {found}")

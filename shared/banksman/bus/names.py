@@ -1,4 +1,4 @@
-"""Names that NATS itself gives (API subjects, headers, error codes), and of what we keep in it."""
+"""Names of NATS (API subjects, headers, error codes) and of our streams, consumers, buckets and stores."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ STATUS: Final = "Status"
 DESCRIPTION: Final = "Description"
 
 FIRST_SEQ: Final = "Banksman-First-Seq"
-"""Number of a commit's first event."""
+"""Sequence number of the first event of a commit."""
 LAST_SEQ: Final = "Banksman-Last-Seq"
-"""Number of a commit's last event."""
+"""Sequence number of the last event of a commit."""
 PREV: Final = "Banksman-Prev"
-"""Stream sequence of the commit before on the same log; 0 for the first."""
+"""Stream sequence of the previous commit of the log; 0 for the first."""
 LOG_EPOCH: Final = "Banksman-Log-Epoch"
 SNAPSHOT: Final = "Banksman-Snapshot"
 """Stream sequence of the log's newest snapshot; 0 for none."""
 CONSUMED: Final = "Banksman-CommitUsage"
-"""What the model requests behind a commit consumed; not there when there was none."""
+"""Tokens and cost of the model requests of a commit; missing if it has none."""
 
 STATUS_NO_RESPONDERS: Final = "503"
 STATUS_END_OF_BATCH: Final = "204"
@@ -67,15 +67,18 @@ STATUS_NOT_FOUND: Final = "404"
 
 # https://github.com/nats-io/nats-server/blob/main/server/errors.json
 CODE_RESOURCES: Final = frozenset({10002, 10023, 10028, 10047})
-"""An account's or the server's memory or storage is used up."""
+"""The memory or storage of the account or the server is exhausted."""
 CODE_MESSAGE_TOO_LARGE: Final = 10054
 CODE_WRONG_LAST_SEQUENCE: Final = 10071
 CODE_DUPLICATE_UNDER_WAY: Final = 10158
+"""A cluster is still replicating a message with the same id."""
 CODE_WRITE_UNDER_WAY: Final = 10164
+"""A cluster is still replicating another message on the subject."""
 CODE_STORE_FAILED: Final = 10077
+"""A write-once subject is taken, the stream is full, or the disk fails; only the description differs."""
 CODE_NO_MESSAGE: Final = 10037
 CODE_NO_PEERS: Final = 10005
-"""Not enough servers of the cluster are in reach for the copies that are wanted: each starts, or is away."""
+"""Too few servers of the cluster are reachable for the requested replicas."""
 CODE_NOT_ENABLED: Final = 10039
 """The account has no JetStream."""
 CODE_STREAM_NOT_FOUND: Final = 10059
@@ -84,12 +87,12 @@ CODE_MORE_REPLICAS_THAN_STREAM: Final = 10126
 
 
 def api(verb: str, *names: str) -> str:
-    """A subject of the JetStream API: `api("STREAM.INFO", "EVENTS")`."""
+    """Return a subject of the JetStream API: `api("STREAM.INFO", "EVENTS")`."""
     return ".".join(("$JS.API", verb, *names))
 
 
 def acknowledgements(stream: str, durable: str) -> str:
-    """Where a consumer hears what became of its messages."""
+    """Return the subjects of the acks of a consumer."""
     return f"$JS.ACK.{stream}.{durable}.>"
 
 
@@ -105,7 +108,7 @@ _STREAM_BY_TOKEN: Final = {
 
 
 def stream_of(subject: str) -> str:
-    """The stream that holds a subject of ours."""
+    """Return the stream that stores one of our subjects."""
     first, second = subject.split(".")[:2]
     match first:
         case "$KV":
@@ -117,25 +120,25 @@ def stream_of(subject: str) -> str:
 
 
 def kv_stream(bucket: str) -> str:
-    """The stream behind a bucket."""
+    """Return the stream of a bucket."""
     return f"KV_{bucket}"
 
 
 def kv_subject(bucket: str, key: str) -> str:
-    """Where a bucket keeps a key; `>` for all of its keys."""
+    """Return the subject of a key; the key `>` matches all keys of the bucket."""
     return f"$KV.{bucket}.{key}"
 
 
 def object_stream(store: str) -> str:
-    """The stream behind an object store."""
+    """Return the stream of an object store."""
     return f"OBJ_{store}"
 
 
 def object_chunks(store: str, upload: str) -> str:
-    """Where an object store keeps the parts of one upload."""
+    """Return the subject of the chunks of one upload."""
     return f"$O.{store}.C.{upload}"
 
 
 def object_meta(store: str, name_token: str) -> str:
-    """Where an object store keeps what it knows of an object; `>` for all."""
+    """Return the subject of the description of an object; `>` matches all descriptions."""
     return f"$O.{store}.M.{name_token}"

@@ -1,7 +1,8 @@
-"""Object stores in the layout all NATS clients share, read in batches and under a deadline.
+"""Object stores in the standard layout of NATS clients, read in batches and under a deadline.
 
-An object is at most 16 MB; larger data is stored as parts. Chunks and parts come before what names them.
-Layout: ADR-20, https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md.
+An object has at most 16 MB; larger data is stored in parts. Chunks and parts are stored before the
+description that names them, so a crash leaves no object that is incomplete. Layout: ADR-20,
+https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ logger = logging.getLogger(__name__)
 MAX_OBJECT_BYTES = 16 * 1024 * 1024
 CHUNK_BYTES = 512 * 1024
 DEADLINE_S = 60.0
-"""Seconds that writing or reading one object may take."""
+"""Seconds for writing or reading one object."""
 ABANDON_S = 5.0
-"""Seconds more for removing what was stored of an object that could not be stored whole."""
+"""Additional seconds for removing the chunks of an object that does not fit."""
 
 
 class ObjectBroken(Fault):
-    """A stored object is not what was written: a chunk is missing or altered."""
+    """A stored object differs from what was written: a chunk is missing or changed."""
 
     def __init__(self, store: str, name: str) -> None:
         self.store = store
@@ -48,7 +49,7 @@ class ObjectBroken(Fault):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store knows of an object."""
+    """Description of a stored object."""
 
     name: str
     size: int
@@ -57,7 +58,7 @@ class ObjectInfo:
 
 
 class _Meta(BaseModel):
-    """The stored description, named as in the shared layout."""
+    """The stored description, with the field names of the standard layout."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -73,7 +74,7 @@ class _Meta(BaseModel):
 
 
 class Objects:
-    """One object store."""
+    """An object store."""
 
     def __init__(self, bus: Bus, store: str) -> None:
         self._bus = bus
@@ -81,12 +82,12 @@ class Objects:
         self._stream = object_stream(store)
 
     async def put(self, name: str, data: bytes, *, deadline_s: float = DEADLINE_S) -> ObjectInfo:
-        """Store an object in the place of any of that name.
+        """Store an object, and replace one of the same name.
 
         Raises:
-            MessageTooLarge: more than 16 MB.
-            Overloaded: the store is full.
-            Unavailable: not stored by the deadline.
+            MessageTooLarge: The object has more than 16 MB.
+            Overloaded: The store is full.
+            Unavailable: The object was not stored by the deadline.
         """
         if len(data) > MAX_OBJECT_BYTES:
             raise MessageTooLarge(f"{self._store}/{name}", len(data), MAX_OBJECT_BYTES)
@@ -109,6 +110,7 @@ class Objects:
                     await durable(self._bus, subject, piece, msg_id=f"{upload}:{number}", budget_s=deadline_s)
                 await self._put_meta(meta, deadline_s)
                 if old is not None:
+                    # Last, so that readers always find either the old object or the new one.
                     await self._purge_chunks(old.nuid)
         except Refused:
             await self._abandon(name, upload)
@@ -118,17 +120,17 @@ class Objects:
     async def get(
         self, name: str, *, deadline_s: float = DEADLINE_S, max_bytes: int = MAX_OBJECT_BYTES
     ) -> bytes:
-        """The bytes of an object, checked against its digest.
+        """Return the bytes of an object after a check of its digest.
 
         Args:
-            name: The object's.
-            deadline_s: For all of it.
-            max_bytes: A longer one is not read: it counts as broken.
+            name: The name of the object.
+            deadline_s: Seconds for the whole read.
+            max_bytes: A larger object is not read and counts as broken.
 
         Raises:
-            NotFound: there is none of that name.
-            ObjectBroken: it is not what was written.
-            Unavailable: not read by the deadline.
+            NotFound: The store has no object of that name.
+            ObjectBroken: The object differs from what was written.
+            Unavailable: The object was not read by the deadline.
         """
         async with _deadline(f"reading {self._store}/{name}", deadline_s):
             meta = await self._meta(name)
@@ -142,7 +144,7 @@ class Objects:
         return data
 
     async def delete(self, name: str) -> bool:
-        """Remove an object; False when there is none."""
+        """Remove an object; return False if it does not exist."""
         meta = await self._meta(name)
         if meta is None:
             return False
@@ -151,7 +153,7 @@ class Objects:
         return True
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        """The objects whose name begins with `prefix`; one whose description cannot be read is left out."""
+        """Yield the objects whose names begin with `prefix`; log and skip undecodable descriptions."""
         async for message in direct.read(self._bus, self._stream, object_meta(self._store, ">")):
             try:
                 meta = self._decoded(message)
@@ -162,7 +164,7 @@ class Objects:
                 yield _info(meta)
 
     async def _abandon(self, name: str, upload: str) -> None:
-        """Remove the chunks of an object that was not stored; they stay while that is not known."""
+        """Remove the chunks of an object that was not stored; retain them if that is unknown."""
         with contextlib.suppress(BanksmanError, TimeoutError):
             async with asyncio.timeout(ABANDON_S):
                 stored = await self._meta(name)
@@ -173,7 +175,7 @@ class Objects:
         await jetstream.purge_subject(self._bus, self._stream, object_chunks(self._store, nuid))
 
     async def _chunks(self, subject: str, max_bytes: int) -> bytes:
-        """What is stored on a subject, up to the message that goes beyond `max_bytes`."""
+        """Return the data on a subject, up to the first message that exceeds `max_bytes` in total."""
         data = bytearray()
         async for message in direct.read(self._bus, self._stream, subject, current=True):
             data += message.data
@@ -211,11 +213,11 @@ def _digest(data: bytes) -> str:
 
 
 def _info(meta: _Meta) -> ObjectInfo:
-    return ObjectInfo(meta.name, meta.size, _moment(meta.mtime))
+    return ObjectInfo(meta.name, meta.size, _parse_time(meta.mtime))
 
 
-def _moment(written: str) -> datetime:
-    """When an object was written; long ago when its writer gave no moment that can be read."""
+def _parse_time(written: str) -> datetime:
+    """Parse the time at which an object was written; return the Unix epoch if it is invalid."""
     try:
         moment = datetime.fromisoformat(written)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Requests and their answers over one inbox subscription.
+"""Requests and their replies over one inbox subscription.
 
-nats-py's own `request` lets a waiter whose connection broke wait out its time. Here it learns of the new
-connection at once and may ask again, and a request may have many answers.
+A waiter in nats-py's own `request` waits for its whole timeout although its connection broke. Here it fails
+at the reconnect and may retry, and a request may have many replies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Waiter:
 
 
 class Replies:
-    """The inbox of one connection."""
+    """The inbox of a connection."""
 
     def __init__(self, nc: Client) -> None:
         self._nc = nc
@@ -54,36 +54,36 @@ class Replies:
         headers: Mapping[str, str] | None = None,
         until_reconnect: bool = False,
     ) -> Message:
-        """Publish and wait for the first answer.
+        """Publish a request and wait for the first reply.
 
         Args:
-            subject: Where to ask.
-            payload: What to ask.
+            subject: The subject.
+            payload: The request.
             timeout_s: Seconds to wait.
-            headers: Sent with it.
-            until_reconnect: True gives up as soon as the connection was lost and stands again: the answer
-                may have gone with the old one. For what is safe to ask twice.
+            headers: Headers of the request.
+            until_reconnect: True fails at a reconnect, because the reply may have been lost with the old
+                connection. For requests that are safe to repeat.
 
         Raises:
             Unavailable: `NoResponders`, `TimedOut`, `ConnectionLost`, or the connection is closed.
-            Forbidden: this user may not publish there.
-            MessageTooLarge: more than the server accepts.
+            Forbidden: This user may not publish on the subject.
+            MessageTooLarge: The request exceeds the server's limit.
         """
-        answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        replied: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
         def received(message: Message) -> None:
-            if not answered.done():
-                answered.set_result(message)
+            if not replied.done():
+                replied.set_result(message)
 
         def failed(error: BanksmanError) -> None:
-            if not answered.done():
-                answered.set_exception(error)
+            if not replied.done():
+                replied.set_exception(error)
 
         with self.expect(subject, received, failed, until_reconnect=until_reconnect) as inbox:
             await self.send(subject, payload, inbox, headers)
             try:
                 async with asyncio.timeout(timeout_s):
-                    message = await answered
+                    message = await replied
             except TimeoutError as error:
                 raise TimedOut(subject, timeout_s) from error
         if message.status == STATUS_NO_RESPONDERS and not message.data:
@@ -91,14 +91,14 @@ class Replies:
         return message
 
     async def echo(self) -> None:
-        """Send a message to this very inbox and wait until it comes back; the caller sets the deadline.
+        """Send a message to this inbox and wait until it arrives; the caller sets the deadline.
 
-        nats-py's own `flush` and `rtt` overtake what is still buffered, and one that is given up breaks the
-        connection when its answer comes after all.
+        nats-py's `flush` and `rtt` are unsuitable: they overtake buffered messages, and the late reply to a
+        cancelled one breaks the connection.
 
         Raises:
-            Unavailable: the connection is closed or was lost meanwhile.
-            Forbidden: the inbox is not this user's.
+            Unavailable: The connection is closed or was lost.
+            Forbidden: This user may not publish to this inbox.
         """
         returned: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
@@ -120,8 +120,8 @@ class Replies:
         """Publish with a reply subject.
 
         Raises:
-            Unavailable: the connection is closed, or has been down until its buffer was full.
-            MessageTooLarge: more than the server accepts.
+            Unavailable: The connection is closed, or it is down and its buffer is full.
+            MessageTooLarge: The message exceeds the server's limit.
         """
         try:
             await self._nc.publish(subject, payload, reply=reply, headers=dict(headers) if headers else None)
@@ -139,13 +139,13 @@ class Replies:
         *,
         until_reconnect: bool = False,
     ) -> Generator[str]:
-        """A reply subject whose messages go to `received` for as long as the block runs.
+        """Provide a reply subject and pass its messages to `received` while the block runs.
 
         Args:
-            subject: Where is asked; None where the reply subject itself is.
-            received: Takes what comes.
-            failed: Takes why nothing will come.
-            until_reconnect: Whether an answer that may have gone with a connection is given up.
+            subject: The subject of the request; None if it is the reply subject itself.
+            received: Called with each reply.
+            failed: Called with the reason why no reply can arrive.
+            until_reconnect: True calls `failed` at a reconnect.
         """
         self._requests += 1
         token = str(self._requests)
@@ -157,19 +157,19 @@ class Replies:
             del self._waiters[token]
 
     def reconnected(self) -> None:
-        """Tell those whose answer may have gone with the old connection."""
+        """Fail the requests with `until_reconnect`: their replies may be lost with the old connection."""
         for waiter in tuple(self._waiters.values()):
             if waiter.until_reconnect:
                 waiter.failed(ConnectionLost(waiter.subject))
 
     def forbidden(self, subject: str) -> None:
-        """Tell those who published to a subject that the server refused; nats-py gives it in lower case."""
+        """Fail the requests on a subject that the server refused; nats-py reports it in lower case."""
         for waiter in tuple(self._waiters.values()):
             if waiter.subject.lower() == subject:
                 waiter.failed(Forbidden(f"{subject}: this user may not publish there"))
 
     def close(self) -> None:
-        """Tell all that no answer will come."""
+        """Fail all requests: the connection is closed."""
         for waiter in tuple(self._waiters.values()):
             waiter.failed(Unavailable(f"{waiter.subject}: the connection to NATS is closed"))
 

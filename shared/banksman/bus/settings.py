@@ -1,4 +1,4 @@
-"""How to reach NATS, and what is counted of a connection's troubles."""
+"""Connection settings for NATS, and counters of connection errors."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 Replicas = Literal[1, 3]
-"""Servers that keep each stream."""
+"""Number of servers that store each stream."""
 
 
 def _number(value: object) -> object:
-    # The environment has only text, and a literal number takes none.
+    # Environment variables are text, which pydantic does not convert for a literal number.
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 class NatsSettings(BaseModel):
-    """How to reach NATS and as whom."""
+    """Servers and credentials of a connection to NATS."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     url: str | tuple[str, ...] = "nats://127.0.0.1:4222"
-    """One server or several of a cluster: `nats://`, `tls://`."""
+    """URL of one server, or of several servers of a cluster: `nats://`, `tls://`."""
     nkey_seed_file: Path | None = None
-    """File with the user's seed (`SU…`); None connects without a user."""
+    """File with the user's nkey seed (`SU…`); None connects without a user."""
     nkey_seed: SecretStr | None = None
-    """The seed itself, when there is no file."""
+    """The seed itself, used instead of the file."""
     tls_ca_file: Path | None = None
-    """Certificates that the server's is checked against; None for the system's."""
+    """CA certificates that verify the server; None for those of the system."""
     tls_cert_file: Path | None = None
-    """The client's own certificate, where the server asks for one."""
+    """Certificate of the client, if the server requires one."""
     tls_key_file: Path | None = None
+    """Private key of the client certificate."""
     tls_hostname: str | None = None
-    """The name in the server's certificate, when it is not the one in `url`."""
+    """Name in the server's certificate; None for the host name in `url`."""
     connect_timeout_s: float = Field(default=30.0, gt=0)
-    """Seconds until the first connection must stand; later ones are tried for ever."""
+    """Seconds within which the first connection must succeed. Reconnects are attempted without limit."""
     monitoring_url: str | None = None
-    """Where the server tells of itself over HTTP. A single server must be seen to sync every write."""
+    """HTTP monitoring URL of the server, which shows whether a single server syncs every write."""
     replicas: Annotated[Replicas, BeforeValidator(_number)] = 1
-    """Servers that keep each stream: 1, or 3 in a cluster. With fewer copies services are not ready."""
+    """Number of servers that store each stream: 1, or 3 in a cluster. With fewer, services are not ready."""
 
     @property
     def urls(self) -> list[str]:
-        """All servers."""
+        """The URLs of all servers."""
         return [self.url] if isinstance(self.url, str) else list(self.url)
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """How servers are checked; None when the connection is not encrypted."""
+        """Return the TLS context that verifies the servers; None for an unencrypted connection."""
         if not self.tls_ca_file and not any(url.startswith("tls:") for url in self.urls):
             return None
         context = ssl.create_default_context(cafile=str(self.tls_ca_file) if self.tls_ca_file else None)
@@ -60,11 +61,11 @@ class NatsSettings(BaseModel):
 
 @dataclass(slots=True)
 class BusStats:
-    """What went wrong on a connection since it was made."""
+    """Counters of a connection since it was created."""
 
     reconnects: int = 0
     errors: int = 0
     slow_consumer: int = 0
-    """Times that messages were dropped because a subscription's queue was full."""
+    """Number of times that messages were dropped because the queue of a subscription was full."""
     forbidden: int = 0
-    """Publishes and subscriptions that the server refused."""
+    """Publishes and subscriptions that the server refused for lack of permission."""

@@ -1,7 +1,7 @@
-"""A stream's messages as they are stored, from a position on: subjects and headers, without their bytes.
+"""Follow all messages of a stream from a position on: subjects and headers, without payloads.
 
-For what follows from all logs together. Each process that asks gets every message; the server keeps a
-consumer in memory for it, so this is for services, of which there are few, and never for clients.
+For data that is derived from all logs. Each process receives every message through a consumer in the server's
+memory. The server refuses the 1001st consumer of a stream, so only services use this, never clients.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from banksman.contracts.ids import new_id
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-"""Messages of one pull; the next goes out when they have come."""
+"""Messages of one pull; the next pull is sent when all have arrived."""
 EXPIRES_S = 30
+"""Seconds after which the server ends a pull."""
 HEARTBEAT_S = 5
-"""Seconds between the server's signs that it still holds a pull; after two without, it counts as lost."""
+"""Seconds between the server's heartbeats for a pull; after two missing ones the pull counts as lost."""
 INACTIVE_S = 60
-"""Seconds after which the server forgets a consumer that nobody pulls from."""
+"""Seconds without a pull after which the server removes a consumer."""
 RETRY_S = 0.5
+"""Seconds before a new consumer replaces a failed one."""
 CONSUMER = "tail-"
-"""Begins the names of these consumers."""
+"""Prefix of the names of these consumers."""
 
 _NS = 1_000_000_000
 _IDLE_HEARTBEAT = "100"
@@ -44,7 +46,7 @@ _PULL_ENDED = frozenset({"404", "408"})
 
 @dataclass(frozen=True, slots=True)
 class StoredHeaders:
-    """A message without its bytes."""
+    """A stored message without its payload."""
 
     subject: str
     stream_seq: int
@@ -54,37 +56,38 @@ class StoredHeaders:
 
 
 async def last_sequence(bus: Bus, stream: str) -> int:
-    """Stream sequence of the last message; 0 for none so far."""
+    """Return the stream sequence of the last message; 0 for an empty stream."""
     info = await call(bus, api("STREAM.INFO", stream))
     return int(info["state"]["last_seq"])
 
 
 async def tail(bus: Bus, stream: str, *, after: int) -> AsyncGenerator[StoredHeaders]:
-    """Every message after a stream sequence, each once, in order; never ends by itself.
+    """Yield every message after a stream sequence, each once and in order, without end.
 
-    Goes on over reconnects, restarts of the server and elections.
+    Continues after reconnects, server restarts and elections.
 
     Raises:
-        Unavailable: the connection is closed for good.
+        Unavailable: The connection is permanently closed.
     """
-    inbox, heard = bus.nc.new_inbox(), asyncio.Queue[Msg | None]()
+    inbox, arrived = bus.nc.new_inbox(), asyncio.Queue[Msg | None]()
 
     async def received(msg: Msg) -> None:
-        heard.put_nowait(msg)
+        arrived.put_nowait(msg)
 
     subscription = await subscribe(bus.nc, f"{inbox}.*", received)
-    remove = bus.on_reconnect(lambda: heard.put_nowait(None))
+    # None marks a reconnect: messages may be lost, so a new consumer starts at the last received position.
+    remove = bus.on_reconnect(lambda: arrived.put_nowait(None))
     try:
         while not bus.closed.is_set():
             try:
-                consumer = _Consumer(bus, stream, inbox, heard)
+                consumer = _Consumer(bus, stream, inbox, arrived)
                 await consumer.create(after)
                 while True:
                     message = await consumer.next()
                     after = message.stream_seq
                     yield message
             except BanksmanError as error:
-                logger.info("%s is read on from %d: %s", stream, after, error)
+                logger.info("%s: a new consumer continues after %d: %s", stream, after, error)
             await asyncio.sleep(RETRY_S)
     finally:
         remove()
@@ -94,14 +97,14 @@ async def tail(bus: Bus, stream: str, *, after: int) -> AsyncGenerator[StoredHea
 
 
 class _Consumer:
-    """One consumer in the server, given up at the first sign that a message was lost on the way."""
+    """One consumer in the server, replaced as soon as a message is missing."""
 
-    def __init__(self, bus: Bus, stream: str, inbox: str, heard: asyncio.Queue[Msg | None]) -> None:
+    def __init__(self, bus: Bus, stream: str, inbox: str, arrived: asyncio.Queue[Msg | None]) -> None:
         self._bus = bus
         self._stream = stream
         self._name = new_id(CONSUMER)
         self._inbox = f"{inbox}.{self._name}"
-        self._heard = heard
+        self._arrived = arrived
         self._outstanding = 0
         self._received = 0
 
@@ -116,8 +119,9 @@ class _Consumer:
             "num_replicas": 1,
             "inactive_threshold": INACTIVE_S * _NS,
         }
-        while not self._heard.empty():
-            self._heard.get_nowait()
+        # Messages of an earlier consumer must not count for this one.
+        while not self._arrived.empty():
+            self._arrived.get_nowait()
         body = {"stream_name": self._stream, "config": config, "action": "create"}
         await call(self._bus, api("CONSUMER.CREATE", self._stream, self._name), body)
 
@@ -125,20 +129,21 @@ class _Consumer:
         while True:
             if not self._outstanding:
                 await self._pull()
-            msg = await self._next_heard()
+            msg = await self._next_arrived()
             if msg.headers and STATUS in msg.headers and not msg.reply:
                 self._status(msg)
                 continue
             try:
                 metadata = msg.metadata
             except NatsError as error:
-                raise Unavailable("a message that is not of a stream") from error
+                raise Unavailable("a message does not come from a stream") from error
             if metadata.consumer != self._name:
                 continue
             self._outstanding -= 1
             self._received += 1
+            # Consumer sequences have no gaps, so a jump shows a lost message.
             if metadata.sequence.consumer != self._received:
-                raise Unavailable("a message was lost on the way")
+                raise Unavailable("a message was lost in transit")
             return StoredHeaders(msg.subject, metadata.sequence.stream, metadata.timestamp, msg.headers or {})
 
     async def _pull(self) -> None:
@@ -147,14 +152,14 @@ class _Consumer:
         target = api("CONSUMER.MSG.NEXT", self._stream, self._name)
         await self._bus.replies.send(target, json.dumps(body).encode(), self._inbox)
 
-    async def _next_heard(self) -> Msg:
+    async def _next_arrived(self) -> Msg:
         try:
             async with asyncio.timeout(2 * HEARTBEAT_S + 1):
-                msg = await self._heard.get()
+                msg = await self._arrived.get()
         except TimeoutError as error:
-            raise Unavailable("the server lost a pull") from error
+            raise Unavailable("no heartbeat for a pull") from error
         if msg is None:
-            raise Unavailable("the connection was lost meanwhile")
+            raise Unavailable("the connection was lost")
         return msg
 
     def _status(self, msg: Msg) -> None:
