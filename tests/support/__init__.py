@@ -1,1 +1,1 @@
-"""What tests stand on: the real thing, started small."""
+"""Test support: real servers and services, started small, and clients of them."""

@@ -1,8 +1,8 @@
 """A local server that speaks Backboard's wire format, with scripted models behind it.
 
 It was written from the models, the requests and the documentation of `backboard-sdk` 1.5.19, not from
-recorded traffic: what Backboard does beyond them is not known here. It keeps assistants and threads as the
-documentation says, and refuses what would make no sense to it, so that a client's mistake is seen.
+recorded traffic, so undocumented behaviour of Backboard is not reproduced. It stores assistants and threads
+as documented, and refuses requests that make no sense, which reveals a client's mistakes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CREATED_AT = "2026-01-01T00:00:00Z"
 
 @dataclass(slots=True)
 class Recorded:
-    """One request as it arrived, and how it ended."""
+    """One received request, and its outcome."""
 
     method: str
     path: str
@@ -38,12 +38,12 @@ class Recorded:
 
 @dataclass(slots=True)
 class Thread:
-    """A conversation as the vendor keeps it."""
+    """A conversation as the vendor stores it."""
 
     assistant_id: str
     messages: list[Json] = field(default_factory=list[Json])
     waiting: Json | None = None
-    """The `tool_submit_required` event whose outputs are missing."""
+    """The `tool_submit_required` event that waits for outputs."""
 
 
 class Refused(Exception):
@@ -56,15 +56,15 @@ class Refused(Exception):
 
 
 class BackboardServer:
-    """Plays replies in their order, one for each run or rest of a run; a gate in a reply never opens."""
+    """Plays replies in order: one per run, or per continuation of a run. A gate in a reply never opens."""
 
     def __init__(self) -> None:
         self.url = ""
         self.requests: list[Recorded] = []
         self.violations: list[str] = []
-        """What broke a rule of the format or of the order of requests."""
+        """Violations of the format or of the order of requests."""
         self.status_of_no_wait = 409
-        """The reply to outputs that no run waits for; the documentation does not define it."""
+        """The status for outputs that no run waits for; the documentation does not define it."""
         self.assistants: dict[str, Json] = {}
         self.threads: dict[str, Thread] = {}
         self._replies: deque[Reply | RawReply] = deque()
@@ -74,7 +74,7 @@ class BackboardServer:
     @classmethod
     @asynccontextmanager
     async def running(cls, port: int = 0) -> AsyncGenerator[Self]:
-        """Serve until the context ends, on a free port unless one is given."""
+        """Serve until the context ends; on a free port by default."""
         server = cls()
         runner = web.AppRunner(
             server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1
@@ -101,15 +101,15 @@ class BackboardServer:
         return app
 
     def play(self, *replies: Reply | RawReply) -> None:
-        """Add replies."""
+        """Append replies."""
         self._replies.extend(replies)
 
     def paths(self) -> list[str]:
-        """The requests so far, ids replaced by what they name."""
+        """Return the paths of the requests so far; ids are replaced by the kind of object they name."""
         return [f"{request.method} {_masked(request.path)}" for request in self.requests]
 
     async def wait_for(self, path_end: str, outcome: Outcome) -> None:
-        """Wait up to 5 s for a request that ended like this."""
+        """Wait up to 5 s for a request with this outcome."""
         async with asyncio.timeout(5):
             while not any(r.path.endswith(path_end) and r.outcome == outcome for r in self.requests):
                 await self._changed.wait()
@@ -255,7 +255,7 @@ class BackboardServer:
         return {"thread_id": thread_id, "created_at": _CREATED_AT, "messages": messages}
 
     def _id(self) -> str:
-        """The next id; the same in each run of a test."""
+        """Return the next id; the same sequence in every test run."""
         self._made += 1
         return str(uuid.UUID(int=self._made))
 

@@ -1,4 +1,4 @@
-"""Replies of scripted models as Backboard streams them; `backboard.py` says where the format is from."""
+"""Replies of scripted models as Backboard streams them; `backboard.py` states the source of the format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 def events(reply: Reply, run_id: str) -> list[Json]:
-    """The events of a run, or of its rest, as they are streamed."""
+    """Return the events that Backboard streams for a run, or for its continuation."""
     events: list[Json] = [{"type": "run_started", "run_id": run_id}]
     reasoning = ""
     for piece in _pieces(reply.reasoning, reply.chunk_chars):
@@ -69,7 +69,7 @@ def _usage(reply: Reply) -> Json:
 
 
 def events_before(reply: Reply, count: int) -> int:
-    """How many events are sent before the reply's fault; all of them without one."""
+    """Return how many events precede the reply's fault; all of them without a fault."""
     match reply.fault:
         case None:
             return count
@@ -82,7 +82,7 @@ def events_before(reply: Reply, count: int) -> int:
 
 
 async def break_off(request: web.Request, response: web.StreamResponse, reply: Reply, event: Json) -> None:
-    """End a stream with the reply's fault, where `event` would come next."""
+    """End a stream with the reply's fault, in place of `event`."""
     match reply.fault:
         case None | HttpError():
             pass
@@ -104,7 +104,7 @@ async def break_off(request: web.Request, response: web.StreamResponse, reply: R
 
 
 async def send_raw(request: web.Request, reply: RawReply) -> web.StreamResponse:
-    """Answer with a body written by hand."""
+    """Respond with a raw body."""
     response = web.StreamResponse(status=reply.status, headers={"content-type": reply.content_type})
     await response.prepare(request)
     for chunk in reply.raw_chunks:
@@ -119,11 +119,11 @@ def _cut(request: web.Request) -> None:
 
 
 def error(fault: HttpError) -> web.Response:
-    """An error status."""
+    """Return an error response."""
     headers = {} if fault.retry_after_s is None else {"retry-after": f"{fault.retry_after_s:g}"}
     return web.json_response({"detail": fault.message}, status=fault.status, headers=headers)
 
 
 def sse(event: Json) -> bytes:
-    """One server-sent event."""
+    """Encode one server-sent event."""
     return f"data: {json.dumps(event)}\n\n".encode()

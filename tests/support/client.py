@@ -16,17 +16,17 @@ from websockets.asyncio.client import ClientConnection, connect
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Frame = dict[str, Any]
-"""A frame as JSON; what a foreign client sees."""
+"""A frame as JSON, as a client without the SDK receives it."""
 
 
 class Client:
-    """One connection. Events are kept by conversation, in the order they came."""
+    """One connection. Events are stored by conversation, in the order of arrival."""
 
     def __init__(self, connection: ClientConnection, *, timeout_s: float = WAIT_TIMEOUT_S) -> None:
         self.connection = connection
         self.timeout_s = timeout_s
         self.frames: list[Frame] = []
-        """Everything that was received."""
+        """Every received frame."""
         self._ids = (f"{uuid4().hex}-{number}" for number in itertools.count(1))
         self._arrived = asyncio.Condition()
         self._reader = asyncio.create_task(self._read())
@@ -36,11 +36,11 @@ class Client:
     async def connected(
         cls, url: str, *, timeout_s: float = WAIT_TIMEOUT_S, hello: Mapping[str, Any] | None = None
     ) -> AsyncGenerator[Client]:
-        """Connect and say hello.
+        """Connect and send the `hello` frame.
 
         Args:
-            url: Of the gateway: `http://host:port`.
-            timeout_s: Seconds that each wait may take.
+            url: The gateway's address: `http://host:port`.
+            timeout_s: Seconds until a wait fails.
             hello: Fields of the first frame besides its type.
         """
         address = url.replace("http", "ws", 1) + "/ws"
@@ -61,17 +61,17 @@ class Client:
             await self._reader
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame as it is."""
+        """Send a frame unchanged."""
         await self.connection.send(json.dumps(frame))
 
     async def request(self, type: str, **fields: Any) -> Frame:
-        """Send a frame and wait for its reply, `ack` or `error` or another that answers it."""
+        """Send a frame and return its reply: `ack`, `error`, or another frame with the same id."""
         id = str(fields.pop("id", None) or next(self._ids))
         await self.send({"type": type, "id": id, **fields})
         return await self.wait_for(lambda frame: frame.get("reply_to") == id)
 
     async def create(self, model: str | None = None, *, detail: str = "full", **fields: Any) -> str:
-        """A new conversation's id; the connection is subscribed to it."""
+        """Create a conversation, subscribe to it, and return its id."""
         if model is not None:
             fields["model"] = model
         ack = await self.request("conversation.create", detail=detail, **fields)
@@ -94,12 +94,12 @@ class Client:
         return dict(frame["data"])
 
     async def approve(self, run_id: str, verdict: str = "approve", **fields: Any) -> Frame:
-        """Decide the question of a run that is open now, or will be; returns the reply."""
+        """Decide the open approval request of a run, or its next one; return the reply."""
         asked = await self.question(run_id)
         return await self.request("approval.reply", approval_id=asked["approval_id"], all=verdict, **fields)
 
     async def question(self, run_id: str) -> Frame:
-        """Wait for an open question of a run; returns the `data` of `approval.requested`."""
+        """Wait for an open approval request of a run; return the `data` of `approval.requested`."""
 
         def is_open(frame: Frame) -> bool:
             if frame["type"] != "approval.requested" or frame["run_id"] != run_id:
@@ -113,14 +113,14 @@ class Client:
         return dict((await self.wait_for(is_open))["data"])
 
     async def resolved(self, approval_id: str) -> Frame:
-        """Wait until a question is closed; returns the `data` of `approval.resolved`."""
+        """Wait until an approval request is resolved; return the `data` of `approval.resolved`."""
         frame = await self.wait_for(
             lambda frame: frame["type"] == "approval.resolved" and frame["data"]["approval_id"] == approval_id
         )
         return dict(frame["data"])
 
     async def event(self, type: str, **fields: Any) -> Frame:
-        """Wait for an event of a type whose fields have these values."""
+        """Wait for an event of this type with these field values."""
         return await self.wait_for(
             lambda frame: (
                 frame["type"] == type
@@ -130,7 +130,7 @@ class Client:
         )
 
     def events(self, conversation_id: str, *types: str) -> list[Frame]:
-        """The durable events of a conversation so far, once each, in order; of these types, or all."""
+        """Return the durable events of a conversation so far, once each, in order; of `types` if given."""
         found = {
             f["seq"]: f
             for f in self.frames
@@ -139,10 +139,10 @@ class Client:
         return [found[seq] for seq in sorted(found) if not types or found[seq]["type"] in types]
 
     async def wait_for(self, wanted: Callable[[Frame], bool]) -> Frame:
-        """Wait for a frame, also among those that came before.
+        """Wait for a frame; frames that were received before count too.
 
         Raises:
-            AssertionError: it did not come in time; says what came instead.
+            AssertionError: No such frame arrived in time; the message lists the received frames.
         """
         try:
             async with asyncio.timeout(self.timeout_s), self._arrived:

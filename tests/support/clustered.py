@@ -1,4 +1,4 @@
-"""`banksman up` on a broker of three servers: everything of it is the same but for nats-server.
+"""`banksman up` with a broker of three servers instead of one; everything else is the same.
 
 python -m tests.support.clustered up DATA_DIR PORT
 """
@@ -33,12 +33,12 @@ _RESTART_AFTER_S = 0.2
 
 @dataclass(frozen=True)
 class ClusteredNats(LocalNats):
-    """The first of three servers, and what the other two need as well."""
+    """The first of three servers, and the configuration of the other two."""
 
     broker: Broker
 
     async def provision(self) -> None:
-        """Bring every stream to three copies, once all servers are there."""
+        """Set three replicas for every stream, once all servers run."""
         for server in self.broker.servers:
             await asyncio.to_thread(wait_ready, f"{server.nats.monitoring_url}/healthz", lambda: None)
         await self.broker.provision()
@@ -46,16 +46,16 @@ class ClusteredNats(LocalNats):
 
 @dataclass(frozen=True)
 class ClusteredPlan(Plan):
-    """The processes of a system whose servers are three, run as the one process `nats`."""
+    """The processes of a system with three servers; one process, `nats`, runs all three."""
 
     def server(self) -> ProcessSpec:
-        """A process that keeps all three servers alive."""
+        """Return the process that keeps all three servers alive."""
         files = [str(server.config_file) for server in self._broker.servers]
         command = (sys.executable, "-m", "tests.support.clustered", "servers", *files)
         return replace(Plan.server(self), command=command)
 
     def services(self) -> tuple[ProcessSpec, ...]:
-        """Every other process, told of all servers."""
+        """Return every other process, with the addresses of all servers."""
         return tuple(self._told(spec) for spec in Plan.services(self))
 
     @property
@@ -68,7 +68,7 @@ class ClusteredPlan(Plan):
 
 
 def up(directory: Path, port: int) -> None:
-    """Run the system until a signal ends it."""
+    """Run the system until a signal arrives."""
     os.environ |= {"BANKSMAN_DATA_DIR": str(directory), "BANKSMAN_GATEWAY__PORT": str(port)}
     adopt_vendor_names(os.environ)
     settings = load(UpSettings)
@@ -90,7 +90,7 @@ def up(directory: Path, port: int) -> None:
 
 
 async def keep_servers(config_files: Sequence[str]) -> None:
-    """Keep a nats-server alive for each file, until SIGTERM ends them."""
+    """Keep one nats-server alive per configuration file, until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with asyncio.TaskGroup() as group:

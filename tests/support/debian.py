@@ -1,4 +1,4 @@
-"""Root file systems of Debian packages, from the mirror that this machine's apt is set up with."""
+"""Root file systems of Debian packages, from the mirror that this machine's apt uses."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ UNNEEDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr
 TIMEOUT_S = 600.0
 
 Variant = Literal["minbase", "extract"]
-"""What comes with the named packages.
+"""What the archive contains besides the named packages.
 
-- `minbase`: a system that runs, with all that is essential and apt.
-- `extract`: the files of the packages and of what they depend on, nothing configured.
+- `minbase`: a running system, with all essential packages and apt.
+- `extract`: the files of the packages and of their dependencies, nothing configured.
 """
 
 
 class MirrorError(RuntimeError):
-    """Packages could not be fetched or unpacked; the message ends with what was printed."""
+    """Packages could not be fetched or unpacked; the message ends with the command's output."""
 
 
 def make_archive(archive: Path, packages: Iterable[str], *, variant: Variant, release: str) -> None:
-    """Write a tar archive of a root file system; the file appears when it is whole.
+    """Write a tar archive of a root file system; the file appears only when it is complete.
 
     Raises:
-        MirrorError: when the mirror lacks the release or a package, or cannot be reached.
+        MirrorError: The mirror lacks the release or a package, or is unreachable.
     """
     require("mmdebstrap", shutil.which("mmdebstrap") is not None, "what stands on packages of the mirror")
     partial = archive.with_suffix(f".{os.getpid()}.tar")
@@ -54,14 +54,14 @@ def make_archive(archive: Path, packages: Iterable[str], *, variant: Variant, re
 
 
 def host_release() -> str:
-    """The code name of this machine's release: `bookworm`."""
+    """Return the code name of this machine's release, such as `bookworm`."""
     lines = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
     fields = dict(line.split("=", 1) for line in lines if "=" in line)
     return fields.get("VERSION_CODENAME", "").strip('"')
 
 
 def cache_directory() -> Path:
-    """Where tests keep between runs what is slow to make: `BANKSMAN_TEST_CACHE`, else the user's cache."""
+    """Return the directory for slow build results: `BANKSMAN_TEST_CACHE`, else the user's cache."""
     configured = os.environ.get("BANKSMAN_TEST_CACHE")
     if configured:
         directory = Path(configured)
@@ -74,14 +74,14 @@ def cache_directory() -> Path:
 
 @contextmanager
 def exclusively(lock: Path) -> Generator[None]:
-    """Keep other test sessions of this machine out of the block."""
+    """Exclude other test sessions of this machine while the block runs."""
     with lock.open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
 
 def _sources(release: str) -> list[str]:
-    """The distribution's own sources as apt has them here, for `release`, in one-line form."""
+    """Return apt's own sources of the distribution, for `release`, in one-line form."""
     found = _indexed_sources(release)
     if not found:
         subprocess.run(["apt-get", "update", "--quiet"], capture_output=True, timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What a client would see of replies while they are written."""
+"""The text that a client sees while a provider streams a reply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass
 class Shown:
-    """Takes the deltas of a provider, and keeps what was begun and then sent again."""
+    """Receives the deltas of a provider, and records text that a restart replaced."""
 
     message: str = ""
     reasoning: str = ""
@@ -16,7 +16,7 @@ class Shown:
     """The text before each restart."""
 
     async def write(self, kind: Literal["message", "reasoning"], text: str) -> None:
-        """Take the next piece."""
+        """Append the next piece."""
         if not text:
             raise AssertionError("an empty delta")
         if kind == "message":
@@ -25,6 +25,6 @@ class Shown:
             self.reasoning += text
 
     async def restart(self) -> None:
-        """Begin again."""
+        """Discard the text so far: the provider sends it again."""
         self.abandoned.append(self.message)
         self.message = self.reasoning = ""

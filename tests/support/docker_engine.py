@@ -1,7 +1,7 @@
 """A real Docker engine for tests, and a base image made from this machine's own package mirror.
 
-Where an engine answers (`DOCKER_HOST`, else the usual socket) tests use it. Where none does and tests run as
-root, one is started for as long as any test session needs it; its images stay in the cache between runs.
+If an engine responds (`DOCKER_HOST`, else the usual socket), tests use it. Otherwise, if tests run as root,
+they start one, which runs as long as any test session needs it; its images stay in the cache between runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.polling import wait_until
 from tests.support.privileged import require
 
 BASE_IMAGE = "banksman-base:test"
-"""What stands in for the public base image of deploy/docker/Dockerfile: Python, a shell, coreutils."""
+"""Replaces the public base image of deploy/docker/Dockerfile: Python, a shell, coreutils."""
 
 PACKAGES = (
     "ca-certificates",
@@ -42,41 +42,41 @@ PACKAGES = (
 )
 
 START_TIMEOUT_S = 60.0
-"""Seconds an engine may take until it answers; then the tests that need it fail with its log."""
+"""Seconds until an engine must respond; then the tests that need it fail with its log."""
 STOP_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 600.0
 FIRST_USE_TIMEOUT_S = 900
-"""Seconds for a test with the engine, whichever comes first: packages are fetched, images are made."""
+"""Seconds for the first test that uses the engine: it fetches packages and builds images."""
 
 RUN_DIRECTORY = Path("/run/banksman-test-engine")
-"""Socket, pid and log of the engine that tests start: one a machine, as two fight over bridge and rules."""
+"""Socket, pid and log of the tests' engine. Only one runs per machine: two conflict over bridge and rules."""
 
 NETWORK_FALLBACKS: tuple[tuple[str, ...], ...] = (
     (),
     ("--iptables=false", "--ip6tables=false"),
     ("--iptables=false", "--ip6tables=false", "--bridge=none"),
 )
-"""Tried in order: machines differ in what they let an engine do to their network."""
+"""Tried in order: machines differ in the network changes that they allow an engine."""
 
 
-# testcontainers would pull an image that cleans up after a dead run; `supervised` does that here.
+# testcontainers would pull an image that cleans up after a killed run; `supervised` does that here.
 testcontainers_config.ryuk_disabled = True
 
 
 class EngineError(RuntimeError):
-    """An engine did not start, or one of its commands failed; the message ends with what it wrote."""
+    """An engine did not start, or a command of it failed; the message ends with its output."""
 
 
 @dataclass(frozen=True)
 class DockerEngine:
-    """An engine that answers."""
+    """A running engine."""
 
     host: str
-    """Its address as `DOCKER_HOST` has it: `unix:///run/…`."""
+    """Its address in the form of `DOCKER_HOST`: `unix:///run/…`."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """This process's environment with `DOCKER_HOST` set, for any Docker client."""
+        """Return this process's environment with `DOCKER_HOST` set, for any Docker client."""
         return {**os.environ, "DOCKER_HOST": self.host}
 
     def docker(
@@ -88,10 +88,10 @@ class DockerEngine:
         )
 
     def output(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """What the `docker` client prints on success, stripped.
+        """Return the output of a successful `docker` command, stripped.
 
         Raises:
-            EngineError: when it fails.
+            EngineError: The command failed.
         """
         done = self.docker(*arguments, timeout_s=timeout_s)
         if done.returncode != 0:
@@ -99,7 +99,7 @@ class DockerEngine:
         return done.stdout.strip()
 
     def answers(self) -> bool:
-        """Whether the engine is there."""
+        """Return whether the engine responds."""
         if shutil.which("docker") is None:
             return False
         try:
@@ -110,12 +110,12 @@ class DockerEngine:
 
 @contextmanager
 def running_engine() -> Generator[DockerEngine]:
-    """The engine of this machine, else one started for the time of this block.
+    """The engine of this machine, or one that runs during this block.
 
-    Sessions that run at the same time share the started one; the last to leave stops it.
+    Concurrent sessions share the started engine; the last session stops it.
 
     Raises:
-        EngineError: when an engine can be started here and none of the ways to do so succeeds.
+        EngineError: Tests may start an engine here, but every way to do so failed.
     """
     present = DockerEngine(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
     if present.answers():
@@ -165,7 +165,7 @@ def _start(engine: DockerEngine) -> None:
 
 @contextmanager
 def _forwarding_kept() -> Generator[None]:
-    """An engine that switches forwarding on also drops what is not its own; other tests forward too."""
+    """Preserve forwarding: an engine that enables it drops foreign packets, which other tests forward."""
     before = _forward_policy()
     yield
     if before == "ACCEPT" != _forward_policy():
@@ -209,7 +209,7 @@ def _log_end() -> str:
 
 
 def _remove_leftovers(engine: DockerEngine) -> None:
-    """Containers, volumes and networks that an interrupted test run left on the tests' own engine."""
+    """Remove containers, volumes and networks that an interrupted test run left on the tests' own engine."""
     if containers := engine.output("ps", "--all", "--quiet").split():
         engine.output("rm", "--force", "--volumes", *containers)
     if volumes := engine.output("volume", "ls", "--quiet").split():
@@ -237,11 +237,11 @@ def _wait(met: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def ensure_base_image(engine: DockerEngine) -> str:
-    """The name of the base image, made and imported when the engine lacks it (a minute the first time).
+    """Return the name of the base image; create and import it if the engine lacks it (about a minute).
 
     Raises:
-        MirrorError: when the packages cannot be fetched.
-        EngineError: when the image cannot be imported.
+        MirrorError: The packages cannot be fetched.
+        EngineError: The image cannot be imported.
     """
     recipe = _recipe()
     with exclusively(cache_directory() / "base-image.lock"):
@@ -264,7 +264,7 @@ def _imported_recipe(engine: DockerEngine) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test that needs the engine the time of the first one, which makes everything."""
+    """Give each test that needs the engine the time limit of the first one, which builds everything."""
     for item in items:
         if "docker_engine" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(FIRST_USE_TIMEOUT_S))
@@ -272,7 +272,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def docker_engine() -> Generator[DockerEngine]:
-    """A real Docker engine, this machine's or one started for the session."""
+    """A real Docker engine: this machine's, or one started for the session."""
     with running_engine() as engine:
         yield engine
 
@@ -284,7 +284,7 @@ def base_image(docker_engine: DockerEngine) -> str:
 
 
 def main() -> None:
-    """Stop the engine if no run uses it any more; the reaper of a run that was killed calls this."""
+    """Stop the engine if no run uses it; the reaper of a killed run calls this."""
     with (RUN_DIRECTORY / "users").open("a") as users:
         _leave(users.fileno())
 

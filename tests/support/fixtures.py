@@ -1,7 +1,7 @@
 """Fixtures with a real nats-server. `tests/conftest.py` loads them for every test.
 
-Tests share one server and each has a tenant of its own; a test that kills its server asks for `own_nats`.
-With `BANKSMAN_TEST_SERVERS=3` it is a cluster of three that keep every stream together.
+Tests share one server, and each test has its own tenant. A test that kills its server uses `own_nats`.
+With `BANKSMAN_TEST_SERVERS=3` the server is a cluster of three that replicates every stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUDGET = StorageBudget(10 * 1024**3)
 
 
 def settings_of(server: Broker) -> NatsSettings:
-    """How to reach a server without accounts."""
+    """Return the settings to connect to a server without accounts."""
     return NatsSettings(
         url=server.url,
         monitoring_url=server.monitoring_url,
@@ -36,12 +36,12 @@ def settings_of(server: Broker) -> NatsSettings:
 
 
 async def connect(server: Broker, *, name: str = "test") -> Bus:
-    """A connection to a server without accounts."""
+    """Connect to a server without accounts."""
     return await Bus.connect(settings_of(server), name=name)
 
 
 def provision_all(server: Broker) -> None:
-    """Create everything that APP and RUN hold, in the one account of a server without accounts."""
+    """Create everything of APP and RUN, in the single account of a server without accounts."""
 
     async def create() -> None:
         async with await connect(server, name="provision") as bus:
@@ -53,7 +53,7 @@ def provision_all(server: Broker) -> None:
 
 @pytest.fixture(scope="session")
 def nats_server() -> Generator[Broker]:
-    """A server with every stream, shared by all tests of a session. Never kill it."""
+    """A server with every stream, shared by all tests of a session. Tests must not kill it."""
     with broker() as server:
         provision_all(server)
         yield server
@@ -94,18 +94,18 @@ def conversation() -> str:
 
 
 class SecuredNats:
-    """A server with the accounts, users and rights of a deployment."""
+    """A server with the accounts, users and permissions of a deployment."""
 
     def __init__(self, server: Broker, keys: Path) -> None:
         self.server = server
         self._keys = keys
 
     def seed_file(self, user: str) -> Path:
-        """The file with a user's seed."""
+        """Return the file that holds a user's seed."""
         return seed_file(self._keys, user)
 
     async def connect(self, user: str) -> Bus:
-        """A connection as one of its users."""
+        """Connect as one of its users."""
         settings = settings_of(self.server).model_copy(update={"nkey_seed_file": self.seed_file(user)})
         return await Bus.connect(settings, name=user, inbox_prefix=inbox_prefix(user))
 
@@ -121,7 +121,7 @@ def secured_server(
     tenants: tuple[Tenant, ...] = (),
     tool_servers: tuple[str, ...] = (),
 ) -> Generator[SecuredNats]:
-    """A provisioned server with accounts, its users' seeds in `keys`; runners share one key unless named."""
+    """Run a provisioned server with accounts and user seeds in `keys`; runners share a key unless named."""
     everybody = user_names(runners=runners, tenants=tenants, tool_servers=tool_servers)
     public = generate_keys(keys, everybody)
 

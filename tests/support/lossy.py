@@ -1,4 +1,4 @@
-"""A wire that loses messages: between a client and a real nats-server, whole messages at a time."""
+"""A proxy between a client and a real nats-server that loses whole messages."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 Loses = Callable[[str, bytes], bool]
-"""Whether to lose a message, by its subject and its payload (headers included)."""
+"""Decides whether to lose a message, by its subject and its payload (headers included)."""
 
 
 class LossyWire:
-    """Passes bytes both ways, and loses those messages to the client that `loses` picks."""
+    """Forwards bytes in both directions, but loses the messages to the client for which `loses` is true."""
 
     def __init__(self, server_port: int) -> None:
         self.loses: Loses = lambda subject, payload: False
         self.lost: list[str] = []
-        """Subjects of what was lost, in order."""
+        """Subjects of the lost messages, in order."""
         self.port = 0
         self._server_port = server_port
         self._links: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     def lose_next(self, subject_begins: str, *, times: int = 1) -> None:
-        """Lose the next messages whose subject begins so."""
+        """Lose the next messages whose subject begins with this text."""
         left = times
 
         def loses(subject: str, _payload: bytes) -> bool:
@@ -41,7 +41,7 @@ class LossyWire:
         self.loses = loses
 
     async def link(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
-        """Carry one client's connection until either side ends it."""
+        """Forward one client's connection until either side ends it."""
         server_in, server_out = await asyncio.open_connection("127.0.0.1", self._server_port)
         task = asyncio.current_task()
         assert task is not None
@@ -87,7 +87,7 @@ class LossyWire:
 
 @asynccontextmanager
 async def lossy_wire(server_port: int) -> AsyncGenerator[LossyWire]:
-    """A wire to the server on `server_port` for the length of a block."""
+    """Run a proxy to the server on `server_port` during the block."""
     wire = LossyWire(server_port)
     listener = await asyncio.start_server(wire.link, "127.0.0.1", 0, limit=2**21)
     wire.port = int(listener.sockets[0].getsockname()[1])

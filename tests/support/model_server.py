@@ -68,11 +68,11 @@ class ModelServer:
 
     @property
     def violations(self) -> list[Violation]:
-        """All requests that broke a rule of their vendor's format or exceeded a script."""
+        """Return all requests that broke a rule of their vendor's format or exceeded a script."""
         return self._routes.violations.all()
 
     def open_gate(self, name: str) -> None:
-        """Release all replies that wait at this gate now or later."""
+        """Release all current and future replies that wait at this gate."""
         self._routes.gates.open(name)
 
     async def wait_for_requests(
@@ -81,7 +81,7 @@ class ModelServer:
         """Wait until a script has received this many requests, optionally with this outcome.
 
         Raises:
-            TimeoutError: there were fewer within `timeout_s` seconds.
+            TimeoutError: Too few requests arrived within `timeout_s` seconds.
         """
 
         def matching() -> list[RecordedRequest]:

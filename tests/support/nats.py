@@ -1,4 +1,4 @@
-"""A real nats-server for tests: started in well under a second, killed and restarted at will."""
+"""A real nats-server for tests: it starts in well under a second, and tests may kill and restart it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from banksman.cli.ports import free_port
 from tests.support.polling import wait_until
 
 START_TIMEOUT_S = 30.0
-"""Seconds a server may take until it accepts clients; then the test fails with the server's log."""
+"""Seconds until a server must accept clients; then the test fails with the server's log."""
 
 SERVERS_VARIABLE = "BANKSMAN_TEST_SERVERS"
 
 
 def servers() -> Replicas:
-    """How many servers a test's broker has, and so how many keep each stream: `BANKSMAN_TEST_SERVERS`.
+    """Return the servers of a test's broker, each of which stores every stream: `BANKSMAN_TEST_SERVERS`.
 
     Raises:
-        ValueError: it is neither 1 nor 3.
+        ValueError: The value is neither 1 nor 3.
     """
     match os.environ.get(SERVERS_VARIABLE) or "1":
         case "1":
@@ -43,10 +43,10 @@ def servers() -> Replicas:
 
 
 def executable() -> str:
-    """The nats-server that the environment installed.
+    """Return the nats-server that the environment installed.
 
     Raises:
-        FileNotFoundError: when it is not installed.
+        FileNotFoundError: It is not installed.
     """
     beside = Path(sys.executable).with_name("nats-server")
     found = str(beside) if beside.exists() else shutil.which("nats-server")
@@ -56,16 +56,16 @@ def executable() -> str:
 
 
 class NatsServer:
-    """One nats-server with JetStream, its files in a directory of its own.
+    """One nats-server with JetStream; its files are in its own directory.
 
-    The port stays the same over restarts, so clients find it again. As a context manager it starts the
-    server and stops it, and removes the directory that it made.
+    The port stays the same over restarts, so clients find the server again. As a context manager it starts
+    and stops the server, and removes the directory if it created it.
     """
 
     def __init__(
         self, config: str | None = None, *, directory: Path | None = None, name: str = "test"
     ) -> None:
-        """Describe a server; `config` may hold `{port}`, `{http_port}` and `{store_dir}`."""
+        """Describe a server; `config` may contain `{port}`, `{http_port}` and `{store_dir}`."""
         self._temporary = tempfile.TemporaryDirectory(prefix="nats-") if directory is None else None
         self.directory = Path(self._temporary.name) if self._temporary else cast(Path, directory)
         self.port = free_port()
@@ -77,12 +77,12 @@ class NatsServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def replicas(self) -> Replicas:
-        """Servers that keep each stream."""
+        """The servers that store each stream."""
         return 1
 
     @property
@@ -92,10 +92,10 @@ class NatsServer:
 
     @property
     def pid(self) -> int:
-        """The process id.
+        """Return the process id.
 
         Raises:
-            RuntimeError: when it does not run.
+            RuntimeError: The server is not running.
         """
         if self._process is None:
             raise RuntimeError(f"nats-server {self.name} is not running")
@@ -116,10 +116,10 @@ class NatsServer:
         )
 
     def wait_ready(self) -> None:
-        """Wait until the server answers clients.
+        """Wait until the server responds to clients.
 
         Raises:
-            RuntimeError: with the server's log when it ends early or takes too long.
+            RuntimeError: The server ended or took too long; the message contains its log.
         """
 
         def has_ended() -> bool:
@@ -131,33 +131,33 @@ class NatsServer:
             raise RuntimeError(f"nats-server {self.name} did not start:\n{self.log()}")
 
     def log(self) -> str:
-        """What the server wrote so far."""
+        """Return the server's output so far."""
         return (self.directory / "nats.log").read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
-        """End it as `kill -9` does: nothing is flushed, and no client is notified."""
+        """Kill it as `kill -9` does: it flushes nothing and notifies no client."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it as an operator does."""
+        """Stop it as an operator does."""
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Freeze it: connections stay open and nothing answers."""
+        """Freeze it: connections stay open, and it does not respond."""
         self._signal(signal.SIGSTOP)
         os.waitpid(self.pid, os.WUNTRACED)  # returns when it has stopped
 
     def resume(self) -> None:
-        """Let it go on after `pause`."""
+        """Continue after `pause`."""
         self._signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """Kill it and start it again on the same files and ports."""
+        """Kill it, and start it again with the same files and ports."""
         self.kill()
         self.start()
 
     def varz(self) -> dict[str, Any]:
-        """The server's own account of its settings and state."""
+        """Return the settings and state that the server reports."""
         return cast(dict[str, Any], json.loads(self._get("/varz")))
 
     def __enter__(self) -> Self:
@@ -170,7 +170,7 @@ class NatsServer:
         self.close()
 
     def close(self) -> None:
-        """End the server and remove its directory."""
+        """Stop the server and remove its directory."""
         if self._process is not None:
             self.kill()
         if self._temporary is not None:
@@ -208,7 +208,7 @@ class NatsServer:
 
 
 def plain_config(*, sync_always: bool = False, max_file_store: str = "20GB") -> str:
-    """A server without accounts, for tests of what is the same in every account."""
+    """Return the configuration of a server without accounts, for tests that do not depend on accounts."""
     sync = "sync_interval: always" if sync_always else ""
     return f"""
 server_name: "test"
@@ -222,17 +222,17 @@ jetstream {{ store_dir: "{{store_dir}}", max_file_store: {max_file_store}, {sync
 
 
 Render = Callable[[NatsServer, Cluster | None], str]
-"""The configuration of a server, from the server and its place in a cluster."""
+"""Renders the configuration of a server, from the server and its index in a cluster."""
 
 
 class NatsCluster:
-    """Three nodes that replicate; any one may be killed. Clients that reach one learn of the others."""
+    """Three nodes that replicate; a test may kill any of them. Clients of one node discover the others."""
 
     replicas: Replicas = 3
-    """Servers that keep each stream."""
+    """The servers that store each stream."""
 
     def __init__(self, render: Render | None = None) -> None:
-        """Describe a cluster; without `render` it has no accounts."""
+        """Describe a cluster; it has no accounts without `render`."""
         self.nodes = tuple(NatsServer(name=f"n{number}") for number in (1, 2, 3))
         listens = [f"127.0.0.1:{free_port()}" for _ in self.nodes]
         routes = tuple(f"nats-route://{listen}" for listen in listens)
@@ -241,30 +241,30 @@ class NatsCluster:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where clients connect; any of them will do."""
+        """The addresses for clients; each of them is enough."""
         return tuple(node.url for node in self.nodes)
 
     @property
     def url(self) -> str:
-        """Where clients connect that take one address."""
+        """The address for clients that take only one."""
         return self.nodes[0].url
 
     @property
     def monitoring_url(self) -> str:
-        """The address of the monitoring API of the first node."""
+        """The address of the first node's monitoring API."""
         return self.nodes[0].monitoring_url
 
     def node(self, name: str) -> NatsServer:
-        """The node of that name, as stream and consumer leaders are named."""
+        """Return the node of this name, as in the reports of stream and consumer leaders."""
         return next(node for node in self.nodes if node.name == name)
 
     @property
     def port(self) -> int:
-        """Where the first node listens."""
+        """The port of the first node."""
         return self.nodes[0].port
 
     def log(self) -> str:
-        """What all nodes wrote so far."""
+        """Return the output of all nodes so far."""
         return "\n".join(node.log() for node in self.nodes)
 
     def start(self) -> None:
@@ -275,27 +275,27 @@ class NatsCluster:
             node.wait_ready()
 
     def kill(self) -> None:
-        """End all nodes as `kill -9` does."""
+        """Kill all nodes as `kill -9` does."""
         for node in self.nodes:
             node.kill()
 
     def stop(self) -> None:
-        """End all nodes as an operator does."""
+        """Stop all nodes as an operator does."""
         for node in self.nodes:
             node.stop()
 
     def pause(self) -> None:
-        """Freeze all nodes: connections stay open and nothing answers."""
+        """Freeze all nodes: connections stay open, and no node responds."""
         for node in self.nodes:
             node.pause()
 
     def resume(self) -> None:
-        """Let them go on after `pause`."""
+        """Continue after `pause`."""
         for node in self.nodes:
             node.resume()
 
     def restart(self) -> None:
-        """Kill all nodes and start them again on the same files and ports."""
+        """Kill all nodes, and start them again with the same files and ports."""
         self.kill()
         self.start()
 
@@ -311,11 +311,11 @@ class NatsCluster:
 
 
 Broker = NatsServer | NatsCluster
-"""What tests have their streams on."""
+"""The broker of a test."""
 
 
 def broker(render: Render | None = None) -> Broker:
-    """One server or three, as `servers` says; without `render` they have no accounts."""
+    """Return one server or three, as `servers` determines; they have no accounts without `render`."""
     if servers() == 3:
         return NatsCluster(render)
     server = NatsServer()

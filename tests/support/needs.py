@@ -1,9 +1,9 @@
-"""Marks each test by what it needs, read from its fixtures and from the helpers that they call.
+"""Marks each test with what it needs, derived from its fixtures and from the helpers that they call.
 
 unit     this process alone
 broker   a nats-server
 system   other processes: services, sandboxes, containers, a browser, a command line
-faults   brokers or processes that are killed, frozen, cut off or filled up (those below tests/faults)
+faults   brokers or processes that are killed, frozen, disconnected or filled up (tests below tests/faults)
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ BROKERS = (NatsServer, NatsCluster)
 PROCESS_NAMES = frozenset(
     {"subprocess", "create_subprocess_exec", "BwrapSandbox", "DockerSandbox", "async_playwright"}
 )
-"""What starts a process, by the name that code calls it with."""
+"""Names of calls that start a process."""
 TESTS = f"{ROOT / 'tests'}/"
 FAULTS_FIXTURE = "fault_injection"
 
 
 def mark(item: pytest.Item) -> None:
-    """Add the marker of the item's need."""
+    """Add the marker of the test's need."""
     item.add_marker(need_of(item))
 
 
 def need_of(item: pytest.Item) -> Need:
-    """The strongest need of a test, its fixtures and the helpers in `tests` that they reach by name."""
+    """Return the strongest need of a test, its fixtures, and the helpers in `tests` that they name."""
     functions = [getattr(item, "function", None), *_fixture_functions(item)]
     needs = [need_of_function(function) for function in functions if function is not None]
     strongest = ORDER[max(map(ORDER.index, needs), default=0)]
@@ -75,7 +75,7 @@ def need_of_function(thing: object) -> Need:
 
 
 def _functions(thing: object) -> Iterator[FunctionType]:
-    """The functions of a helper: itself, or the methods of a class and of its bases in `tests`."""
+    """Yield the functions of a helper: itself, or the methods of a class and of its bases in `tests`."""
     if inspect.isclass(thing):
         for base in thing.__mro__:
             if _is_ours(base):

@@ -1,4 +1,4 @@
-"""Many parked runs: left by agents in part, and in large numbers as their exact copies."""
+"""Many parked runs: agents park some of them, and the others are stored as exact copies."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from tests.support.system import ScriptedModel
 TENANT = "local"
 _STREAMS = (EVENTS, APPROVALS, TIMERS)
 IN_FLIGHT = 512
+"""Copies that are published between two checks of the stored messages."""
 PARK_TIMEOUT_S = 600.0
-"""Seconds until a run has parked; many wait for the same agents."""
-"""Copies that are published between two looks at what is stored."""
+"""Seconds until a run has parked; many runs wait for the same agents."""
 PARKED_EACH = timedelta(seconds=0.05)
-"""Between two parked runs, by their timers."""
+"""Time between the timers of two parked runs."""
 ASKS = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A run that waits for a person."""
+    """A run that waits for a user."""
 
     conversation_id: str
     run_id: str
@@ -62,24 +62,24 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """From a decision to the agent that goes on."""
+    """The times from a decision to the agent that continues the run."""
 
     decided_s: float
-    """Until the decision was answered."""
+    """Seconds until the reply to the decision."""
     claimed_s: float
-    """Until an agent had claimed the run again, in the log."""
+    """Seconds until an agent claimed the run again, by the log."""
 
 
 def script(model: ScriptedModel) -> str:
-    """A model whose every run asks a person, and ends with the answer after it."""
+    """Load a model whose every run requests an approval, and ends with the reply after it."""
     return model.play("parked", [ASKS, Reply(text="Done.")], at_end="repeat")
 
 
 async def park_by_agents(fleet: Fleet, model_name: str, number: int) -> list[Parked]:
-    """Start runs over HTTP and wait until each asks."""
+    """Start runs over HTTP, and wait until each has requested its approval."""
     limit = asyncio.Semaphore(16)
     async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=60) as http:
-        # One refusal must not end the run, so that what follows a decision is more than its end.
+        # One rejection must not end the run, so that a run continues after its decision.
         body = {"model": model_name, "tools": {"enabled": True, "on_reject": "feedback"}}
         assistant = (await http.post("/context/assistants", json=body)).json()["id"]
 
@@ -102,7 +102,7 @@ async def park_by_agents(fleet: Fleet, model_name: str, number: int) -> list[Par
 
 
 async def park_copies(bus: Bus, original: Parked, number: int) -> list[Parked]:
-    """Store what an agent stored for `original`, with ids of their own: log, question and timer."""
+    """Store what an agent stored for `original` with new ids: log, approval request and timer."""
     pattern = await _pattern(bus, original)
     before = await _stored(bus)
     made: list[Parked] = []
@@ -126,13 +126,13 @@ class _Message:
     payload: str
     headers: Mapping[str, str]
     due: datetime | None = None
-    """When a timer fires."""
+    """The time at which a timer fires."""
 
     async def publish(self, bus: Bus, original: Parked, copy: Parked, *, later: timedelta) -> None:
-        """Store it with the ids of `copy`, which was parked that much later."""
+        """Store it with the ids of `copy`, as if `copy` had parked `later` after the original."""
 
         def renamed(text: str) -> str:
-            # A run's id begins with its conversation's.
+            # A run's id begins with its conversation's id.
             text = text.replace(original.run_id, copy.run_id)
             text = text.replace(original.conversation_id, copy.conversation_id)
             return text.replace(original.approval_id, copy.approval_id)
@@ -145,15 +145,15 @@ class _Message:
 
 
 async def _pattern(bus: Bus, original: Parked) -> tuple[_Message, ...]:
-    """The messages of a parked run, without message ids.
+    """Return the messages of a parked run, without message ids.
 
-    The server remembers those for ten minutes: the copies have waited for longer.
+    The server stores message ids for ten minutes, and the copies represent runs that have waited longer.
     """
     log = await EventLog(bus).read(TENANT, original.conversation_id)
     request = await _question(bus, original)
     first, last = log[0].commit, log[-1].commit
     events = tuple(event for stored in log for event in stored.commit.events)
-    # The whole log as one commit: what comes after must know its predecessor's sequence.
+    # Store the whole log as one commit: each further commit would need the sequence of the previous one.
     whole = last.model_copy(update={"first_seq": first.first_seq, "events": events})
     headers = {
         FIRST_SEQ: str(whole.first_seq),
@@ -192,13 +192,13 @@ async def _question(bus: Bus, parked: Parked) -> ApprovalRequest:
 
 
 async def _stored(bus: Bus) -> tuple[int, ...]:
-    """Messages of the three streams that a parked run has a share in."""
+    """Return the message counts of the three streams that hold parts of a parked run."""
     infos = [await jetstream.call(bus, api("STREAM.INFO", name)) for name in _STREAMS]
     return tuple(int(info["state"]["messages"]) for info in infos)
 
 
 async def _settled(bus: Bus, before: tuple[int, ...], more: int) -> None:
-    """Wait until the server has stored what was published; it takes it in before it stores it."""
+    """Wait until the server has stored all published messages; it accepts a message before it stores it."""
     await bus.nc.flush(timeout=120)
     async with asyncio.timeout(120):
         while any(now < then + more for now, then in zip(await _stored(bus), before, strict=True)):
@@ -206,7 +206,7 @@ async def _settled(bus: Bus, before: tuple[int, ...], more: int) -> None:
 
 
 async def held(bus: Bus) -> dict[str, int]:
-    """What the broker holds for consumers: unacknowledged and undelivered messages, by consumer."""
+    """Return the unacknowledged and undelivered messages in the broker, by consumer."""
     found: dict[str, int] = {}
     for stream, durable in ((RUNS, "agents"), (RUNS, "signals"), (APPROVALS, APPROVAL_REPLIES)):
         info = await jetstream.call(bus, api("CONSUMER.INFO", stream, durable))
@@ -215,13 +215,13 @@ async def held(bus: Bus) -> dict[str, int]:
 
 
 async def stored_bytes(bus: Bus) -> int:
-    """Bytes of all that is stored for runs: logs, questions, timers."""
+    """Return the bytes of everything stored for runs: logs, approval requests, timers."""
     infos = [await jetstream.call(bus, api("STREAM.INFO", name)) for name in _STREAMS]
     return sum(int(info["state"]["bytes"]) for info in infos)
 
 
 async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
-    """Reject one, watch the log for the agent that goes on, and wait until the run has ended."""
+    """Reject one request, watch the log for the agent that continues, and wait until the run has ended."""
     claimed: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     ended = asyncio.Event()
 
@@ -242,7 +242,7 @@ async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
         assert answer.status_code == 200, answer.text
         async with asyncio.timeout(60):
             claimed_s = await claimed - begun
-            # What it does from now on is not to slow down the next one.
+            # Later work of this run must not slow down the next one.
             await ended.wait()
         return Continuation(decided_s, claimed_s)
     finally:
@@ -250,7 +250,7 @@ async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory of a process, as far as it is its own or shared with files."""
+    """Return the resident memory of a process: its own, and what it shares with files."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

@@ -1,6 +1,6 @@
-"""Where the checkout is."""
+"""The location of the checkout."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The root of the checkout."""
+"""The root directory of the checkout."""

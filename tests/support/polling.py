@@ -1,4 +1,4 @@
-"""Waits for what sends no event: another process, a file, a log line, a kernel table.
+"""Waits for states that send no event: another process, a file, a log line, a kernel table.
 
 These are the only waits of the suite that do not end on an event. Everything else awaits the event itself.
 """
@@ -31,10 +31,10 @@ def wait_until(
         condition: Checked every `interval_s` seconds, and at least once.
         timeout_s: Seconds until the wait fails.
         interval_s: Seconds between two checks.
-        failure: The reason to report on a timeout.
+        failure: The reason in the error message after a timeout.
 
     Raises:
-        TimeoutError: with the reason and the time.
+        TimeoutError: The condition stayed false; the message has the reason and the time.
     """
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -67,10 +67,10 @@ async def eventually(
     interval_s: float = POLL_INTERVAL_S,
     failure: Callable[[], object] = lambda: "the condition did not become true",
 ) -> object:
-    """Like `wait_until`, beside the other tasks of the loop; `condition` may be a coroutine function.
+    """Like `wait_until`, without blocking the event loop; `condition` may be a coroutine function.
 
     Raises:
-        TimeoutError: with the reason and the time.
+        TimeoutError: The condition stayed false; the message has the reason and the time.
     """
     deadline = time.monotonic() + timeout_s
     while True:

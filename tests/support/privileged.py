@@ -1,4 +1,4 @@
-"""What a check does when the machine lacks something it needs."""
+"""Skips or fails a check when the machine lacks a requirement."""
 
 import os
 
@@ -9,15 +9,15 @@ MARK = "LEFT OUT"
 
 
 def require(need: str, ok: bool, reason: str) -> None:
-    """Go on when `ok`, else leave this check out where a reader of the test report sees it.
+    """Continue if `ok`; else skip this check with a reason that the test report shows.
 
-    With `BANKSMAN_TEST_PRIVILEGED=required` (as in CI) the check fails instead. For what depends on the
-    machine alone, such as user namespaces or a Docker engine; never for what the system itself promises.
+    With `BANKSMAN_TEST_PRIVILEGED=required` (as in CI) the check fails instead. Use it only for features of
+    the machine, such as user namespaces or a Docker engine, never for a promise of the system itself.
 
     Args:
-        need: What is missing, a noun: `user namespaces`.
+        need: The missing feature, a noun: `user namespaces`.
         ok: Whether the machine has it.
-        reason: What could not be checked without it.
+        reason: What the check could not verify without it.
     """
     if ok:
         return

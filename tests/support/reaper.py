@@ -1,8 +1,8 @@
-"""Ends everything that a test run started, when the run or the process that started it has ended.
+"""Ends every process that a test run started, once the run or the process that started it has ended.
 
 `python -I -S reaper.py ENTRY_PID RUN_PID READY_FD NOTES_DIRECTORY` is started by `tests.support.supervised`.
-It imports only the standard library and does not name pytest in its command line: a `pkill -9 -f pytest`
-must not end it.
+It imports only the standard library and does not name pytest in its command line, so that
+`pkill -9 -f pytest` does not end it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PR_SET_CHILD_SUBREAPER = 36
 
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL_TIMEOUT_S = 30.0
-"""Seconds until the reaper gives up on processes that do not die; it names them on standard error."""
+"""Seconds until the reaper gives up on processes that do not die; it reports them on standard error."""
 SCAN_INTERVAL_S = 0.05
 COMMAND_TIMEOUT_S = 120.0
 
 
 def main() -> int:
-    """Wait for the run, then end its processes. Returns the exit code of the run."""
+    """Wait for the run, then end its processes; return the exit code of the run."""
     entry, run, ready = (int(argument) for argument in sys.argv[1:4])
     notes = Path(sys.argv[4])
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _wait(run: int) -> int | None:
-    """Wait until the run ends, and return its exit code; None when the entry process ended first."""
+    """Wait until the run ends, and return its exit code; None if the entry process ended first."""
     while True:
         match signal.sigwait(SIGNALS):
             case signal.SIGCHLD:
@@ -68,10 +68,10 @@ def end_descendants(spared: list[str]) -> list[int]:
     """Kill every process below this one, and return those that did not end.
 
     Args:
-        spared: A process with one of these strings in its command line stays, and so does what it started.
+        spared: A process with one of these strings in its command line survives, with all its descendants.
     """
     deadline = time.monotonic() + KILL_TIMEOUT_S
-    # A process that is about to fork may add one behind the scan, so scans go on until one finds nothing.
+    # A forking process may add a child behind the scan, so scans repeat until one finds nothing.
     while found := list(_descendants(os.getpid(), spared)):
         if time.monotonic() > deadline:
             return found
@@ -85,7 +85,7 @@ def end_descendants(spared: list[str]) -> list[int]:
 
 
 def run_notes(notes: Path) -> None:
-    """Run the commands that the run left for its end, the last one first."""
+    """Run the cleanup commands that the run registered, the last one first."""
     for note in sorted(notes.glob("*.json"), reverse=True):
         with suppress(OSError, ValueError, subprocess.SubprocessError):
             told = json.loads(note.read_text(encoding="utf-8"))
@@ -135,7 +135,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when `parent` ends; exit if it has ended already."""
+    """Request the kernel to kill this process when `parent` ends; exit if `parent` has already ended."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

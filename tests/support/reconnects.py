@@ -1,4 +1,4 @@
-"""Clients whose connections break again and again, and who must miss nothing: each sees 1..n, each once."""
+"""Clients whose connections break repeatedly; each client must still receive 1..n, each event once."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from tests.support.polling import let_others_run, scripted_delay
 from tests.support.system import ScriptedModel
 
 Cut = Literal["close", "reset", "silent", "mid-frame"]
-"""
-close      in order, as a page that is left
-reset      RST, as a proxy that restarts
-silent     neither side closes or reads: the network has failed
-mid-frame  in the middle of a frame of the client's
+"""How a connection breaks.
+
+close      regularly, as when a user leaves the page
+reset      with RST, as when a proxy restarts
+silent     neither side closes or reads, as when the network fails
+mid-frame  in the middle of a frame that the client sends
 """
 CUTS: tuple[Cut, ...] = ("close", "reset", "silent", "mid-frame")
 AGAIN_S = 0.2
-"""Seconds until a client that found no gateway tries again."""
+"""Seconds until a client that found no gateway retries."""
 _LINGER = struct.pack("ii", 1, 0)
-"""A socket that is closed so sends RST."""
+"""Closing a socket with this option sends RST."""
 
 LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
 SCRIPT = (LOOK, LOOK, Reply(text="Nothing is there."))
@@ -42,7 +43,7 @@ SCRIPT = (LOOK, LOOK, Reply(text="Nothing is there."))
 
 @dataclass
 class Follower:
-    """One client: what it saw, and how long it took to see something again after each cut."""
+    """One client: the events it received, and the time from each disconnection to its next event."""
 
     urls: Sequence[str]
     conversation: str
@@ -51,16 +52,16 @@ class Follower:
     resumed_s: list[float] = field(default_factory=list[float])
     cuts: int = 0
     cut_off: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set after its last cut."""
+    """Set after its last disconnection."""
     _left: list[ClientConnection] = field(default_factory=list[ClientConnection])
 
     async def follow(self, cuts: int, complete: asyncio.Event, last: dict[str, int]) -> None:
-        """Be cut off so many times, at gateways chosen by chance, and then read to the end.
+        """Disconnect `cuts` times, at random gateways, and then read to the end.
 
         Args:
-            cuts: How often.
-            complete: Set once nothing more is stored.
-            last: The number of each conversation's last event then.
+            cuts: The number of disconnections.
+            complete: Set once no more events are stored.
+            last: The number of each conversation's last event at that time.
         """
         while self.cuts < cuts:
             await self._session(until_s=self.chance.uniform(0.05, 0.4), stop_at=None)
@@ -103,7 +104,7 @@ class Follower:
     async def _read(
         self, connection: ClientConnection, begun: float, until_s: float, stop_at: int | None
     ) -> None:
-        """Take events until the time is over (counted from when it was live), or until the last one."""
+        """Receive events for `until_s` seconds from the live subscription on, or until event `stop_at`."""
         live_at: float | None = None
         while live_at is None or time.perf_counter() < live_at + until_s:
             left = None if live_at is None else max(0.001, live_at + until_s - time.perf_counter())
@@ -122,7 +123,7 @@ class Follower:
 
     async def _cut(self, connection: ClientConnection) -> None:
         if connection.state is not State.OPEN:
-            # Its gateway was killed.
+            # The client's gateway was killed.
             connection.transport.abort()
             return
         match self.chance.choice(CUTS):
@@ -134,7 +135,7 @@ class Follower:
             case "reset":
                 _reset(connection)
             case "mid-frame":
-                # The head of a masked text frame of 100 bytes, and the first of them.
+                # The header of a masked text frame of 100 bytes, and the first of these bytes.
                 connection.transport.write(b"\x81\xe4\x00\x00\x00\x00half")
                 await let_others_run()
                 _reset(connection)
@@ -150,7 +151,7 @@ def _reset(connection: ClientConnection) -> None:
 async def talk(
     http: httpx.AsyncClient, conversations: Sequence[str], enough: asyncio.Event
 ) -> dict[str, int]:
-    """Start runs until told, one behind the other in each conversation; the number of each last event."""
+    """Start runs until `stop` is set, one after another per conversation; return each last event number."""
 
     async def one(conversation: str) -> int:
         path = f"/context/conversations/{conversation}"
@@ -168,7 +169,7 @@ async def talk(
 
 
 async def _patiently(http: httpx.AsyncClient, method: str, path: str) -> dict[str, Any]:
-    """Ask a gateway that may just be gone."""
+    """Send a request, and retry while the gateway is unavailable."""
     while True:
         try:
             answer = await http.request(method, path, json={"content": "go"} if method == "POST" else None)
@@ -181,7 +182,7 @@ async def _patiently(http: httpx.AsyncClient, method: str, path: str) -> dict[st
 
 
 def problem(follower: Follower) -> str | None:
-    """What a client saw that is not 1..n, each once."""
+    """Return a deviation of a client's events from 1..n, each once; None without any."""
     for number, seq in enumerate(follower.seqs, 1):
         if seq != number:
             return (
@@ -200,7 +201,7 @@ async def run_all(
     kill_every_s: float,
     seed: int,
 ) -> list[Follower]:
-    """Let clients follow conversations while they are cut off and a gateway is killed; returns them then."""
+    """Run clients that follow conversations during disconnections and gateway kills; return the clients."""
     name = model.play("reconnects", SCRIPT, at_end="loop")
     enough, complete, last = asyncio.Event(), asyncio.Event(), dict[str, int]()
     async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=90) as http:
@@ -228,7 +229,7 @@ async def _patiently_made(http: httpx.AsyncClient, model: str) -> dict[str, Any]
 
 
 async def _kill_gateways(fleet: Fleet, every_s: float) -> None:
-    """Kill the second gateway again and again; it is started again at once."""
+    """Kill the second gateway periodically; it restarts immediately."""
     while True:
         await scripted_delay(every_s)
         fleet["gateway-2"].kill()

@@ -1,8 +1,8 @@
-"""How xdist's workers share the suite: slow units first, and what uses one warm system on one worker.
+"""Distribution of the suite over xdist's workers: slow units first, and one worker per warm system.
 
-A unit is a file, or all tests that use one warm fixture. Units are handed out one by one, the longest first,
-so that no worker is left alone with a long one at the end. How long a unit takes is known from the last run
-(pytest's cache), or estimated from what its tests need.
+A unit is a file, or all tests that use one warm fixture. Units are assigned one by one, the longest first, so
+that no worker ends with a long one. The duration of a unit is known from the last run (pytest's cache), or
+estimated from the needs of its tests.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from xdist.workermanage import WorkerController
 from tests.support.needs import ORDER
 
 WARM_FIXTURES = ("built", "stage", "system", "demo")
-"""Fixtures of a session that take many seconds to start, and that tests share."""
+"""Session fixtures that take many seconds to start, and that tests share."""
 CACHE_KEY = "banksman/durations"
 ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}
-"""Seconds of a test that has not run yet, by its need."""
+"""Seconds of a test without a recorded duration, by its need."""
 WORKERS_PER_CPU = 2
-"""Most tests of processes wait more than they compute."""
+"""Tests with processes mostly wait, so two workers share a CPU."""
 
 Durations = dict[str, float]
 """Seconds by unit."""
 
 
 class UnitScheduling(LoadScopeScheduling):
-    """Hands out units in the order of the collection, which `arrange` has sorted."""
+    """Assigns units in the order of the collection, which `arrange` has sorted."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
 
 
 def unit_of(nodeid: str) -> str:
-    """The unit of a test: the group that xdist appends to its id, else its file."""
+    """Return the unit of a test: the group that xdist appends to its id, else its file."""
     name, group = split_group(nodeid)
     return group or name.partition("::")[0]
 
 
 def split_group(nodeid: str) -> tuple[str, str]:
-    """A test's own id, and the group that xdist appends with `@`; "" without one."""
+    """Return a test's own id, and the group that xdist appends with `@`; "" without one."""
     if nodeid.rfind("@") > nodeid.rfind("]"):
         name, _, group = nodeid.rpartition("@")
         return name, group
@@ -52,7 +52,7 @@ def split_group(nodeid: str) -> tuple[str, str]:
 
 
 def group(item: pytest.Item) -> None:
-    """Mark a test that uses a warm fixture, so that xdist sends all its users to one worker."""
+    """Mark a test that uses a warm fixture, so that xdist sends all tests with it to one worker."""
     info = getattr(item, "_fixtureinfo", None)
     definitions = info.name2fixturedefs if info is not None else {}
     for name in WARM_FIXTURES:
@@ -76,25 +76,25 @@ def _estimate(items: Iterable[pytest.Item]) -> float:
 
 
 class UnitDurations:
-    """Plugin of the process that reports: adds up how long each unit takes, for the next run."""
+    """Plugin of the reporting process: adds up the duration of each unit for the next run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def known(self) -> Durations:
-        """What the last runs took."""
+        """Return the durations of the last runs."""
         return dict(cache.get(CACHE_KEY, {})) if (cache := self._cache) else {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a phase of a test, and report it under the test's own id."""
+        """Add the duration of one phase of a test, and report it under the test's own id."""
         self._seconds[unit_of(report.nodeid)] += report.duration
         report.nodeid, _ = split_group(report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Give every worker the same durations, so that all sort alike."""
+        """Send every worker the same durations, so that all sort equally."""
         node.workerinput["durations"] = self.known()
 
     @pytest.hookimpl(optionalhook=True)
@@ -107,7 +107,7 @@ class UnitDurations:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_auto_num_workers(self) -> int:
-        """The workers of `-n auto`."""
+        """Return the number of workers for `-n auto`."""
         return WORKERS_PER_CPU * len(os.sched_getaffinity(0))
 
     def pytest_sessionfinish(self) -> None:

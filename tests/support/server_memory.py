@@ -1,7 +1,7 @@
-"""What a nats-server's memory is taken up by, by its own account.
+"""The memory of a nats-server by purpose, from its own report.
 
-Its configuration must have a `prof_port`. Its profile is a sample, one allocation in half a MiB, which is
-scaled here as Go's own tools do: parts are true to a few MiB.
+The server's configuration must have a `prof_port`. The profile samples one allocation per half MiB, which is
+scaled here as Go's own tools do; the parts are accurate to a few MiB.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PARTS = (
     ("open blocks of messages", re.compile(r"getMsgBlockBuf|\(\*msgBlock\)")),
     ("subjects and replies of messages that were delivered", re.compile(r"\(\*client\)\.deliverMsg")),
 )
-"""What an allocation is for, by a function on its way; the first that fits."""
+"""The purpose of an allocation, by a function in its call stack; the first match counts."""
 OTHER = "other"
 _RECORD = re.compile(r"^(\d+): (\d+) \[\d+: \d+\] @.*\n((?:#.*\n)*)", re.MULTILINE)
 _FIGURE = re.compile(r"^# (\w+) = (\d+)$", re.MULTILINE)
@@ -34,17 +34,17 @@ class ServerMemory:
     """Bytes of one server's memory."""
 
     resident: int
-    """Of the process, as the kernel sees it."""
+    """Resident memory of the process, as the kernel reports it."""
     live: int
-    """In use, garbage not counted."""
+    """In use, without garbage."""
     spare: int
-    """Free or garbage, and not given back to the kernel."""
+    """Free or garbage, and not returned to the kernel."""
     parts: Mapping[str, int]
-    """Of `live`, by what it is for."""
+    """Parts of `live`, by purpose."""
 
 
 async def server_memory(pid: int, prof_port: int) -> ServerMemory:
-    """Have the server collect its garbage, and ask what is left."""
+    """Let the server collect its garbage, and return its remaining memory."""
     url = f"http://127.0.0.1:{prof_port}/debug/pprof/heap?debug=1&gc=1"
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
         text = (await http.get(url)).raise_for_status().text
@@ -64,7 +64,7 @@ def _parts(text: str, live: int) -> dict[str, int]:
 
 
 def _allocations(text: str) -> Iterator[tuple[int, str]]:
-    """Each sampled place of allocation: bytes that are in use, scaled, and the functions on the way to it."""
+    """Yield each sampled allocation: the bytes in use, scaled, and the functions of its call stack."""
     for count, size, stack in _RECORD.findall(text):
         if int(count):
             # https://pkg.go.dev/runtime#MemProfileRate: the chance that an allocation of a size is sampled.

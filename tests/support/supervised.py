@@ -1,13 +1,13 @@
-"""No process of a test run outlives the run, whether it finishes or is ended from outside.
+"""No process of a test run outlives the run, whether the run finishes or is killed.
 
 `supervise` splits the process that the shell started into three:
 
-    entry     keeps the pid that the shell knows, waits, and returns the exit code of the run
-    reaper    adopts every process that the run leaves behind, and kills it at the end (reaper.py)
+    entry     has the pid that the shell knows, waits, and returns the exit code of the run
+    reaper    adopts every orphaned process of the run, and kills it at the end (reaper.py)
     run       returns from `supervise` and runs the tests
 
-The reaper is in a session of its own, so that neither a signal to the process group nor a closed terminal
-ends it. It ends the run when the entry process has ended, also by SIGKILL.
+The reaper has its own session, so that neither a signal to the process group nor a closed terminal ends it.
+It ends the run when the entry process has ended, also by SIGKILL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NoReturn
 from tests.support import reaper
 
 NOTES_VARIABLE = "TEST_RUN_NOTES"
-"""Names the directory in which a run leaves notes for its reaper; set by `supervise`."""
+"""The variable with the directory for cleanup commands that the reaper runs; set by `supervise`."""
 SI_USER = 0
 """`si_code` of a signal that a process sent; Python's `signal` has no name for it."""
 
@@ -33,10 +33,10 @@ SI_USER = 0
 def supervise() -> None:
     """Continue as the supervised run; the calling process becomes its entry process.
 
-    Call it before any thread starts: a fork takes only the calling thread along.
+    Call it before any thread starts: a fork copies only the calling thread.
 
     Raises:
-        RuntimeError: the reaper did not start.
+        RuntimeError: The reaper did not start.
     """
     if sys.platform != "linux":
         return
@@ -66,12 +66,12 @@ def _become_run_or_reaper(entry: int, ready: int, announce: int, notes: str) -> 
 
 
 def _stay_as_entry(child: int) -> NoReturn:
-    """Wait for the reaper and exit as the run did. A signal that ends this process ends the run."""
+    """Wait for the reaper, and exit with its code. A signal that ends this process ends the run."""
     watched = (signal.SIGCHLD, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     while True:
         arrived = signal.sigwaitinfo(watched)
-        # A terminal sends SIGINT to the whole process group, so the run has it already; `kill` does not.
+        # A terminal sends SIGINT to the whole process group, including the run; `kill` does not.
         if arrived.si_signo == signal.SIGINT and arrived.si_code == SI_USER:
             os.kill(child, signal.SIGINT)
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -85,9 +85,9 @@ def _notes() -> Path | None:
 
 
 def spare(word: str) -> None:
-    """Let processes with `word` in their command line outlive the run, and those that they start.
+    """Let processes with `word` in their command line, and those that they start, outlive the run.
 
-    For a process that several test runs share; the last of them ends it.
+    For a process that several test runs share; the last run ends it.
     """
     if (notes := _notes()) is not None:
         with (notes / "spared").open("a", encoding="utf-8") as file:
@@ -96,7 +96,7 @@ def spare(word: str) -> None:
 
 @contextmanager
 def cleaned_up_by(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Generator[None]:
-    """Let the reaper run `command` if the run ends inside this block, for what is no process.
+    """Let the reaper run `command` if the run ends inside this block, for resources other than processes.
 
     A mount, a network namespace, or a container of an engine that other runs use outlives every process.
     """

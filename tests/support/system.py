@@ -1,4 +1,4 @@
-"""The whole system as a newcomer starts it, with a scripted model server in the vendor's place."""
+"""The whole system, started as by a new user, with a scripted model server instead of the vendors."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ STOP_TIMEOUT_S = 40.0
 
 @dataclass(frozen=True)
 class ScriptedModel:
-    """The control API of the model server: scripts to play, and the requests that it got."""
+    """The control API of the model server: loads scripts, and reads the recorded requests."""
 
     url: str
 
     def play(self, name: str, replies: Iterable[Reply | RawReply], **options: Any) -> str:
-        """Load a script; returns the model's name for conversations."""
+        """Load a script; return the name of its model."""
         script = Script(replies=tuple(replies), **options)
         self._call("PUT", f"/scripts/{name}", script.model_dump_json().encode())
         return f"openai:scripted/{name}"
 
     def requests(self, name: str) -> list[dict[str, Any]]:
-        """The requests that a script was asked, oldest first."""
+        """Return the requests to a script, oldest first."""
         return list(self._call("GET", f"/requests?script={name}"))
 
     def violations(self) -> list[Any]:
-        """What broke the vendors' rules so far."""
+        """Return all violations of the vendors' rules so far."""
         return list(self._call("GET", "/violations"))
 
     def open_gate(self, name: str) -> None:
-        """Let the replies pass that wait at a gate."""
+        """Release the replies that wait at a gate."""
         self._call("PUT", f"/gates/{name}")
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
@@ -58,11 +58,11 @@ class ScriptedModel:
 
 
 class System:
-    """A running `banksman up`, its data directory, and the model server its agents ask.
+    """A running `banksman up`, its data directory, and the model server of its agents.
 
     Its broker is one server or three, see `tests.support.nats.servers`.
 
-    Without a scripted model no key is set, and the demo model answers as for a newcomer.
+    Without a scripted model no API key is set, and the demo model replies, as for a new user.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class System:
         self.model = model
         self.port = free_port()
         self.environment = dict(environment or {})
-        """Variables of its processes, from the next start on."""
+        """Environment variables of its processes; they apply at the next start."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        """Where the gateway answers."""
+        """The address of the gateway."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The supervisor's process id."""
+        """Return the supervisor's process id."""
         assert self._process is not None
         return self._process.pid
 
@@ -90,7 +90,7 @@ class System:
         """Start everything and wait until the gateway is ready.
 
         Raises:
-            RuntimeError: it ended early or took too long; with what it printed.
+            RuntimeError: It ended or took too long; the message contains its output.
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self._output.open("ab") as out:
@@ -105,7 +105,7 @@ class System:
         wait_ready(f"{self.url}/readyz", self._ended)
 
     def stop(self) -> int:
-        """End it as Ctrl-C does; returns the exit code."""
+        """Stop it as Ctrl-C does; return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         code = self._process.wait(timeout=STOP_TIMEOUT_S)
@@ -113,7 +113,7 @@ class System:
         return code
 
     def kill_everything(self) -> None:
-        """`kill -9` of the supervisor and of everything it started."""
+        """`kill -9` the supervisor and all its descendants."""
         assert self._process is not None
         family = descendants(self._process.pid)
         for pid in (self._process.pid, *family):
@@ -122,19 +122,19 @@ class System:
         self._process = None
 
     def service_pids(self, name: str) -> list[int]:
-        """The processes of a service, by the words of their command lines."""
+        """Return the processes of a service, which its command line identifies."""
         assert self._process is not None
         return [pid for pid in descendants(self._process.pid) if name in _arguments(pid)]
 
     def log(self) -> str:
-        """What was printed, and the end of each service's log."""
+        """Return the printed output, and the end of each service's log."""
         logs = sorted(self.data_dir.glob("logs/*.log"))
         parts = [self._output.read_text(errors="replace")[-4000:]]
         parts += [f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in logs]
         return "\n".join(parts)
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
+        """Stop it, whatever its state."""
         if self._process is not None:
             self.stop()
 
@@ -175,7 +175,7 @@ class System:
 
 @contextmanager
 def scripted_model() -> Generator[ScriptedModel]:
-    """A model server in a process of its own, recording what it is asked."""
+    """A model server in its own process, which records its requests."""
     port = free_port()
     command = [
         sys.executable,
@@ -200,10 +200,10 @@ def scripted_model() -> Generator[ScriptedModel]:
 
 
 def wait_ready(url: str, ended: Any, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Wait until a URL answers 200.
+    """Wait until a URL responds with 200.
 
     Raises:
-        RuntimeError: `ended` returned a reason why it never will, or the time limit passed.
+        RuntimeError: `ended` returned a reason, or the time limit passed.
     """
 
     def responds() -> bool:
@@ -220,7 +220,7 @@ def wait_ready(url: str, ended: Any, timeout_s: float = START_TIMEOUT_S) -> None
 
 
 def descendants(pid: int) -> list[int]:
-    """All living processes below a process."""
+    """Return all living descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -239,7 +239,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill(pid: int) -> None:
-    """`kill -9`, of a process that may be gone."""
+    """`kill -9` a process that may have ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""How long tests wait."""
+"""The time limit of waits in tests."""
 
 WAIT_TIMEOUT_S = 30.0
-"""Seconds until a test gives up waiting. Only a failure, or a machine with much other work, takes as long."""
+"""Seconds until a wait in a test fails. Only failures, or machines under heavy load, take that long."""

@@ -1,4 +1,4 @@
-"""Small volumes on loop devices: their power can be cut, and they can be filled up."""
+"""Small volumes on loop devices, for power cuts and full disks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SETTLED_TRIES = 100
 
 
 def require_volumes() -> None:
-    """Leave the check out where loop devices cannot be mounted."""
+    """Skip the check where loop devices cannot be mounted."""
     ok = os.geteuid() == 0 and shutil.which("mkfs.ext4") is not None and Path("/dev/loop-control").exists()
     privileged.require("loop devices, as root", ok, "volumes whose power is cut or that are full")
 
 
 class Volume:
-    """An ext4 file system in a file, mounted for as long as the `with` block runs."""
+    """An ext4 file system in a file, mounted while the `with` block runs."""
 
     def __init__(self, image: Path, mount_point: Path) -> None:
         self.image = image
@@ -31,7 +31,7 @@ class Volume:
     @classmethod
     @contextmanager
     def made(cls, image: Path, mount_point: Path, *, megabytes: int) -> Generator[Volume]:
-        """A new, empty volume."""
+        """Create and mount an empty volume."""
         with image.open("wb") as file:
             file.truncate(megabytes * 1024 * 1024)
         _run("mkfs.ext4", "-q", "-F", "-m", "0", str(image))
@@ -41,28 +41,28 @@ class Volume:
     @classmethod
     @contextmanager
     def mounted(cls, image: Path, mount_point: Path) -> Generator[Volume]:
-        """A volume that is there already; what its journal holds is replayed, as after a power cut."""
+        """Mount an existing volume; mounting replays its journal, as after a power cut."""
         mount_point.mkdir(parents=True, exist_ok=True)
         _run("mount", "-o", "loop", str(image), str(mount_point))
         try:
             yield cls(image, mount_point)
         finally:
-            # A process that has just been killed may hold files for another moment; `-l` waits for it.
+            # A process that was just killed may still hold files; a lazy unmount waits for it.
             _run("umount", "-l", str(mount_point))
 
     def sync(self) -> None:
-        """Bring to the device what was written until now."""
+        """Flush all writes so far to the device."""
         _run("sync", "-f", str(self.path))
 
     def cut(self, copy: Path) -> None:
-        """Write to `copy` what the device would hold if the power went now.
+        """Write to `copy` the contents that the device would have after a power cut at this moment.
 
-        That is what the file system has given to the device; what waits in the page cache is lost. Every
-        writer must be stopped, or the copy would be of no single moment; the kernel's own writes in the
-        meantime are noticed, and the copy is repeated.
+        It contains all writes that the file system has sent to the device, without those in the page cache.
+        The caller must stop every writer first, or `copy` mixes several moments. If the kernel itself writes
+        during the copy, this method detects it and copies again.
 
         Raises:
-            RuntimeError: the device does not come to rest.
+            RuntimeError: The kernel keeps writing to the device.
         """
         for _ in range(_SETTLED_TRIES):
             before = self._writes()
@@ -80,7 +80,7 @@ class Volume:
 
     @contextmanager
     def filled(self) -> Generator[None]:
-        """No byte is free while the block runs."""
+        """Fill the volume completely while the block runs."""
         ballast = self.path / "ballast"
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:

@@ -1,5 +1,5 @@
-"""What clients and commands saw of a system, as JSON lines, and a judge of it.
+"""Checks of what clients and commands observed of a system, recorded as JSON lines.
 
-`records` says what a line may be, `folded` reads a file into one picture, `checks` are the promises, and
-`python -m tests.support.history FILE` judges any recording, without the system that it is of.
+`records` defines the lines, `folded` reads a file into one structure, `checks` holds the promises, and
+`python -m tests.support.history FILE` checks any recording, without the recorded system.
 """

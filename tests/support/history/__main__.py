@@ -1,4 +1,4 @@
-"""`python -m tests.support.history FILE…`: judge recordings; exit code 1 when a promise was broken."""
+"""`python -m tests.support.history FILE…`: check recordings; exit code 1 if a promise is broken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_SHOWN = 10
 
 
 def main(files: list[str]) -> int:
-    """Judge each file; returns the exit code."""
+    """Check each file; return the exit code."""
     broken = False
     for file in files:
         history = Folded(read(Path(file)))

@@ -1,4 +1,4 @@
-"""The promises, as questions to a recording. Each gives a sentence for every breach that it finds."""
+"""The promises, as checks of a recording. Each check yields one sentence per violation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.support.history.wishes import (
 Check = Callable[[Folded], Iterator[str]]
 
 LAST_END_S = 120.0
-"""Seconds after the faults within which the last run must have ended."""
+"""Seconds from the end of the faults within which the last run must end."""
 SKEW_S = 2.0
-"""Seconds by which the clocks of those who write times may differ."""
+"""Seconds by which the clocks of the processes that record times may differ."""
 NEVER_STARTED = frozenset({"rejected", "not_executed", "denied", "invalid_arguments", "unknown_tool"})
 """Results of calls that had no effect."""
 
@@ -42,14 +42,14 @@ def an_accepted_run_ends_exactly_once(history: Folded) -> Iterator[str]:
 
 
 def nothing_is_left_open(history: Folded) -> Iterator[str]:
-    """Every run that a log knows has ended, also those whose acceptance was never heard of."""
+    """Every run in a log has ended, including runs whose acceptance no client received."""
     for run in history.runs.values():
         if not run.ends:
             yield f"run {run.run_id} is open at the end"
 
 
 def nothing_follows_the_end_of_a_run(history: Folded) -> Iterator[str]:
-    """The terminal event is a run's last."""
+    """The terminal event is the last event of its run."""
     for run in history.runs.values():
         for event in run.after_end:
             yield f"run {run.run_id}: {event.type} {event.seq} comes after its end"
@@ -63,7 +63,7 @@ def no_effect_happens_twice(history: Folded) -> Iterator[str]:
 
 
 def no_refused_call_has_an_effect(history: Folded) -> Iterator[str]:
-    """Rejected, expired, cancelled, superseded, replaced or never started: no effect."""
+    """A rejected, expired, cancelled, superseded, replaced or never started call has no effect."""
     for call in history.calls.values():
         why = call.refused_by or (call.error_kind if call.error_kind in NEVER_STARTED else None)
         forbidden = call.given_up | (call.markers if why else frozenset[str]())
@@ -72,7 +72,7 @@ def no_refused_call_has_an_effect(history: Folded) -> Iterator[str]:
 
 
 def every_effect_belongs_to_a_call(history: Folded) -> Iterator[str]:
-    """Nothing is executed that a log does not know, and a success has had its effect."""
+    """Every effect belongs to a call in a log, and every successful call has its effect."""
     known = {marker: call for call in history.calls.values() for marker in call.markers | call.given_up}
     for marker in history.effects:
         if marker not in known:
@@ -84,7 +84,7 @@ def every_effect_belongs_to_a_call(history: Folded) -> Iterator[str]:
 
 
 def effects_lie_between_start_and_end(history: Folded) -> Iterator[str]:
-    """A call starts before its effect, and its run ends after it, unless its outcome is unknown."""
+    """A call starts before its effect, and its run ends after the effect, unless the outcome is unknown."""
     for call in history.calls.values():
         run = history.runs.get(call.run_id or "")
         for marker in call.markers & history.effects.keys():
@@ -97,7 +97,7 @@ def effects_lie_between_start_and_end(history: Folded) -> Iterator[str]:
 
 
 def a_call_has_one_result(history: Folded) -> Iterator[str]:
-    """Exactly one result for every call of a run that has ended, and none without its call."""
+    """A call of an ended run has exactly one result, and no result exists without its call."""
     for call in history.calls.values():
         run = history.runs.get(call.run_id or "")
         if len(call.results) > 1:
@@ -111,7 +111,7 @@ def a_call_has_one_result(history: Folded) -> Iterator[str]:
 
 
 def events_come_without_gaps(history: Folded) -> Iterator[str]:
-    """On each subscription the next new event is the last one plus one; repeats are allowed."""
+    """On each subscription, new events have consecutive numbers; repeats are allowed."""
     last: dict[tuple[str, int], int] = {}
     for seen in history.of(Seen):
         key = (seen.reader, seen.subscription)
@@ -122,7 +122,7 @@ def events_come_without_gaps(history: Folded) -> Iterator[str]:
 
 
 def logs_are_numbered_from_one(history: Folded) -> Iterator[str]:
-    """The events of a conversation are 1..n, all readers taken together."""
+    """The events of a conversation are 1..n, over all readers."""
     for (conversation_id, epoch), log in history.logs.items():
         missing = [number for number in range(1, max(log) + 1) if number not in log]
         if missing:
@@ -130,7 +130,7 @@ def logs_are_numbered_from_one(history: Folded) -> Iterator[str]:
 
 
 def readers_agree(history: Folded) -> Iterator[str]:
-    """An event is the same for everyone, and a conversation has one epoch."""
+    """All readers receive the same event under a number, and a conversation has one epoch."""
     epochs: Mapping[str, set[str]] = defaultdict(set)
     for seen in history.of(Seen):
         epochs[seen.conversation_id].add(seen.log_epoch)
@@ -143,7 +143,7 @@ def readers_agree(history: Folded) -> Iterator[str]:
 
 
 def the_first_decision_wins(history: Folded) -> Iterator[str]:
-    """Every answer about a question names the same outcome, the log's; one request decided it."""
+    """Every reply to a decision names the outcome of the log, and one request decided it."""
     for question in history.questions.values():
         if len(question.resolutions) > 1:
             yield f"approval {question.approval_id} was resolved {len(question.resolutions)} times"
@@ -161,7 +161,7 @@ def the_first_decision_wins(history: Folded) -> Iterator[str]:
 
 
 def a_request_has_one_run(history: Folded) -> Iterator[str]:
-    """The same request id gives the same run, another id another one."""
+    """Equal request ids give the same run, and different ids give different runs."""
     runs: dict[str, set[str]] = defaultdict(set)
     for line in (*history.of(Send), *history.of(Start)):
         if line.run_id is not None:
@@ -180,7 +180,7 @@ def a_request_has_one_run(history: Folded) -> Iterator[str]:
 
 
 def the_last_run_ends_in_time(history: Folded) -> Iterator[str]:
-    """Once the faults are over, the last run ends within two minutes."""
+    """After the faults, the last run ends within two minutes."""
     calm = next((line.t for line in history.of(Calm)), None)
     if calm is None:
         yield "the recording does not say when the faults were over"
@@ -191,7 +191,7 @@ def the_last_run_ends_in_time(history: Folded) -> Iterator[str]:
 
 
 def models_were_asked_by_the_rules(history: Folded) -> Iterator[str]:
-    """No model request broke its vendor's rules: one result for each call, in order."""
+    """No model request violated its vendor's rules: one result for each call, in order."""
     for violation in history.of(Violation):
         yield f"a model request was refused: {violation.text}"
 
@@ -222,13 +222,13 @@ CHECKS: tuple[Check, ...] = (
 
 
 def breaches(history: Folded) -> dict[str, list[str]]:
-    """What a recording breaks, by the name of the check; empty when every promise was kept."""
+    """Return the violations in a recording by the name of the check; empty if every promise holds."""
     found = {check.__name__: list(check(history)) for check in CHECKS}
     return {name: sentences for name, sentences in found.items() if sentences}
 
 
 def _not_before(call: Call) -> float:
-    """The earliest moment of an effect: the recorded start, else the request."""
+    """Return the earliest possible time of an effect: the recorded start, else the request."""
     started = call.results[0].data.get("started_at") if call.results else None
     return float(started) if isinstance(started, int | float) else call.requested.ts
 

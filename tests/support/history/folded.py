@@ -1,4 +1,4 @@
-"""A recording as one picture: the logs, their runs, calls, questions and effects."""
+"""A recording as one structure: the logs with their runs, calls, approval requests and effects."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Call:
     run_id: str | None
     requested: Seen
     markers: frozenset[str]
-    """Of the arguments that it was to run with at last."""
+    """Markers in the final arguments."""
     arguments: JsonValue
-    """With which it was to run at last."""
+    """The final arguments, after a user's edit."""
     given_up: frozenset[str] = frozenset()
-    """Markers of arguments that a person replaced."""
+    """Markers of arguments that a user replaced."""
     results: list[Seen] = field(default_factory=list[Seen])
     refused_by: str | None = None
-    """The outcome of the question that forbade it; None while nothing did."""
+    """The outcome of the approval request that forbade the call; None if none did."""
 
     @property
     def asked(self) -> str:
-        """Its tool and its arguments, the same for the same."""
+        """The tool and its arguments; equal for equal calls."""
         return json.dumps([self.requested.data.get("name"), self.arguments], sort_keys=True)
 
     @property
     def error_kind(self) -> str | None:
-        """Of its first result; None without one, and for a success."""
+        """The error kind of the first result; None without a result, and for a success."""
         return cast("str | None", self.results[0].data.get("error_kind")) if self.results else None
 
 
@@ -56,18 +56,18 @@ class Run:
     conversation_id: str
     ends: list[Seen] = field(default_factory=list[Seen])
     after_end: list[Seen] = field(default_factory=list[Seen])
-    """Events of the run behind its terminal event."""
+    """Events of the run after its terminal event."""
     cancelled: Seen | None = None
-    """When its log records the request to cancel it."""
+    """The event that records the request to cancel the run."""
     after_cancel: list[Seen] = field(default_factory=list[Seen])
-    """Its events behind that."""
+    """The events of the run after that request."""
     progress: list[Seen] = field(default_factory=list[Seen])
-    """What a workflow told of its steps."""
+    """The progress events of a workflow's steps."""
 
 
 @dataclass
 class Question:
-    """An approval, from the events of its log."""
+    """An approval request, from the events of its log."""
 
     approval_id: str
     calls: tuple[str, ...] = ()
@@ -77,11 +77,11 @@ class Question:
 
 @dataclass
 class Folded:
-    """A recording, read once."""
+    """A recording, indexed."""
 
     lines: list[Line]
     logs: dict[tuple[str, str], dict[int, Seen]] = field(init=False)
-    """By conversation and epoch: each event as it was first seen, by number."""
+    """By conversation and epoch: the first seen copy of each event, by number."""
     runs: dict[str, Run] = field(init=False, default_factory=dict[str, Run])
     calls: dict[str, Call] = field(init=False, default_factory=dict[str, Call])
     questions: dict[str, Question] = field(init=False, default_factory=dict[str, Question])
@@ -96,12 +96,12 @@ class Folded:
                 self._take(log[number])
 
     def of(self, kind: type[T]) -> Iterable[T]:
-        """The lines of one kind, in order."""
+        """Yield the lines of one kind, in order."""
         return (line for line in self.lines if isinstance(line, kind))
 
     @cached_property
     def effects(self) -> Mapping[str, list[Effect]]:
-        """Executions by marker, one line each however often they were read."""
+        """Return the executions by marker; an execution that was read several times counts once."""
         found: dict[str, dict[str, Effect]] = defaultdict(dict)
         for effect in self.of(Effect):
             found[effect.marker].setdefault(effect.execution, effect)
@@ -109,7 +109,7 @@ class Folded:
 
     @cached_property
     def accepted(self) -> Mapping[str, list[Send]]:
-        """Acknowledged requests by run; a message that steered an open run started none."""
+        """Return the acknowledged requests by run; a message that steered an open run is not included."""
         found: dict[str, list[Send]] = defaultdict(list)
         for send in self.of(Send):
             if send.phase == "ok" and send.run_id is not None:
@@ -118,7 +118,7 @@ class Folded:
 
     @cached_property
     def workflows(self) -> Mapping[str, list[Start]]:
-        """Acknowledged starts of workflows by run."""
+        """Return the acknowledged workflow starts by run."""
         found: dict[str, list[Start]] = defaultdict(list)
         for start in self.of(Start):
             if start.phase == "ok" and start.run_id is not None:
@@ -127,7 +127,7 @@ class Folded:
 
     @cached_property
     def answers(self) -> Mapping[str, list[Decide]]:
-        """The replies that clients got to their decisions, by approval."""
+        """Return the replies that clients received to their decisions, by approval."""
         found: dict[str, list[Decide]] = defaultdict(list)
         for decide in self.of(Decide):
             if decide.phase == "ok":
@@ -193,5 +193,5 @@ class Folded:
 
 
 def markers_in(arguments: object) -> frozenset[str]:
-    """The markers that stand in the arguments of a call."""
+    """Return the markers in the arguments of a call."""
     return frozenset(MARKER.findall(json.dumps(arguments)))

@@ -1,6 +1,6 @@
-"""The lines of a recording: operations as in Jepsen (invoke, then ok, fail or info), and what was seen.
+"""The lines of a recording: operations as in Jepsen (invoke, then ok, fail or info), and observations.
 
-`ok` and `fail` are what the system answered. `info` means that the client does not know: it got no answer.
+`ok` and `fail` are replies of the system. `info`: the client received no reply; the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class _Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     t: float = 0.0
-    """Seconds since the recording began, by the recorder's own clock; `Recording.add` sets it."""
+    """Seconds since the start of the recording, by the recorder's clock; `Recording.add` sets it."""
 
 
 class Began(_Line):
-    """A recording begins."""
+    """The start of a recording."""
 
     kind: Literal["began"] = "began"
     seed: int
@@ -40,15 +40,15 @@ class Send(_Line):
     kind: Literal["send"] = "send"
     phase: Phase
     request_id: str
-    """The same for every repeat of one request."""
+    """Equal for all repeats of one request."""
     conversation_id: str
     run_id: str | None = None
-    """With `ok`: the run that the answer names."""
+    """With `ok`: the run in the reply."""
     message_id: str | None = None
-    """With `ok`: the message that the answer names."""
+    """With `ok`: the message in the reply."""
     problem: str | None = None
     steers: bool = False
-    """True for a message that may have gone to an open run instead of starting one."""
+    """True for a message that may have steered an open run instead of starting one."""
 
 
 class Start(_Line):
@@ -57,16 +57,16 @@ class Start(_Line):
     kind: Literal["start"] = "start"
     phase: Phase
     request_id: str
-    """The same for every repeat of one request."""
+    """Equal for all repeats of one request."""
     workflow: str
     fits: bool = True
     """Whether the parameters fit the workflow's form."""
     in_conversation: str | None = None
-    """Where it was started; None for nowhere."""
+    """The conversation where the user started it; None outside of any."""
     conversation_id: str | None = None
-    """With `ok`: the conversation that the answer names, the log of this run."""
+    """With `ok`: the conversation in the reply, which holds the log of this run."""
     run_id: str | None = None
-    """With `ok`: the run that the answer names."""
+    """With `ok`: the run in the reply."""
     problem: str | None = None
 
 
@@ -78,7 +78,7 @@ class Decide(_Line):
     request_id: str
     approval_id: str
     outcome: ApprovalOutcome | None = None
-    """With `ok`: the outcome that stands, by any user."""
+    """With `ok`: the outcome that counts, whichever user decided."""
     already_resolved: bool = False
     """With `ok`: another user had decided before."""
     problem: str | None = None
@@ -95,48 +95,48 @@ class Cancel(_Line):
 
 
 class Seen(_Line):
-    """A durable event, as one reader got it."""
+    """A durable event, as one reader received it."""
 
     kind: Literal["seen"] = "seen"
     reader: str
     subscription: int
-    """Counts what the reader subscribed to, each from an event that it names."""
+    """The number of the reader's subscription; each subscription begins at an event that the reader names."""
     after_seq: int
-    """The last event that it had when it subscribed."""
+    """The last event that the reader had received when it subscribed."""
     conversation_id: str
     log_epoch: str
     seq: int
     type: str
     run_id: str | None = None
     ts: float
-    """When it was written, in seconds since 1970, by the clock of its writer."""
+    """The time of writing in seconds since 1970, by the writer's clock."""
     digest: str
-    """Of its whole content: readers must agree."""
+    """Digest of the whole content; it must be equal for all readers."""
     data: JsonObject = Field(default_factory=dict)
-    """What the checks need of it."""
+    """The fields that the checks use."""
 
 
 class Effect(_Line):
-    """A line that an execution wrote into a ledger."""
+    """A line that an execution appended to a ledger."""
 
     kind: Literal["effect"] = "effect"
     marker: str
-    """Stands in the arguments of the one call that may write it."""
+    """Part of the arguments of the only call that may write this line."""
     execution: str
-    """Different for each execution."""
+    """Unique per execution."""
     at: float
     """Seconds since 1970."""
 
 
 class Violation(_Line):
-    """A model request that its vendor would have refused."""
+    """A model request that the vendor would have refused."""
 
     kind: Literal["violation"] = "violation"
     text: str
 
 
 class Fault(_Line):
-    """What was done to the system."""
+    """An injected fault."""
 
     kind: Literal["fault"] = "fault"
     what: str
@@ -144,7 +144,7 @@ class Fault(_Line):
 
 
 class Calm(_Line):
-    """Faults and new requests are over."""
+    """The end of all faults and new requests."""
 
     kind: Literal["calm"] = "calm"
 
@@ -157,7 +157,7 @@ LINE: TypeAdapter[Line] = TypeAdapter(Line)
 
 
 class Recording:
-    """A file that lines are written to as things happen."""
+    """A file to which lines are appended as they occur."""
 
     def __init__(self, file: Path, *, seed: int) -> None:
         self.file = file
@@ -166,13 +166,13 @@ class Recording:
         self.add(Began(seed=seed, at=time.time()))
 
     def add(self, line: Line) -> None:
-        """Write a line; it gets the time of now."""
+        """Append a line with the current time."""
         timed = line.model_copy(update={"t": round(time.monotonic() - self._began, 4)})
         self._out.write(timed.model_dump_json(exclude_defaults=True, exclude={"kind"})[:-1])
         self._out.write(f',"kind":"{line.kind}"}}\n')
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Flush and close the file."""
         self._out.close()
 
     def __enter__(self) -> Self:
@@ -185,11 +185,11 @@ class Recording:
 
 
 def read(file: Path) -> list[Line]:
-    """The lines of a recording.
+    """Return the lines of a recording.
 
     Raises:
-        ValidationError: a line is none.
-        OSError: it cannot be read.
+        ValidationError: A line has no known form.
+        OSError: The file cannot be read.
     """
     with file.open(encoding="utf-8") as lines:
         return [LINE.validate_json(line) for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""A recording in a few numbers."""
+"""A summary of a recording in a few numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.history.records import Began, Calm, Decide, Fault, Send
 
 
 def summary(history: Folded) -> str:
-    """What happened, in lines for a person."""
+    """Return a summary as lines of text."""
     faults = Counter(f"{fault.what} {fault.target}" for fault in history.of(Fault))
     kills = sum(count for name, count in faults.items() if name.startswith("kill "))
     ends = [run.ends[0] for run in history.runs.values() if run.ends]
@@ -38,7 +38,7 @@ def _after(calm: float | None, ends: list[float]) -> str:
 
 
 def _silence(history: Folded) -> float:
-    """Seconds in which no run ended, at the longest."""
+    """Return the longest time in seconds in which no run ended."""
     times = sorted(run.ends[0].t for run in history.runs.values() if run.ends)
     return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 

@@ -1,4 +1,4 @@
-"""What people asked for, as questions to a recording: messages, cancels, remembered decisions, workflows."""
+"""Checks of what users requested: messages, cancels, remembered decisions, workflows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.support.history.folded import Call, Folded, Question, Run
 from tests.support.history.records import Seen, Send, Start
 
 NEW = frozenset({"iteration.started", "tool_call.requested", "approval.requested"})
-"""Events by which a run begins something."""
+"""Events by which a run begins an action."""
 
 
 def an_accepted_message_is_in_its_log_once(history: Folded) -> Iterator[str]:
-    """A message opens a run or is handed to an open one, once; one cancelled in time may be gone."""
+    """A message opens a run or steers an open one, once; a message cancelled in time may be missing."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for log in history.logs.values():
         for event in log.values():
@@ -31,7 +31,7 @@ def an_accepted_message_is_in_its_log_once(history: Folded) -> Iterator[str]:
 
 
 def a_cancelled_run_begins_nothing_more(history: Folded) -> Iterator[str]:
-    """Behind the cancel in its log a run asks for nothing new, and it ends as cancelled."""
+    """After the cancel in its log a run begins no action, and it ends as cancelled."""
     for run in history.runs.values():
         if run.cancelled is None:
             continue
@@ -43,7 +43,7 @@ def a_cancelled_run_begins_nothing_more(history: Folded) -> Iterator[str]:
 
 
 def what_is_remembered_is_not_asked_again(history: Folded) -> Iterator[str]:
-    """What was decided for the rest of a run or conversation is not put to a person once more."""
+    """A decision for the rest of a run or conversation prevents further approval requests of its kind."""
     for known in history.questions.values():
         for decision in known.resolutions:
             if decision.data.get("remember") is None:
@@ -54,14 +54,14 @@ def what_is_remembered_is_not_asked_again(history: Folded) -> Iterator[str]:
 
 
 def a_form_that_does_not_fit_starts_nothing(history: Folded) -> Iterator[str]:
-    """A workflow is only started with parameters that fit its form."""
+    """A workflow starts only with parameters that fit its form."""
     for start in history.of(Start):
         if start.phase == "ok" and not start.fits:
             yield f"workflow run {start.run_id} was started with parameters that do not fit"
 
 
 def a_workflow_takes_each_step_once(history: Folded) -> Iterator[str]:
-    """No call of a workflow run is asked for twice; its steps never go back, and a completed one took all."""
+    """A workflow run makes each call once, its steps never go back, and a completed run took all steps."""
     for run_id in history.workflows:
         run = history.runs.get(run_id)
         asked = [call.asked for call in history.calls.values() if call.run_id == run_id]
@@ -75,7 +75,7 @@ def a_workflow_takes_each_step_once(history: Folded) -> Iterator[str]:
 
 
 def a_workflow_leaves_one_link(history: Folded) -> Iterator[str]:
-    """A workflow that was started in a conversation is linked there, once."""
+    """A workflow that was started in a conversation is linked there exactly once."""
     links: dict[tuple[str, str], int] = defaultdict(int)
     for log in history.logs.values():
         for event in log.values():
@@ -92,13 +92,13 @@ def _status(run: Run) -> object:
 
 
 def _steps(run: Run) -> list[tuple[int, int]]:
-    """The steps that a workflow told of, each with how many there are."""
+    """Return the reported steps of a workflow, each with the total number of steps."""
     told = [(one.data["step"], one.data["total"]) for one in run.progress]
     return [(step, total) for step, total in told if isinstance(step, int) and isinstance(total, int)]
 
 
 def _place_of_message(event: Seen) -> str | None:
-    """Where a user's message stands: at the head of its run, queued or not, or among those of an open one."""
+    """Return the place of a user's message: the head of its run, queued or not, or an event."""
     match event.type:
         case "run.started" | "run.queued":
             return f"run {event.run_id}"
@@ -109,7 +109,7 @@ def _place_of_message(event: Seen) -> str | None:
 
 
 def _comes_after(decision: Seen, question: Question) -> bool:
-    """Whether a question was asked behind a decision, where that was to hold."""
+    """Return whether an approval was requested after a decision that applies to it."""
     asked = question.asked
     if asked is None or asked.conversation_id != decision.conversation_id or asked.seq < decision.seq:
         return False
@@ -117,7 +117,7 @@ def _comes_after(decision: Seen, question: Question) -> bool:
 
 
 def _patterns(history: Folded, question: Question) -> set[str]:
-    """What makes calls the same to a person: of a file the path, else all arguments."""
+    """Return the patterns by which a decision matches calls: the path of a file, else all arguments."""
     return {_pattern(history.calls[call_id]) for call_id in question.calls if call_id in history.calls}
 
 
