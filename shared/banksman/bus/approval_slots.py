@@ -1,4 +1,4 @@
-"""The two slots of an approval, its request and the one reply to it, and the timers of both."""
+"""The two slots of an approval, for its request and its reply, and the timers of both."""
 
 from __future__ import annotations
 
@@ -93,6 +93,8 @@ class ApprovalSlots:
             limit: The most requests to return; None for all.
             after: Only requests with a higher stream sequence.
         """
+        # Replies are read first and may be missed, so a request that is replied to in between can be
+        # returned; the slot of its reply still accepts only one decision.
         any_request = subjects.approval_request(tenant, subjects.ANY)
         any_reply = subjects.approval_reply(tenant, subjects.ANY)
         replied = {
@@ -112,7 +114,7 @@ class ApprovalSlots:
         return found
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
-        """Dead-letter an invalid reply and empty its slot, unless the slot holds another reply by now."""
+        """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply."""
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
         message = await self._last(subject)
         if message is None or decode_slot(ApprovalReply, subject, message.data) != reply:

@@ -30,10 +30,11 @@ __all__ = ["Bus", "BusStats", "NatsSettings", "Subscription"]
 logger = logging.getLogger(__name__)
 
 PUBLISHES_IN_FLIGHT = 16
-"""Durable publishes in flight per process. A server that syncs each write has no group commit, so more of
-them would only wait longer."""
+"""Maximum number of durable publishes in flight per connection. A server that syncs every write has no group
+commit, so more of them only wait longer."""
 
-SETTLES_S = 0.01
+DISCONNECT_CHECK_S = 0.01
+"""Seconds between checks while nats-py has noticed a disconnection but not reported it yet."""
 
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
@@ -58,8 +59,8 @@ class Subscription:
 class Bus:
     """One nats-py connection and its inbox.
 
-    It reconnects for ever. `closed` is set when it can do so no more (the server refused the user, or
-    `close` was called): a service that finds it set ends.
+    It reconnects without limit. `closed` is set when it cannot reconnect any more, because the server refused
+    the user or `close` was called; a service then ends.
     """
 
     def __init__(
@@ -101,15 +102,15 @@ class Bus:
 
         Args:
             settings: Servers and identity.
-            name: What the server shows in its monitoring.
-            inbox_prefix: Head of the subjects that answers come to; each user has the right to its own only.
-            answers_clients: True when somebody waits for each of its durable publishes: a server that is
-                there and does not store, because its disk is full, is then given up after one try.
-            background: Runs the background tasks of this connection's users; a service passes the one of its
-                health, so that a task that keeps failing makes it not ready.
+            name: The name of the connection in the monitoring of the server.
+            inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
+            answers_clients: True when a client waits for each durable publish. A publish to a server with a
+                full disk, which responds but cannot store, then fails after one attempt.
+            background: Runs the background tasks of the users of this connection. A service passes the one of
+                its health, so that a task that keeps failing makes the service not ready.
 
         Raises:
-            Unavailable: no server accepted the user within `connect_timeout_s`.
+            Unavailable: No server accepted the user within `connect_timeout_s`.
         """
         bus = cls(
             Client(), settings, name, inbox_prefix, answers_clients=answers_clients, background=background
@@ -119,7 +120,7 @@ class Bus:
                 await bus.nc.connect(inbox_prefix=inbox_prefix, **bus._options())
                 await bus.replies.open()
         except TimeoutError as error:
-            reason = bus.nc.last_error or "no answer"
+            reason = bus.nc.last_error or "no response"
             await bus.nc.close()
             servers = ", ".join(settings.urls)
             raise Unavailable(f"NATS at {servers}: no connection as {name!r}: {reason}") from error
@@ -128,7 +129,7 @@ class Bus:
 
     @property
     def connected(self) -> bool:
-        """Whether a server was reachable at the last sign of it."""
+        """Whether the connection to a server is up, as far as known."""
         return self._connected.is_set() and self.nc.is_connected
 
     @property
@@ -140,8 +141,8 @@ class Bus:
         """Make a round trip to the server. Subscriptions made before are in force afterwards.
 
         Raises:
-            Unavailable: no answer in time.
-            Forbidden: this user may not publish to its own inbox, which is then another's.
+            Unavailable: No reply arrived in time.
+            Forbidden: This user may not publish to the inbox, so the prefix belongs to another user.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -151,7 +152,7 @@ class Bus:
                         await self.replies.echo()
                         return
         except TimeoutError as error:
-            raise Unavailable(f"NATS did not answer within {timeout_s:g} s") from error
+            raise Unavailable(f"NATS did not respond within {timeout_s:g} s") from error
 
     async def problem(self) -> str | None:
         """Make a round trip and return what failed; None if it succeeded."""
@@ -165,21 +166,21 @@ class Bus:
         """Wait until a server is reachable; the caller sets the deadline.
 
         Raises:
-            Unavailable: the connection is closed for good.
+            Unavailable: The connection is permanently closed.
         """
         await self._connected.wait()
         if self.closed.is_set():
             raise Unavailable("the connection to NATS is closed")
 
     def may_recover(self, error: Exception) -> bool:
-        """Whether an attempt that raised `error` may succeed later, on this connection."""
+        """Return whether an attempt that raised `error` may succeed later on this connection."""
         return isinstance(error, Unavailable) and not self.closed.is_set()
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send a message that may be lost.
 
         Raises:
-            Unavailable: the connection is closed, or has been down until its buffer was full.
+            Unavailable: The connection is closed, or it is down and its buffer is full.
         """
         try:
             await self.nc.publish(subject, payload, headers=dict(headers) if headers else None)
@@ -192,9 +193,9 @@ class Bus:
         """Send a request and return the first reply. One that times out while disconnected is never sent.
 
         Raises:
-            Unavailable: no answer came in time, or nobody serves it: then `no_responders` is True, and
-                nothing was done.
-            Forbidden: this user may not publish there.
+            Unavailable: No reply arrived in time, or no process serves the subject; then `no_responders` is
+                True and nothing was done.
+            Forbidden: This user may not publish on the subject.
         """
         try:
             async with asyncio.timeout(timeout_s) as deadline:
@@ -202,15 +203,15 @@ class Bus:
         except TimeoutError as error:
             raise TimedOut(subject, timeout_s) from error
         left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
-        answer = await self.replies.request(subject, payload, headers=headers, timeout_s=left_s)
-        return answer.data
+        reply = await self.replies.request(subject, payload, headers=headers, timeout_s=left_s)
+        return reply.data
 
     async def _wait_to_send(self) -> None:
         """Wait until nats-py sends at once: while disconnected, it buffers messages and sends them later."""
         await self.wait_connected()
         while not self.nc.is_connected:
             # nats-py calls `disconnected_cb` a moment after it notices the loss.
-            await asyncio.sleep(SETTLES_S)
+            await asyncio.sleep(DISCONNECT_CHECK_S)
             await self.wait_connected()
 
     async def subscribe(
@@ -225,11 +226,12 @@ class Bus:
         """Call `callback` for each message, in order and one at a time.
 
         Args:
-            subject: May hold wildcards.
-            callback: What it raises is logged and counted.
-            queue: Of those in one queue, one gets each message.
-            pending_messages: Messages that may wait; further ones are dropped and `on_slow_consumer` is told.
-            pending_bytes: Bytes that may wait, likewise.
+            subject: The subject; may contain wildcards.
+            callback: The callback. Its exceptions are logged and counted.
+            queue: A queue group, of which one member receives each message; None for no group.
+            pending_messages: Maximum number of waiting messages. Further messages are dropped, which the
+                callbacks of `on_slow_consumer` report; the sender is not notified.
+            pending_bytes: Maximum number of waiting bytes, with the same effect.
         """
 
         async def received(msg: Msg) -> None:
@@ -288,6 +290,7 @@ class Bus:
             "tls": settings.tls_context(),
             "tls_hostname": settings.tls_hostname,
             "connect_timeout": 2,
+            # By default nats-py needs minutes to notice a partition and gives up after 60 reconnects.
             "ping_interval": 5,
             "max_outstanding_pings": 2,
             "max_reconnect_attempts": -1,
@@ -307,6 +310,7 @@ class Bus:
                 logger.warning("messages dropped: the queue of %s is full", subject)
                 for callback in tuple(self._on_slow_consumer):
                     callback(subject)
+            # The server reports a forbidden publish only here, never to the publisher.
             case _ if "permissions violation" in str(error).lower():
                 self.stats.forbidden += 1
                 logger.error("%s: %s", self.name, error)
@@ -327,14 +331,14 @@ class Bus:
     async def _reconnected(self) -> None:
         self.stats.reconnects += 1
         self._connected.set()
-        logger.info("%s: connected to NATS again", self.name)
+        logger.info("%s: connection to NATS restored", self.name)
         self.replies.reconnected()
         for callback in tuple(self._on_reconnect):
             callback()
 
     async def _closed(self) -> None:
         if not self._closing:
-            logger.critical("%s: NATS closed the connection for good: %s", self.name, self.nc.last_error)
+            logger.critical("%s: NATS closed the connection permanently: %s", self.name, self.nc.last_error)
         self.closed.set()
         self._connected.set()  # wakes the waiters of `wait_connected`, which then check `closed`
         self.replies.close()

@@ -35,6 +35,7 @@ IDLE_CHECKS = 6
 FIRST_CHECK_S = 1.0
 """Seconds after opening: in a cluster, interest takes a moment to reach the node that sends commits on."""
 CHECKS_AT_ONCE = 32
+"""Maximum number of concurrent comparisons."""
 
 OnCommit = Callable[[StoredCommit], None]
 """Receives commits in order, without gaps or repeats; must not block."""
@@ -97,14 +98,14 @@ class LiveHub:
     async def follow(
         self, tenant: str, conversation_id: str, *, after_stream_seq: int, on_commit: OnCommit
     ) -> Following:
-        """Give `on_commit` the stored commits after `after_stream_seq`, then each as it is stored.
+        """Pass the stored commits after `after_stream_seq` to `on_commit`, then each new one.
 
         When this returns, `on_commit` has received every commit that was stored at the call.
 
         Raises:
-            LogBroken: a commit is missing from the log.
-            Poison: a commit cannot be decoded.
-            Unavailable: the log could not be read.
+            LogBroken: A commit is missing from the log.
+            Poison: A commit cannot be decoded.
+            Unavailable: The log could not be read.
         """
         subject = subjects.live(tenant, conversation_id)
         channel = self.channels.get(subject)
@@ -162,10 +163,10 @@ class LiveHub:
         due = self._suspects | {channel for channel in self.channels.values() if channel.due <= now}
         self._suspects.clear()
         self._suspected.clear()
-        places = asyncio.Semaphore(CHECKS_AT_ONCE)
+        limit = asyncio.Semaphore(CHECKS_AT_ONCE)
 
         async def check(channel: _Channel) -> None:
-            async with places:
+            async with limit:
                 await channel.check()
 
         async with asyncio.TaskGroup() as tasks:
@@ -247,10 +248,11 @@ class _Channel:
 
     async def _deliver_live(self, stored: StoredCommit) -> None:
         for following in tuple(self._followings):
+            # A read of the log already delivered it.
             if stored.stream_seq <= following.position:
                 continue
             if stored.prev == following.position:
-                self._give(following, stored)
+                self._deliver(following, stored)
             else:
                 await self._catch_up(following, leader=True)
 
@@ -262,9 +264,9 @@ class _Channel:
         for stored in await self._hub.log.read(
             self._tenant, self._conversation_id, after=following.position, leader=leader
         ):
-            self._give(following, stored)
+            self._deliver(following, stored)
 
-    def _give(self, following: Following, stored: StoredCommit) -> None:
+    def _deliver(self, following: Following, stored: StoredCommit) -> None:
         if following.closed:
             return
         following.position = stored.stream_seq
@@ -272,4 +274,4 @@ class _Channel:
         try:
             following.on_commit(stored)
         except Exception:
-            logger.exception("%s: a follower failed", self.subject)
+            logger.exception("%s: the callback of a follower failed", self.subject)

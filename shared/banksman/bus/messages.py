@@ -1,4 +1,4 @@
-"""A message as it came from the broker."""
+"""Messages received from the broker."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from banksman.bus.names import STATUS
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Bytes on a subject."""
+    """A received message."""
 
     subject: str
     data: bytes
     reply: str = ""
-    """Where an answer is expected; empty when none is."""
+    """Subject for the reply; empty if none is expected."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def status(self) -> str | None:
-        """The server's own word (`503`, `404` …); None for what a client published."""
+        """The status code of a message of the server (`503`, `404` …); None for a message of a client."""
         return self.headers.get(STATUS)
 
 
@@ -33,4 +33,4 @@ class StoredMessage:
     data: bytes
     headers: Mapping[str, str]
     time: str
-    """When it was stored, RFC 3339 with nanoseconds."""
+    """Time of storage, RFC 3339 with nanoseconds."""

@@ -27,9 +27,8 @@ from banksman.contracts.ids import new_id
 
 T = TypeVar("T", bound=BaseModel)
 
-SETTLES_S = 10.0
-"""Seconds within which it is decided whether the message that took a slot is stored: electing the leader of a
-stream takes up to 8."""
+SLOT_TIMEOUT_S = 10.0
+"""Seconds to wait until a refused write shows the message that took the slot. An election takes up to 8."""
 _RETRY_S = 0.05
 
 
@@ -38,11 +37,11 @@ class Placed(Generic[T]):
     """What a slot holds after an attempt to write it."""
 
     stored: T | None
-    """The stored message; None when it is another writer's and this user may not read it."""
+    """The stored message; None if another writer stored it and this user may not read it."""
     fresh: bool
-    """True when this very attempt stored it. When False another process may act on it already."""
+    """True when this write stored it. When False, another process may already act on it."""
     taken: bool = False
-    """True when it holds another writer's message. False for a repeat of one's own write."""
+    """True when another writer stored the message. False for a repeat of the same write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +178,12 @@ async def put_slot(
         may_read: False for a user without permission to read the slot.
 
     Raises:
-        NotReady: Another message took the slot and is gone.
+        NotReady: Another message took the slot and was removed.
         Poison: The stored message cannot be decoded.
         Overloaded, MessageTooLarge, Unavailable, Forbidden: As `durable`.
     """
     payload = value.model_dump_json(by_alias=True).encode()
-    deadline = asyncio.get_running_loop().time() + SETTLES_S
+    deadline = asyncio.get_running_loop().time() + SLOT_TIMEOUT_S
     while True:
         taken = False
         try:
@@ -192,8 +191,8 @@ async def put_slot(
         except SlotTaken:
             taken = True
         else:
-            # A duplicate at the first try is what an earlier call stored. After more tries it is what one of
-            # them stored, whose acknowledgement was lost.
+            # A duplicate at the first attempt was stored by an earlier call. After more attempts, one of them
+            # stored it and its acknowledgement was lost.
             if not ack.duplicate or ack.tries > 1:
                 return Placed(value, fresh=True)
         if not may_read:
@@ -204,7 +203,7 @@ async def put_slot(
         # With three replicas the leader refuses a message as soon as another one is on its way to the
         # followers. If the leader then dies, the other one may never be stored, and the next writer decides.
         if not taken or asyncio.get_running_loop().time() > deadline:
-            raise NotReady(f"{subject}: its slot was freed meanwhile")
+            raise NotReady(f"{subject}: the message in the slot was removed during the write")
         await asyncio.sleep(_RETRY_S)
 
 
@@ -234,5 +233,6 @@ async def dead_letter_slot(bus: Bus, stream: str, message: StoredMessage | WorkM
 
 
 def _writer(runner: str | None, epoch: int) -> str:
-    # One process of a runner has one id. Owners have a new one for each write: several may declare a result.
+    # A process of a runner has one id, so its repeat is recognised as its own. Several owners may declare a
+    # result for the same attempt, so each of their writes has a new id and the first one wins.
     return f"{runner}:{epoch}" if runner else new_id("owner-")

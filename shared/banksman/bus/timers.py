@@ -1,4 +1,4 @@
-"""Timers: messages that the server publishes when they are due, over any restart."""
+"""Timers: scheduled messages, which the server publishes when they are due and which survive restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from banksman.contracts.ids import new_id
 
 @dataclass(frozen=True, slots=True)
 class TimerName:
-    """What a timer is for."""
+    """The identity of a timer."""
 
     kind: str
     tenant: str
@@ -24,18 +24,19 @@ class TimerName:
 async def set_timer(
     bus: Bus, kind: str, tenant: str, timer_id: str, *, at: datetime, payload: bytes = b""
 ) -> None:
-    """Have `payload` delivered to the durable `timers` at `at`; at once when that is past.
+    """Schedule the delivery of `payload` to the durable `timers`; a time in the past delivers at once.
 
-    Set again it replaces the first; set again after it fired, it fires again.
+    Setting a timer again replaces it. A timer that is set again after it fired fires again.
 
     Raises:
-        Unavailable, Overloaded: as of a durable publish.
+        Unavailable, Overloaded: As `durable`.
     """
     await durable(
         bus,
         subjects.timer_set(kind, tenant, timer_id),
         payload,
-        # Never the same id twice: a timer that is set again after it was cancelled would count as stored.
+        # A new id each time: otherwise a timer that is cancelled and set again would count as a duplicate and
+        # would not be stored.
         msg_id=new_id("timer-"),
         schedule_at=at,
         schedule_target=subjects.timer_fired(kind, tenant, timer_id),
@@ -43,13 +44,13 @@ async def set_timer(
 
 
 def fired_timer(subject: str) -> TimerName:
-    """What fired, from the subject of its message.
+    """Parse the identity of a fired timer from the subject of its message.
 
     Raises:
-        Poison: the subject is not a fired timer's.
+        Poison: The subject is not that of a fired timer.
     """
     match subject.split("."):
         case ["timer", "fired", kind, tenant, timer_id]:
             return TimerName(kind, tenant, timer_id)
         case _:
-            raise Poison(subject, "not a fired timer")
+            raise Poison(subject, "the subject is not that of a fired timer")

@@ -24,25 +24,23 @@ from banksman.runtime.settings import HealthSettings
 logger = logging.getLogger(__name__)
 
 Check = Callable[[], Awaitable[str | None]]
-"""Says what is wrong, or None when all is well."""
+"""Returns the problem it found, or None."""
 
 Measure = Callable[[], Awaitable[None]]
-"""Brings metrics up to date that nothing else does."""
+"""Updates metrics before they are returned."""
 
 CHECK_TIMEOUT_S = 2.0
+"""Seconds that one check or one measure may take."""
 
 
 @dataclass
 class Health:
-    """What a process says of itself.
-
-    It is not ready while it starts or drains, or while a check finds something.
-    """
+    """Health of a process: it is not ready while it starts or drains, or while a check finds a problem."""
 
     service: str
     checks: dict[str, Check] = field(default_factory=dict[str, Check])
     warnings: dict[str, Check] = field(default_factory=dict[str, Check])
-    """What needs a look although the process is ready."""
+    """Checks whose problems are shown and do not affect readiness."""
     measures: dict[str, Measure] = field(default_factory=dict[str, Measure])
     """Functions that update the metrics before they are returned."""
     draining: bool = False
@@ -60,7 +58,7 @@ class Health:
         return time.monotonic() - self.since
 
     async def problems(self) -> dict[str, str]:
-        """What keeps the process from being ready, by check; empty when it is ready."""
+        """Return the problems that prevent readiness, by check; empty if the process is ready."""
         if self.draining:
             return {"process": "draining"}
         found = {name: await self._run(check) for name, check in tuple(self.checks.items())}
@@ -72,13 +70,13 @@ class Health:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 return await check()
         except TimeoutError:
-            return f"no answer within {CHECK_TIMEOUT_S:g} s"
+            return f"no result within {CHECK_TIMEOUT_S:g} s"
         except Exception as error:
             logger.debug("a readiness check failed", exc_info=True)
             return str(error) or type(error).__name__
 
     def routes(self) -> list[Route]:
-        """`/healthz`, `/readyz` and `/metrics`, for any Starlette application."""
+        """Return the routes `/healthz`, `/readyz` and `/metrics` for a Starlette application."""
         return [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
@@ -106,32 +104,33 @@ class Health:
                 async with asyncio.timeout(CHECK_TIMEOUT_S):
                     await measure()
             except Exception as error:
-                logger.info("%s: not measured: %s", name, error or type(error).__name__)
+                logger.info("metrics of %s are not updated: %s", name, error or type(error).__name__)
         return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 class QuietServer(uvicorn.Server):
-    """A uvicorn that leaves the process's signals to the process."""
+    """A uvicorn server that does not handle signals, because the service does."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Capture none."""
+        """Install no signal handlers."""
         yield
 
 
 @asynccontextmanager
 async def listening(config: uvicorn.Config) -> AsyncGenerator[int]:
-    """Serve an application while the context is open; gives the port it listens on.
+    """Serve an application while the context is open; yield the port on which it listens.
 
     Raises:
-        OSError: the port is taken, or may not be used.
+        OSError: The port is in use, or this user may not open it.
     """
     listener = config.bind_socket()
-    # asyncio does this for sockets that were made with the number of TCP, which uvicorn leaves out. Without,
-    # the second small write of two, as of an answer's body after its head, waits 40 ms for the peer's delayed
-    # acknowledgement of the first. Accepted connections inherit it.
+    # asyncio sets TCP_NODELAY only on sockets that were created with the protocol number of TCP, which
+    # uvicorn omits. Without it, the body of a response waits up to 40 ms after its head, until the client's
+    # delayed acknowledgement of the head arrives (Nagle's algorithm). Accepted connections inherit the
+    # option.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # From here on clients wait; without it they are refused until the server's task has run.
+    # From here on the kernel queues connections; otherwise clients are refused until the server task runs.
     listener.listen(config.backlog)
     server = QuietServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name=f"http {config.host}:{config.port}")
@@ -144,7 +143,7 @@ async def listening(config: uvicorn.Config) -> AsyncGenerator[int]:
 
 @asynccontextmanager
 async def health_server(health: Health, settings: HealthSettings) -> AsyncGenerator[int | None]:
-    """Serve a process's health while the context is open; gives the port, or None when it serves none."""
+    """Serve the health of a process while the context is open; yield the port, or None if it is disabled."""
     if settings.health_port is None:
         yield None
         return

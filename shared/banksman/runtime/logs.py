@@ -1,4 +1,4 @@
-"""Logs: one event a line, with what it is about, and without secrets."""
+"""Logs: one event per line with its context, and without secrets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SECRET_NAMES = re.compile(
     r"token|secret|password|authorization|api[-_]?key|seed|signature|cookie", re.IGNORECASE
 )
 SECRET_VALUES = re.compile(r"(sk-[A-Za-z0-9_-]{8,}|S[UAO][A-Z2-7]{54,}|Bearer\s+\S+)")
-"""Vendor keys, nkey seeds and bearer headers, wherever they turn up in a text."""
+"""Vendor keys, nkey seeds and bearer headers anywhere in a text."""
 HIDDEN = "«hidden»"
 
 
 def configure(settings: LogSettings, *, service: str) -> None:
-    """Send every log of this process, ours and libraries', through one formatter to standard error."""
+    """Send all logs of the process, also those of libraries, through one formatter to standard error."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -32,16 +32,17 @@ def configure(settings: LogSettings, *, service: str) -> None:
         hide_secrets,
     ]
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
-    last: list[Any] = (
+    renderers: list[Any] = (
         [structlog.dev.ConsoleRenderer()]
         if console
+        # Again after the traceback was rendered: it may contain secrets.
         else [structlog.processors.format_exc_info, hide_secrets, structlog.processors.JSONRenderer()]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     structlog.configure(
@@ -63,7 +64,7 @@ def configure(settings: LogSettings, *, service: str) -> None:
 
 
 def hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace values under secret names, and whatever looks like a key inside a text."""
+    """Replace the values of secret names, and texts that look like keys within other values."""
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = HIDDEN if SECRET_NAMES.search(key) else SECRET_VALUES.sub(HIDDEN, value)

@@ -1,4 +1,4 @@
-"""The life of a process: settings, logs, start, ready, drain, end."""
+"""The life cycle of a service: settings, logs, start, ready, drain, end."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 @dataclass
 class Life:
-    """What a service is given to live by."""
+    """Health and stop signal of a running service."""
 
     health: Health
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by SIGTERM or SIGINT: take nothing new, finish or hand over, return."""
+    """Set by SIGTERM or SIGINT: accept no new work, finish or hand over running work, and return."""
 
     def ready(self) -> None:
-        """Say that start-up is over; readiness now depends on the checks."""
+        """End the start: readiness now depends on the checks."""
         self.health.started = True
         logger.info("ready", extra={"after_s": round(self.health.uptime_s, 3)})
 
     def drain(self) -> None:
-        """Begin the end."""
+        """Start the drain: the service is not ready any more, and `stop` is set."""
         self.health.draining = True
         self.stop.set()
 
@@ -48,7 +48,7 @@ def run(name: str, settings_class: type[S], main: Main[S]) -> int:
     """Run a service until it ends or is stopped.
 
     Returns:
-        The exit code: 0 after a drain, 1 when it failed, 2 when a setting is wrong.
+        The exit code: 0 after a drain, 1 after a failure, 2 for an invalid setting.
     """
     try:
         failpoints.arm(os.environ)

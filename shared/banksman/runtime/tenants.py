@@ -1,4 +1,4 @@
-"""What an operator lets tenants consume, and how far their assistants may go."""
+"""Limits of tenants: their consumption, and the bounds of their runs."""
 
 from __future__ import annotations
 
@@ -10,42 +10,44 @@ from banksman.runtime.settings import Section
 
 
 class TenantLimits(Section):
-    """Bounds of one tenant. Everywhere 0 is no bound, and None the default tenant's."""
+    """Limits of one tenant. In every field 0 means no limit and None means the default limit."""
 
     tokens_per_day: int | None = Field(default=None, ge=0)
-    """Input and output tokens of all its runs from midnight to midnight, UTC."""
+    """Input and output tokens of all runs from midnight to midnight, UTC."""
     tokens_per_month: int | None = Field(default=None, ge=0)
-    """The same from the first to the first."""
+    """Input and output tokens of all runs of a calendar month, UTC."""
     cost_usd_per_day: float | None = Field(default=None, ge=0)
-    """Requests of models whose price is unknown add nothing."""
+    """USD of all runs from midnight to midnight, UTC. Requests of models without a known price add
+    nothing."""
     cost_usd_per_month: float | None = Field(default=None, ge=0)
+    """USD of all runs of a calendar month, UTC."""
     max_iterations: int | None = Field(default=None, ge=0)
-    """The most that an assistant or a request may ask for; the run gets the smaller number."""
+    """Upper bound for the value of an assistant or a request; the run gets the smaller value."""
     run_timeout_s: float | None = Field(default=None, ge=0)
-    """As above."""
+    """Upper bound in seconds, likewise."""
     calls_per_reply: int | None = Field(default=None, ge=0)
-    """As above."""
+    """Upper bound, likewise."""
     max_tokens_per_run: int | None = Field(default=None, ge=0)
-    """As above; also for assistants that set no bound."""
+    """Upper bound, likewise; it also applies to assistants without a limit."""
     max_cost_usd_per_run: float | None = Field(default=None, ge=0)
-    """As above; also for assistants that set no bound."""
+    """Upper bound in USD, likewise; it also applies to assistants without a limit."""
 
     def within(self, window: Window) -> tuple[int | None, float | None]:
-        """The most tokens and USD of one window."""
+        """Return the limits of a window: tokens and USD."""
         if window == "day":
             return self.tokens_per_day, self.cost_usd_per_day
         return self.tokens_per_month, self.cost_usd_per_month
 
 
 class TenantSettings(Section):
-    """Section `tenants`: the default limits, and the differences for named tenants."""
+    """Section `tenants`: the default limits, and those of named tenants that differ."""
 
     default: TenantLimits = TenantLimits()
     named: dict[Token, TenantLimits] = Field(default_factory=dict[str, TenantLimits])
-    """By the tenant's name; a field that is left out there is the default's."""
+    """Limits by tenant; a missing field has the default value."""
 
     def of(self, tenant: str) -> TenantLimits:
-        """A tenant's limits; None where nothing bounds it."""
+        """Return the limits of a tenant; None for each unlimited field."""
         own = self.named.get(tenant, TenantLimits()).model_dump(exclude_none=True)
         merged = {**self.default.model_dump(exclude_none=True), **own}
         return TenantLimits(**{name: value for name, value in merged.items() if value})
