@@ -1,5 +1,5 @@
-"""The whole system as processes that a test controls, users of it, and the faults that it injects.
+"""The whole system as processes that a test controls, its users, and the faults that a test injects.
 
-`fleet` starts and restarts the processes, `person` is a client that survives them, `plans` say what runs do,
-`traffic` lets people start many of them and writes down what they see, `faults` strikes.
+`fleet` starts and restarts the processes, `person` is a client that survives restarts, `plans` defines runs,
+`traffic` lets users start many runs and records what they receive, and `faults` injects faults.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.support.chaos --duration 600 --seed 7`: process chaos, and a verdict on it."""
+"""`python -m tests.support.chaos --duration 600 --seed 7`: process faults under traffic, and a verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.chaos.verdict import Chaos, chaos
 
 
 def main() -> int:
-    """Let it rage; returns 1 when a promise was broken."""
+    """Run one randomized fault test; return 1 if a promise was broken."""
     options = _options()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     directory = options.keep or Path(tempfile.mkdtemp(prefix="banksman-chaos-"))

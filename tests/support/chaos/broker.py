@@ -1,4 +1,4 @@
-"""The nats-servers of a fleet: one, or three that keep every stream together."""
+"""The nats-servers of a fleet: one, or three that replicate every stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from banksman.deployment.users import inbox_prefix
 Servers = Literal[1, 3]
 """
 1  one server that syncs every write
-3  a cluster; each server keeps every stream and consumer
+3  a cluster; each server stores every stream and consumer
 """
 
 
@@ -38,7 +38,7 @@ class Server:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Starts it."""
+        """Return the command that starts it."""
         return (executable(), "--config", str(self.config_file))
 
 
@@ -49,23 +49,23 @@ class Broker:
         """Write the configurations.
 
         Args:
-            data: Where everything is kept.
-            servers: How many.
-            host: Where one server is reached; three talk over loopback only.
+            data: The directory of all data.
+            servers: The number of servers.
+            host: The address of a single server; three servers listen on loopback only.
         """
         self.replicas: Servers = servers
         names = ("nats",) if servers == 1 else ("nats-1", "nats-2", "nats-3")
         self.servers = tuple(self._server(data, name, alone=servers == 1) for name in names)
         self.nats = self.servers[0].nats
-        """The first server, as `banksman up` has it."""
+        """The first server, as `banksman up` runs it."""
         self.urls = tuple(server.nats.url.replace("127.0.0.1", host) for server in self.servers)
-        """Where clients connect; any of them will do."""
+        """The addresses for clients; each of them is enough."""
         self.nats.prepare()
         if servers == 3:
             self._make_cluster()
 
     def specs(self, like: ProcessSpec) -> tuple[ProcessSpec, ...]:
-        """The processes of the servers.
+        """Return the processes of the servers.
 
         Args:
             like: The process of a single server.
@@ -81,7 +81,7 @@ class Broker:
         )
 
     def told(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The settings that let a service use every server; `environment` names one of them."""
+        """Return settings with which a service uses every server; `environment` contains only one."""
         if self.replicas == 1:
             return {}
         known = [name for name in environment if name.endswith("__NKEY_SEED_FILE")]
@@ -90,11 +90,11 @@ class Broker:
         return urls | {f"{section}REPLICAS": str(self.replicas) for section in sections}
 
     async def provision(self) -> None:
-        """Bring every stream and consumer to what the services expect.
+        """Create or update every stream and consumer as the services expect them.
 
         Raises:
-            Unavailable: no server answers.
-            ApiError: the servers refused.
+            Unavailable: No server responds.
+            ApiError: The servers refused.
         """
         budget = StorageBudget.of_disk(self.nats.data.nats)
         topologies = (
@@ -106,10 +106,10 @@ class Broker:
                 await provision(bus, topology)
 
     async def connect(self, user: str) -> Bus:
-        """A connection as one of the operator's users.
+        """Connect as one of the operator's users.
 
         Raises:
-            Unavailable: no server answers.
+            Unavailable: No server responds.
         """
         settings = NatsSettings(
             url=self.urls,
@@ -120,7 +120,7 @@ class Broker:
         return await Bus.connect(settings, name=f"chaos-{user}", inbox_prefix=inbox_prefix(user))
 
     def listen_everywhere(self) -> None:
-        """Let one server hear other networks too."""
+        """Let one server listen on all networks."""
         file = self.nats.config_file
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Secrets that every process of a fleet receives, and the search for them where they must never appear."""
+"""Secrets that every process of a fleet receives, and the search for them in all other places."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tests.support.model_server import ModelServer
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _PACKED_STATE = re.compile(rb'"state":"([A-Za-z0-9+/=]{40,})"')
-"""A snapshot of a log: base64 of what zlib made of it."""
+"""A snapshot of a log: base64 of data that zlib compressed."""
 
 
 class Canaries:
-    """One secret of each kind that a deployment has. No text of the system may hold one of them."""
+    """One secret of each kind in a deployment. No output or stored data of the system may contain one."""
 
     def __init__(self) -> None:
         mark = secrets.token_hex(12)
         self.client_key = f"canary-client-{mark}"
-        """What people show the gateway."""
+        """The key that users send to the gateway."""
         self.secrets = {
             "OpenAI key": f"sk-canary-openai-{mark}",
             "Anthropic key": f"sk-ant-canary-{mark}",
@@ -46,14 +46,14 @@ class Canaries:
             "password of a proxy": f"canary-proxy-{mark}",
             "client's key": self.client_key,
         }
-        """By what they are."""
+        """By the kind of secret."""
 
     def environment(self, model_url: str, host: str) -> dict[str, str]:
-        """The settings of a fleet.
+        """Return the settings of a fleet.
 
         Args:
-            model_url: The model server, which is reached without the proxy: nothing is behind that.
-            host: Where the fleet's processes listen.
+            model_url: The model server, reached without the proxy, which does not exist.
+            host: The address on which the fleet's processes listen.
         """
         password = self.secrets["password of a proxy"]
         proxy = f"http://someone:{password}@127.0.0.1:9"
@@ -77,11 +77,11 @@ class Canaries:
 
     @property
     def headers(self) -> dict[str, str]:
-        """By which people are known."""
+        """The headers that identify the users."""
         return {"Authorization": f"Bearer {self.client_key}"}
 
     def with_files(self, keys: Path) -> dict[str, str]:
-        """All secrets, with what the files of a directory of keys hold: seeds, and the key that signs."""
+        """Return all secrets, including the contents of a key directory: seeds and the signing key."""
         held = {
             f"content of {file.name}": file.read_text(encoding="ascii").strip() for file in keys.iterdir()
         }
@@ -89,13 +89,13 @@ class Canaries:
 
 
 class Search:
-    """Looks for secrets in bytes: as they are, in base64, and in what was packed."""
+    """Searches bytes for secrets: verbatim, in base64, and in compressed data."""
 
     def __init__(self, wanted: Mapping[str, str]) -> None:
         self._needles = {name: tuple(_forms(secret.encode())) for name, secret in wanted.items()}
 
     def names_in(self, data: bytes) -> set[str]:
-        """Which of the secrets some bytes hold."""
+        """Return the names of the secrets in these bytes."""
         layers = tuple(_layers(data))
         return {
             name
@@ -104,16 +104,17 @@ class Search:
         }
 
     def files(self, *places: Path) -> Iterator[str]:
-        """A sentence for each secret in each file, below directories too; links are not followed."""
+        """Yield a sentence for each secret in each file, including subdirectories; links are not followed."""
         for file in _files(places):
             for name in sorted(self.names_in(_read(file))):
                 yield f"the {name} is in {file}"
 
     async def streams(self, bus: Bus) -> AsyncIterator[str]:
-        """A sentence for each secret in each message of every stream, bucket and object store of an account.
+        """Yield a sentence for each secret in each message of every stream of an account, buckets and
+        object stores included.
 
         Raises:
-            Unavailable: no answer.
+            Unavailable: No server responds.
         """
         for stream in await streams(bus):
             messages = [message async for message in _messages(bus, stream)]
@@ -122,19 +123,19 @@ class Search:
                     yield f"the {name} is in stream {stream['config']['name']}, {subject}"
 
     def requests(self, model: ModelServer) -> Iterator[str]:
-        """A sentence for each secret in what a model was asked; its own key is no part of that."""
+        """Yield a sentence for each secret in the requests to a model, except the model's own key."""
         for request in model.requests():
             for name in sorted(self.names_in(request.raw)):
                 yield f"the {name} is in model request {request.number}"
 
 
 async def found_in_files(search: Search, *places: Path) -> list[str]:
-    """Like `Search.files`, beside the running event loop."""
+    """Like `Search.files`, without blocking the event loop."""
     return await asyncio.to_thread(lambda: list(search.files(*places)))
 
 
 def _forms(secret: bytes) -> Iterator[bytes]:
-    """A secret as it is, and as it stands in base64 at each of the three places it can begin at."""
+    """Yield a secret verbatim, and its base64 forms at each of the three possible offsets."""
     yield secret
     for offset in range(3):
         text = base64.b64encode(bytes(offset) + secret)
@@ -153,7 +154,7 @@ def _layers(data: bytes) -> Iterator[bytes]:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """What zstd packed, as far as it goes: an object may be a part of more."""
+    """Return the decompressed zstd data as far as it goes: an object may be one part of several."""
     out = bytearray()
     try:
         with ZstdDecompressor().stream_reader(BytesIO(data)) as reader:
@@ -169,7 +170,7 @@ def _files(places: Iterable[Path]) -> Iterator[Path]:
         if place.is_file():
             yield place
         else:
-            # A workspace may go while it is searched; unlike `Path.rglob`, this goes on.
+            # A workspace may be removed during the search; unlike `Path.rglob`, this continues.
             for directory, _, names in os.walk(place):
                 yield from (Path(directory, name) for name in names)
 
@@ -182,10 +183,10 @@ def _read(file: Path) -> bytes:
 
 
 async def streams(bus: Bus) -> list[dict[str, Any]]:
-    """What the server says of every stream, bucket and object store of an account.
+    """Return the server's description of every stream, bucket and object store of an account.
 
     Raises:
-        Unavailable: no answer.
+        Unavailable: No server responds.
     """
     found: list[dict[str, Any]] = []
     while True:
@@ -208,7 +209,7 @@ async def _messages(bus: Bus, stream: Mapping[str, Any]) -> AsyncIterator[Stored
 
 
 def _pieces(messages: Iterable[StoredMessage]) -> Iterator[tuple[str, bytes]]:
-    """Messages with their headers; the chunks of an object in one piece."""
+    """Yield messages with their headers; the chunks of an object are joined."""
     for message in messages:
         head = "".join(f"{name}: {value}\n" for name, value in message.headers.items())
         yield message.subject, head.encode() + message.data

@@ -1,4 +1,4 @@
-"""Faults in the processes of a fleet, one after the other, chosen by a seed."""
+"""Faults in the processes of a fleet, one after another, chosen by a seed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tests.support.history.records import Fault, Recording
 from tests.support.polling import scripted_delay
 
 BROKER_FROZEN_S = (5.0, 10.0)
-"""Seconds that the broker is frozen. All stands still with it: longer would only shorten the traffic."""
+"""Seconds that the broker is frozen. Everything waits for it, so a longer freeze only reduces the traffic."""
 
 
 @dataclass
 class Faults:
-    """Kills and freezes members at random for as long as `strike` runs."""
+    """Kills and freezes random members while `strike` runs."""
 
     fleet: Fleet
     recording: Recording
     chance: random.Random
     every_s: float = 2.5
     freezes: float = 0.15
-    """Share of the strikes that freeze."""
+    """Share of the faults that freeze a process."""
     frozen_s: tuple[float, float] = (45.0, 90.0)
     _asleep: set[str] = field(default_factory=set[str])
 
     async def strike(self) -> None:
-        """Strike until cancelled; what is frozen then is thawed."""
+        """Inject faults until cancelled; then resume a frozen process."""
         async with asyncio.TaskGroup() as frozen:
             while True:
                 await scripted_delay(self.chance.uniform(0.6, 1.4) * self.every_s)
@@ -40,7 +40,7 @@ class Faults:
                     self._kill(member)
 
     def _awake(self) -> list[Member]:
-        """The members that may fail next: of a cluster no server while another one is frozen."""
+        """Return the members that may fail next: no server of a cluster while another one is frozen."""
         spared = set(self._asleep)
         names = {server.name for server in self.fleet.servers}
         if names & self._asleep:
@@ -48,11 +48,11 @@ class Faults:
         return [member for member in self.fleet.members.values() if member.name not in spared]
 
     async def _spared(self, member: Member) -> None:
-        """Wait until the cluster can do without a server.
+        """Wait until the cluster can lose a server.
 
-        Three servers promise to go on without one of them. Without two there is no majority, nothing is
-        stored and every client waits: that would test only how long. A server that is back counts once its
-        `healthz` says that its streams have what was stored meanwhile; until then it votes and cannot serve.
+        Three servers tolerate the loss of one. Without two of them there is no majority: nothing is stored,
+        every client waits, and the test would only measure the duration. A restarted server counts once its
+        `healthz` reports that its streams are up to date; before that it votes, but cannot serve.
         """
         if member in self.fleet.servers:
             for other in self.fleet.servers:

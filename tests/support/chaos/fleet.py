@@ -1,4 +1,4 @@
-"""The processes of a system, each of which a test may kill, freeze, and start otherwise."""
+"""The processes of a system, each of which a test may kill, freeze, and restart with other settings."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ from tests.support.nats import servers as told_servers
 from tests.support.polling import eventually, scripted_delay
 
 START_S = 90.0
-"""Seconds that the system may take until all of it is ready, on a machine that has more to do."""
+"""Seconds until the whole system must be ready, on a busy machine."""
 RESTART_AFTER_S = 0.2
 END_S = 40.0
 LEDGER_SERVER = "ledger"
-"""The tool server whose one tool writes into a ledger outside of every workspace."""
+"""The tool server whose only tool writes to a ledger outside of every workspace."""
 LEDGER_FILE = "ledger"
-"""In a workspace, what its commands have done: a line an execution, with marker, execution, time."""
+"""Effects of the commands in a workspace: marker, execution and time, one line per execution."""
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH")
 
 
 class Member:
-    """One process of the system, started again whenever it ends."""
+    """One process of the system, which restarts whenever it ends."""
 
     def __init__(self, spec: ProcessSpec, log: Path) -> None:
         self.spec = spec
         self.log = log
         self.prefix: tuple[str, ...] = ()
-        """What its command is run by: `ip netns exec …`."""
+        """The prefix of its command: `ip netns exec …`."""
         self.environment: dict[str, str] = {}
         """Additional variables for its next starts."""
         self.version = CURRENT
-        """Whose code it runs, from its next start on."""
+        """The version of its code; applies at the next start."""
         self.starts = 0
         self.exit_codes: list[int] = []
-        """Of the processes that have ended; negative for a signal."""
+        """Exit codes of the ended processes; negative for a signal."""
         self.armed = False
-        """Whether the process that runs now has the variables of `once`."""
+        """True while the current process has the variables of `once`."""
         self._once: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._wanted = asyncio.Event()
@@ -76,11 +76,11 @@ class Member:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now; None between two."""
+        """The current process id; None between two processes."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it, and start it again whenever it ends, until `stop`."""
+        """Start it, and restart it whenever it ends, until `stop`."""
         self._wanted.set()
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep(), name=self.name)
@@ -94,38 +94,38 @@ class Member:
         self.send(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Stop it in its tracks: its connections stay open and nothing answers."""
+        """Freeze it: its connections stay open, and it does not respond."""
         self.send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Continue after `freeze`."""
         self.send(signal.SIGCONT)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process; nothing between two."""
+        """Send a signal to the current process, if there is one."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     async def ended(self) -> int:
-        """Wait until the process that runs now has ended; returns its exit code."""
+        """Wait until the current process has ended; return its exit code."""
         seen = len(self.exit_codes)
         while len(self.exit_codes) == seen:
             await self._change()
         return self.exit_codes[-1]
 
     async def begun(self, starts: int) -> None:
-        """Wait until it was started so many times."""
+        """Wait until it has started `starts` times."""
         while self.starts < starts:
             await self._change()
 
     async def restart(self) -> int:
-        """End it in order, as a supervisor does; another is started. Returns the exit code."""
+        """Stop it regularly, as a supervisor does; it restarts. Return the exit code."""
         self.send(signal.SIGTERM)
         return await self.ended()
 
     async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it for good, or until `start`."""
+        """End it until the next `start`."""
         self._wanted.clear()
         self.thaw()
         self.send(number)
@@ -133,21 +133,21 @@ class Member:
             await self.ended()
 
     async def close(self) -> None:
-        """End it, and start no more."""
+        """End it permanently."""
         await self.stop()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
 
     async def problem(self, http: httpx.AsyncClient) -> str | None:
-        """What keeps it from being ready, by its own word; None when it is."""
+        """Return the reason why it is not ready, as it reports it; None if it is ready."""
         return "not running" if self._process is None else await readiness_problem(http, self.spec.ready_url)
 
     async def ready(self, http: httpx.AsyncClient, *, wanted: bool = True, within_s: float = START_S) -> None:
-        """Wait until it says that it is ready, or that it is not.
+        """Wait until it reports that it is ready, or, with `wanted=False`, that it is not.
 
         Raises:
-            AssertionError: it does not; with the end of its log.
+            AssertionError: It does not in time; the message contains the end of its log.
         """
         problem = None
 
@@ -166,7 +166,7 @@ class Member:
 
     @property
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
     async def _keep(self) -> None:
@@ -202,7 +202,7 @@ class Member:
 class Fleet:
     """A system of two agents, gateways and tool-runners, one of everything else, and a tool server.
 
-    As an async context manager it runs while the block does.
+    As an async context manager it runs during the block.
     """
 
     def __init__(
@@ -217,22 +217,22 @@ class Fleet:
         servers: Servers | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Describe it.
+        """Describe a fleet.
 
         Args:
-            directory: Where everything is kept.
-            model_url: The model server that agents ask.
-            host: Where its processes listen; another than loopback reaches them over other networks.
-            agents: Agent processes.
-            gateways: Gateway processes.
-            runners: Tool-runner processes, each with workspaces of its own.
-            servers: nats-servers; three replicate every stream. None for BANKSMAN_TEST_SERVERS.
-            settings: Variables for all services.
+            directory: The directory of all data.
+            model_url: The model server of the agents.
+            host: The address on which its processes listen; other networks reach it unless it is loopback.
+            agents: Number of agents.
+            gateways: Number of gateways.
+            runners: Number of tool-runners, each with its own workspaces.
+            servers: Number of nats-servers; three replicate every stream. None for BANKSMAN_TEST_SERVERS.
+            settings: Environment variables of all services.
         """
         self.directory = directory
         self.host = host
         self.ledger = directory / "ledger.txt"
-        """What the ledger tool writes, a line an execution: marker, execution, time."""
+        """The output of the ledger tool: marker, execution and time, one line per execution."""
         self._data = DataDir(directory / "data")
         self._data.prepare()
         self.broker = Broker(self._data, servers or told_servers(), host)
@@ -240,7 +240,7 @@ class Fleet:
         if host != "127.0.0.1":
             self.broker.listen_everywhere()
         self.canaries = Canaries()
-        """What must never be found outside of keys and environments."""
+        """Secrets that may appear only in keys and environments."""
         inherited = {
             **{name: value for name in _KEPT if (value := os.environ.get(name)) is not None},
             **self.canaries.environment(model_url, host),
@@ -252,9 +252,9 @@ class Fleet:
         )
         plan = Plan(chosen, self.nats, gateway_port=free_port(), inherited=inherited)
         self.roots: list[Path] = []
-        """The directories of workspaces, one a runner."""
+        """The workspace directories, one per runner."""
         self.urls: list[str] = []
-        """Where the gateways answer."""
+        """The addresses of the gateways."""
         found = [copy for spec in plan.services() for copy in self._copies(spec, gateways, runners)]
         found = [*self.broker.specs(plan.server()), *found, self._ledger_server(inherited)]
         logs = self._data.logs
@@ -277,11 +277,12 @@ class Fleet:
         await self.close()
 
     def __getitem__(self, name: str) -> Member:
-        """A process: `nats` or `nats-3`, `agent-1`, `gateway-2`, `tool-runner-1`, `workflows`, `ledger`."""
+        """Return a member: `nats`, `nats-3`, `agent-1`, `gateway-2`, `tool-runner-1`, `workflows` or
+        `ledger`."""
         return self.members[name]
 
     async def start(self) -> None:
-        """Start everything and wait until all is ready."""
+        """Start every process, and wait until all are ready."""
         for server in self.servers:
             server.start()
         for server in self.servers:
@@ -292,10 +293,10 @@ class Fleet:
         await self.ready()
 
     async def ready(self, within_s: float = START_S) -> None:
-        """Wait until every process says that it is ready.
+        """Wait until every process reports that it is ready.
 
         Raises:
-            AssertionError: one does not.
+            AssertionError: One process does not in time.
         """
         async with asyncio.TaskGroup() as waiting:
             for member in self.members.values():
@@ -303,7 +304,7 @@ class Fleet:
                     waiting.create_task(member.ready(self.http, within_s=within_s))
 
     async def close(self) -> None:
-        """End everything at once."""
+        """Kill everything at once."""
         async with asyncio.TaskGroup() as ending:
             for member in self.members.values():
                 ending.create_task(member.close())
@@ -311,15 +312,15 @@ class Fleet:
 
     @asynccontextmanager
     async def operator(self) -> AsyncGenerator[Bus]:
-        """The operator's connection, which may read everything."""
+        """Connect as the operator, who may read everything."""
         async with await self.broker.connect(OPERATOR) as bus:
             yield bus
 
     async def leaks(self, model: ModelServer) -> list[str]:
-        """Where one of the canaries is that should not be; a sentence each.
+        """Return one sentence per canary in a forbidden place.
 
-        Searched are the logs, what the servers keep on disk, every stream of both accounts, the workspaces,
-        and what the model was asked; not the directory of the keys, nor the environments.
+        The search covers the logs, the servers' files, every stream of both accounts, the workspaces, and the
+        model requests, but neither the key directory nor the environments.
         """
         search = Search(self.canaries.with_files(self._data.keys))
         places = (self._data.logs, self._data.nats, self.ledger, *self.roots)
@@ -330,12 +331,12 @@ class Fleet:
         return found
 
     def ledgers(self) -> list[Path]:
-        """The ledgers of all workspaces; some of them may be removed meanwhile."""
-        # Unlike the one of pathlib, this takes a directory that is gone for an empty one.
+        """Return the ledgers of all workspaces; workspaces may be removed meanwhile."""
+        # Unlike pathlib's `glob`, this treats a removed directory as empty.
         return [Path(file) for root in self.roots for file in glob(f"{root}/*/*/{LEDGER_FILE}")]
 
     def log(self) -> str:
-        """The end of every process's log."""
+        """Return the end of every process's log."""
         return "\n".join(f"--- {member.name}\n{member.last_words}" for member in self.members.values())
 
     def _copies(self, spec: ProcessSpec, gateways: int, runners: int) -> list[ProcessSpec]:
@@ -354,7 +355,7 @@ class Fleet:
             "BANKSMAN_GATEWAY__PORT": str(port),
             "BANKSMAN_GATEWAY__HOST": self.host,
             "BANKSMAN_GATEWAY__KEYLESS": "true",
-            # One connection plays many people; when it comes back it subscribes to all they talk in at once.
+            # One connection serves many users; a reconnect subscribes to all their conversations at once.
             "BANKSMAN_GATEWAY__FRAMES_PER_S": "10000",
             "BANKSMAN_GATEWAY__ALLOWED_HOSTS": f'["{self.host}"]',
         }
@@ -370,7 +371,7 @@ class Fleet:
     def _on(
         self, spec: ProcessSpec, name: str | None = None, told: Mapping[str, str] | None = None
     ) -> ProcessSpec:
-        """A copy of a process with ports of its own, on the host of this system."""
+        """Return a copy of a process with its own ports, on the host of this system."""
         environment = {**spec.environment, **(told or {})}
         section = next((key.rpartition("__")[0] for key in environment if key.endswith("HEALTH_PORT")), None)
         if section is None:

@@ -1,4 +1,4 @@
-"""A tool server with one tool, which writes into a file: an effect outside of every workspace.
+"""A tool server with one tool that writes to a file: an effect outside of every workspace.
 
 python -m tests.support.chaos.ledger FILE
 """

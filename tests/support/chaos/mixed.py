@@ -1,4 +1,4 @@
-"""Two versions of the system side by side under traffic: an upgrade, a rollback, and the upgrade again.
+"""Two versions of the system side by side under traffic: an upgrade, a rollback, and a second upgrade.
 
 python -m tests.support.chaos.mixed --base HEAD~60
 """
@@ -28,21 +28,21 @@ BASE = "HEAD~60"
 
 @dataclass(frozen=True)
 class Mixed:
-    """Which versions, how long, and by which seed."""
+    """The versions, the duration, and the seed of a test."""
 
     old: Version
     new: Version
     seed: int
     rate: float = 3.0
-    """Runs started a second."""
+    """Runs started per second."""
     side_by_side_s: float = 20.0
-    """Seconds that each mixture works, and then again after a process of each version was killed."""
+    """Seconds of traffic per mixture, and again after a process of each version was killed."""
     whole: bool = True
-    """Whether everything is upgraded, rolled back and upgraded again; False: one half, and back."""
+    """True: upgrade everything, roll back and upgrade again. False: upgrade one half and roll it back."""
 
     @property
     def steps(self) -> tuple[tuple[tuple[str, ...], Version], ...]:
-        """Which processes become which version, one step after the other."""
+        """Return the steps: which processes restart with which version."""
         if not self.whole:
             return ((FIRST, self.new), (FIRST, self.old))
         versions = (self.new, self.old, self.new)
@@ -50,9 +50,9 @@ class Mixed:
 
 
 async def mixed(asked: Mixed, directory: Path) -> Verdict:
-    """Restart half of the system after the other as another version, kill some of each, and judge.
+    """Restart one half of the system after the other with another version, kill some of each, and judge.
 
-    What one version writes and another cannot read ends among the dead letters: there must be none.
+    A message that one version writes and another cannot read is dead-lettered: there must be none.
     """
     chance = random.Random(asked.seed)
 
@@ -83,7 +83,7 @@ async def _dead_letters(fleet: Fleet) -> list[str]:
 
 
 async def _become(fleet: Fleet, recording: Recording, half: tuple[str, ...], version: Version) -> None:
-    """Restart some processes in order as another version."""
+    """Restart some processes regularly with another version."""
     async with asyncio.TaskGroup() as restarting:
         for name in half:
             recording.add(Fault(what=f"restart as {version.name}", target=name))
@@ -93,7 +93,7 @@ async def _become(fleet: Fleet, recording: Recording, half: tuple[str, ...], ver
 
 
 def main() -> int:
-    """Run the versions side by side; returns 1 when a promise was broken, 2 when there is no such version."""
+    """Run the test; return 1 if a promise was broken, 2 if a version is missing."""
     parser = argparse.ArgumentParser(description="Two versions of the system side by side under traffic.")
     help = "the other version, as git calls it; needs the history that leads there (default %(default)s)"
     parser.add_argument("--base", default=BASE, help=help)

@@ -1,4 +1,4 @@
-"""Processes in networks of their own, whose cables can be cut. Needs root, iproute2 and iptables."""
+"""Processes in their own networks, whose links a test can cut. Needs root, iproute2 and iptables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.chaos.fleet import Fleet, Member
 
 Loss = Literal["all", "in", "out"]
 """
-all  the cable is cut
-in   nothing reaches the process any more
-out  nothing that it sends arrives
+all  the link is cut
+in   nothing reaches the process
+out  nothing that the process sends arrives
 """
 LOSSES: tuple[Loss, ...] = ("all", "in", "out")
 _READY = (
@@ -27,7 +27,7 @@ _READY = (
 
 
 def possible() -> bool:
-    """Whether this machine lets us make networks."""
+    """Return whether this machine permits network namespaces."""
     if os.geteuid() != 0 or not all(shutil.which(name) for name in ("ip", "iptables")):
         return False
     name = f"bk-probe-{os.getpid()}"
@@ -37,24 +37,24 @@ def possible() -> bool:
 
 @dataclass(frozen=True)
 class Cable:
-    """Between a network namespace and the machine."""
+    """The link between a network namespace and the machine."""
 
     name: str
-    """Of the namespace, and of the cable's end on this side."""
+    """The name of the namespace, and of the link's end on the machine."""
     inside: str
-    """Address of the process."""
+    """The address of the process."""
     outside: str
-    """Address of this machine, as the process sees it."""
+    """The address of this machine, as the process sees it."""
 
     async def lose(self, what: Loss) -> None:
-        """Let nothing through, or in one direction only."""
+        """Drop all traffic, or that of one direction."""
         if what == "all":
             await _run("ip", "link", "set", self.name, "down")
         else:
             await self._filter("-I", what)
 
     async def mend(self, what: Loss) -> None:
-        """Let everything through again."""
+        """Pass all traffic again."""
         if what == "all":
             await _run("ip", "link", "set", self.name, "up")
         else:
@@ -67,7 +67,7 @@ class Cable:
 
 @asynccontextmanager
 async def cable(number: int, index: int) -> AsyncGenerator[Cable]:
-    """A namespace with a cable to it, for the length of a block."""
+    """Create a namespace with a link to it during the block."""
     name = f"bk{number}-{index}"
     made = Cable(name, f"10.{number}.{index}.2", f"10.{number}.{index}.1")
     inner = f"{name}i"
@@ -85,13 +85,13 @@ async def cable(number: int, index: int) -> AsyncGenerator[Cable]:
             await _run("ip", "-n", name, *command)
         yield made
     finally:
-        # The cable goes with the namespace, and no process of ours is left in it.
+        # The link disappears with the namespace, and no process of the test is left in it.
         await _run("ip", "netns", "del", name)
 
 
 @asynccontextmanager
 async def host_address(number: int) -> AsyncGenerator[str]:
-    """An address of this machine that every namespace reaches, for the length of a block."""
+    """Create an address of this machine that every namespace reaches, during the block."""
     address = f"10.{number}.0.1"
     await _run("ip", "addr", "add", f"{address}/32", "dev", "lo")
     try:
@@ -102,7 +102,7 @@ async def host_address(number: int) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def apart(fleet: Fleet, number: int, *names: str) -> AsyncGenerator[dict[str, Cable]]:
-    """Put members of a fleet that has not started into namespaces of their own."""
+    """Put members of a fleet that has not started into their own namespaces."""
     async with AsyncExitStack() as stack:
         cables: dict[str, Cable] = {}
         for index, name in enumerate(names, start=1):
@@ -112,7 +112,7 @@ async def apart(fleet: Fleet, number: int, *names: str) -> AsyncGenerator[dict[s
 
 
 async def is_ready(member: Member, cable: Cable) -> bool:
-    """What a process says of itself, asked from within its own namespace."""
+    """Return the readiness that a process reports, requested from within its own namespace."""
     port = member.spec.ready_url.rpartition(":")[2].partition("/")[0]
     process = await asyncio.create_subprocess_exec(
         "ip", "netns", "exec", cable.name, "bash", "-c", _READY, port,

@@ -1,9 +1,9 @@
-"""A service of a future version: it writes a field, an event type and a header that this version lacks.
+"""A service of a future version, which writes a field, an event type and a header unknown to this version.
 
 python -m tests.support.chaos.newer agent
 
-Runs beside processes of this version, which must pass over what they do not know. The version is made before
-any module of the services is imported: bases and classes are replaced where the others take them from.
+Runs beside processes of this version, which must ignore the unknown parts. The version is built before any
+module of the services is imported: it replaces bases and classes in the modules that export them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nats.aio.client import Client
 from banksman.contracts import wire
 
 FIELD = "tide"
-"""In everything that it writes."""
+"""Part of everything that it writes."""
 FIELD_VALUE = "only newer versions know"
 EVENT_TYPE = "moon.rose"
 HEADER = "Banksman-Tide"
@@ -33,7 +33,7 @@ class _Wire(wire.Wire):
 
 
 class _Client(Client):
-    """Adds a header to every message but to requests that the server itself answers."""
+    """Adds a header to every message, except to requests to the server itself."""
 
     async def publish(
         self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
@@ -45,14 +45,14 @@ class _Client(Client):
 
 
 def become_newer() -> None:
-    """Make this process one of a version to come."""
+    """Turn this process into one of a future version."""
     wire.Stored, wire.Wire = _Stored, _Wire
     from banksman.bus import connection
     from banksman.contracts import events
     from banksman.runs import record
 
     class Draft(record.Draft):
-        """Each run begins with an event of a new type."""
+        """Begins each run with an event of a new type."""
 
         def add(self, run_id: str | None, bodies: Iterable[Any]) -> None:
             for body in bodies:
@@ -67,7 +67,7 @@ def become_newer() -> None:
 
 
 def main() -> None:
-    """Start the service that the arguments name, as `banksman` does, or the ledger's tool server."""
+    """Start the service in the arguments, as `banksman` does, or the ledger's tool server."""
     become_newer()
     if sys.argv[1] == "ledger":
         from tests.support.chaos import ledger

@@ -1,4 +1,4 @@
-"""Services that are cut off, one after the other, while people use the system.
+"""Disconnects services one after another while users use the system.
 
 python -m tests.support.chaos.partitions --seconds 5 30 120
 """
@@ -23,13 +23,13 @@ from tests.support.model_server import ModelServer
 from tests.support.polling import eventually, scripted_delay
 
 UNREADY_S = 60.0
-"""Seconds after which a service that is cut off and says nothing of it fails the test."""
+"""Seconds within which a disconnected service must report that it is not ready."""
 APART = ("agent-1", "tool-runner-1", "gateway-1", "workflows")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One service cut off, in one way, for so long."""
+    """One disconnection: a service, a direction, a duration."""
 
     member: str
     loss: Loss
@@ -38,19 +38,19 @@ class Cut:
 
 @dataclass
 class Measured:
-    """How long it took until a service said that it was cut off, and that it was back."""
+    """The times until a service reported a disconnection, and until it was ready again."""
 
     unready_s: dict[Cut, float] = field(default_factory=dict[Cut, float])
-    """Seconds from the cut until readiness was given up."""
+    """Seconds from the cut until the service was not ready."""
     healed_s: dict[Cut, float] = field(default_factory=dict[Cut, float])
-    """Seconds from the mending until it was ready."""
+    """Seconds from the repair until the service was ready."""
 
 
 async def partitions(
     cuts: Sequence[Cut], directory: Path, *, seed: int, rate: float
 ) -> tuple[Verdict, Measured]:
-    """Cut one after the other, let everything settle, and judge."""
-    # Not by the seed: another run may be on this machine, or what a killed one left.
+    """Disconnect one service after another, let the system come to rest, and judge."""
+    # Independent of the seed: another test run, or leftovers of a killed one, may use the same names.
     number = random.SystemRandom().randrange(100, 250)
     measured = Measured()
     async with host_address(number) as host, ModelServer.running(host=host) as model:
@@ -89,7 +89,7 @@ async def _unready(member: Member, cable: Cable) -> None:
 
 
 def main() -> int:
-    """Cut everything off in every way; returns 1 when a promise was broken."""
+    """Disconnect each service in each direction; return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description="Cut the services of a system off, one after the other.")
     parser.add_argument("--seconds", type=float, nargs="+", default=(5.0, 30.0, 120.0))
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))

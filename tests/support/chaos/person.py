@@ -1,4 +1,4 @@
-"""A client that survives everything: it reconnects, resumes, and repeats its requests by their ids."""
+"""A client that survives all faults: it reconnects, resumes, and repeats its requests with the same ids."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Frame = dict[str, Any]
 Told = Callable[[str, Frame], None]
 
 ANSWER_S = 15.0
-"""Seconds that a client waits for an answer; then it does not know, and asks again elsewhere."""
+"""Seconds that a client waits for a reply; then it repeats the request through another gateway."""
 CONNECT_S = 10.0
 GIVE_UP_S = 300.0
-"""Seconds after which a request that was never answered fails the recording."""
+"""Seconds after which a request without a reply fails the recording."""
 PAUSE_S = (0.1, 0.6)
 
 
 class RequestFailed(Exception):
-    """The system refused a request for good."""
+    """The system refused a request permanently."""
 
     def __init__(self, error: Frame) -> None:
         self.code = str(error.get("code"))
@@ -42,7 +42,7 @@ class RequestFailed(Exception):
 
 @dataclass
 class Subscription:
-    """Where a person stands in a conversation."""
+    """The position of a user in a conversation."""
 
     number: int = 0
     after_seq: int = 0
@@ -52,7 +52,7 @@ class Subscription:
 
 @dataclass
 class Person:
-    """One websocket at a time, to any of the gateways; every durable event goes into the recording."""
+    """One websocket at a time, to any gateway; it records every durable event that it receives."""
 
     name: str
     urls: list[str]
@@ -60,18 +60,18 @@ class Person:
     chance: random.Random
     on_event: Callable[[Frame], None]
     headers: dict[str, str] = field(default_factory=dict[str, str])
-    """By which the gateway knows who it is."""
+    """The headers that identify the user to the gateway."""
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     _socket: ClientConnection | None = None
     _waiting: dict[str, asyncio.Future[Frame | None]] = field(
         default_factory=dict[str, "asyncio.Future[Frame | None]"]
     )
-    """By request, what is answered to it; None when its connection was lost first."""
+    """The reply of each request; None if its connection was lost first."""
     _connected: asyncio.Event = field(default_factory=asyncio.Event)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     async def live(self) -> None:
-        """Be connected for as long as this runs."""
+        """Stay connected while this runs."""
         while True:
             url = self.chance.choice(self.urls).replace("http", "ws", 1) + "/ws"
             with contextlib.suppress(OSError, WebSocketException, TimeoutError):
@@ -99,16 +99,16 @@ class Person:
         told: Told | None = None,
         repeats: bool = True,
     ) -> Frame:
-        """Ask until there is an answer, always with the same id; returns the `ack`.
+        """Repeat a request with the same id until a reply arrives; return the `ack`.
 
         Args:
             frame: The request without its id.
-            told: Is called with `invoke`, `ok`, `fail` or `info` as it happens, and the frame.
-            repeats: False gives up at the first silence.
+            told: Called with `invoke`, `ok`, `fail` or `info` as it happens, and the frame.
+            repeats: False gives up after the first time-out.
 
         Raises:
-            RequestFailed: the system refused.
-            TimeoutError: no answer in `GIVE_UP_S`.
+            RequestFailed: The system refused the request.
+            TimeoutError: No reply arrived within `GIVE_UP_S`.
         """
         tell = told or _tell_nobody
         asked = {**frame, "id": frame.get("id") or new_id("q")}
@@ -128,12 +128,12 @@ class Person:
                 await scripted_delay(min(float(wait), 2.0))
 
     async def follow(self, conversation_id: str) -> None:
-        """See everything of a conversation, from its first event on."""
+        """Subscribe to a conversation from its first event."""
         self.subscriptions[conversation_id] = Subscription()
         await self._subscribe(conversation_id)
 
     async def leave(self, conversation_id: str) -> None:
-        """See no more of it."""
+        """Unsubscribe from it."""
         if self.subscriptions.pop(conversation_id, None) is not None:
             with contextlib.suppress(RequestFailed, TimeoutError):
                 await self.request({"type": "unsubscribe", "conversation_id": conversation_id}, repeats=False)
@@ -143,7 +143,7 @@ class Person:
         socket = self._socket
         if socket is None:
             return None
-        # An id may be asked with twice at once on two connections, and never on one.
+        # Two connections may carry the same request id at once, but one connection must not.
         answered = self._waiting[frame["id"]] = asyncio.get_running_loop().create_future()
         tell("invoke", frame)
         try:
@@ -191,7 +191,7 @@ class Person:
         frame["after_seq"] = mine.after_seq
         if mine.log_epoch is not None:
             frame["log_epoch"] = mine.log_epoch
-        # A connection that is lost meanwhile is followed by another, which subscribes again.
+        # If the connection is lost meanwhile, the next one subscribes again.
         with contextlib.suppress(TimeoutError):
             await self.request(frame, repeats=False)
 
@@ -214,7 +214,7 @@ def _tell_nobody(_phase: str, _frame: Frame) -> None:
 
 
 def seen(reader: str, subscription: Subscription, frame: Frame) -> Seen:
-    """The line of an event that a reader got."""
+    """Return the line for an event that a reader received."""
     content = {name: _known(frame.get(name)) for name in ("seq", "type", "run_id", "ts", "data", "iteration")}
     return Seen(
         reader=reader,
@@ -232,7 +232,7 @@ def seen(reader: str, subscription: Subscription, frame: Frame) -> Seen:
 
 
 def _known(value: Any) -> Any:
-    """Without what gateways of a future version send and those of this one do not."""
+    """Return the value without the parts that only gateways of a future version send."""
     match value:
         case dict():
             fields = cast(dict[str, Any], value)
@@ -244,7 +244,7 @@ def _known(value: Any) -> Any:
 
 
 def _facts(type: str, data: JsonObject) -> JsonObject:
-    """What the checks need of an event."""
+    """Return the fields of an event that the checks use."""
     match type:
         case "run.finished":
             return {"status": data["status"], "error": data.get("error")}

@@ -1,4 +1,4 @@
-"""What the runs of a chaos do: scripts of the model, and people who answer, cancel and steer."""
+"""Plans of the runs in a randomized fault test: model scripts, and users that decide, cancel and steer."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ WEIGHTS: dict[Kind, int] = {
     "workflow-misfit": 2,
 }
 WORKFLOW_KINDS: frozenset[Kind] = frozenset(kind for kind in WEIGHTS if kind.startswith("workflow"))
-"""What a user starts without a model."""
+"""The kinds that a user starts without a model."""
 
 _PRY = (
     "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n';"
     " cat /run/secrets/* /etc/banksman/* ~/.banksman/keys/*; find / -name '*.nk'"
     " -not -path '/proc/*' -exec cat {} +; true"
 )
-"""What a command tries that looks for secrets; whatever it finds comes out as its result."""
+"""The command of a run that searches for secrets; its result contains everything it finds."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: what its model says, and what its person does."""
+    """One run: the replies of its model, and the actions of its user."""
 
     kind: Kind
     marker: str
@@ -75,14 +75,14 @@ class Plan:
     replies: tuple[Reply, ...]
     verdict: Verdict = "approve"
     think_s: float = 0.0
-    """Seconds until the person answers, cancels or steers."""
+    """Seconds until the user decides, cancels or steers."""
     json_text: bool = False
     remember: Remember | None = None
-    """For how long the person's answer is to hold."""
+    """The scope of the user's decision."""
 
 
 def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
-    """The next run."""
+    """Return the next run."""
     kind = kind or chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     think_s = chance.uniform(0, 1.5)
     seconds = chance.choice((0.0, 0.0, 0.2, 1.0))
@@ -104,7 +104,7 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
             entered = ToolCall(name="enter", arguments={"marker": marker, "seconds": seconds})
             return Plan(kind, marker, AUTO, (_native(entered), done))
         case "cancel":
-            # Long enough that the cancel meets it in the middle, or before it began.
+            # Long enough that the cancel arrives during the command, or before it.
             slow = _bash(marker, chance.choice((0.5, 3.0)))
             return Plan(kind, marker, AUTO, (_native(slow), done), think_s=think_s)
         case "cancel-question" | "approve" | "reject" | "edit" | "race" | "remember" | "feedback":
@@ -114,7 +114,7 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
 
 
 Asking = Literal["cancel-question", "approve", "reject", "edit", "race", "remember", "feedback"]
-"""What a person is asked about."""
+"""The kinds with an approval request."""
 
 
 def _asking(
@@ -126,7 +126,7 @@ def _asking(
         case "approve" | "reject" | "edit" | "race":
             return Plan(kind, marker, ASKING, (_native(call), done), kind, think_s)
         case "remember":
-            # The same file again: in the run where that is what was decided, in the next one else.
+            # The same file again: in the same run if the decision is for the run, else in the next one.
             wrote = (_native(_write(marker, 1)), _native(_write(marker, 2)), done)
             remember: Remember = chance.choice(("run", "conversation"))
             verdict: Verdict = chance.choice(("approve", "approve", "reject"))
@@ -138,9 +138,9 @@ def _asking(
 
 
 def filled_in(form: JsonObject, chance: random.Random, chosen: Plan) -> JsonObject:
-    """What a person enters into the form of the workflow: all that it requires, some of the rest.
+    """Return a user's input to the workflow's form: all required values, and some of the others.
 
-    Where the plan wants it to, one value is none that the form offers.
+    If the plan requires it, one value violates the form.
     """
     properties = cast(dict[str, dict[str, Any]], form["properties"])
     offered = list(properties["template"]["enum"])
@@ -156,7 +156,7 @@ def filled_in(form: JsonObject, chance: random.Random, chosen: Plan) -> JsonObje
 
 
 def command(marker: str, seconds: float = 0.0) -> str:
-    """A command that writes its line into the ledger of its workspace, once for each execution."""
+    """Return a command that appends a line to the ledger of its workspace, once per execution."""
     line = f'echo "{marker} $(cat /proc/sys/kernel/random/uuid) $(date +%s.%N)" >> {LEDGER_FILE}'
     return f"{line}; sleep {seconds}" if seconds else line
 

@@ -1,4 +1,4 @@
-"""What people ask of the system, each request written down from its first try to its answer."""
+"""Requests of users, each recorded from its first attempt to its reply."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.history.records import Cancel, Decide, Line, Phase, Recording
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of all people, as one recording keeps them."""
+    """The requests of all users, in one recording."""
 
     recording: Recording
 
     async def send(self, person: Person, conversation_id: str, text: str, *, mode: str = "queue") -> Frame:
-        """`chat.send`; returns the `ack`."""
+        """`chat.send`; return the `ack`."""
         request_id = new_id("q")
 
         def line(phase: Phase, frame: Frame) -> Line:
@@ -78,7 +78,7 @@ class Requests:
         fits: bool = True,
         conversation_id: str | None = None,
     ) -> Frame:
-        """`workflow.start`; returns the `ack`."""
+        """`workflow.start`; return the `ack`."""
         request_id = new_id("q")
 
         def line(phase: Phase, frame: Frame) -> Line:
@@ -102,7 +102,7 @@ class Requests:
 
 
 def _given(phase: Phase, frame: Frame, name: str) -> Any:
-    """What an `ack` names; None in every other phase."""
+    """Return a field of an `ack`; None in every other phase."""
     return frame.get(name) if phase == "ok" else None
 
 

@@ -1,4 +1,4 @@
-"""Hours of ordinary traffic, and what is kept of it: memory and open files must not grow, nor work queues.
+"""Hours of ordinary traffic: memory, open files and work queues must not grow.
 
 python -m tests.support.chaos.soak --duration 28800
 """
@@ -28,17 +28,17 @@ from tests.support.polling import scripted_delay
 SAMPLE_EVERY_S = 20.0
 RESTART_EVERY_S = 3600.0
 WARM_UP = 0.2
-"""Share of a process's samples that are left out: it imports and fills its caches."""
+"""Share of a process's first samples to ignore: it imports modules and fills its caches."""
 MOST_GROWTH = 0.01
-"""Growth of memory in an hour, as a share of what there is."""
+"""Permitted growth of memory per hour, as a share of its size."""
 _PAGE_BYTES = 4096
 _QUEUES = (RUNS, WORKFLOWS, RESULTS)
-"""Streams that hold what is under way only; the others keep what people did, up to their `max_bytes`."""
+"""Streams that hold only work in progress; the others store what users did, up to their `max_bytes`."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process held at a moment."""
+    """The resources of a process at one moment."""
 
     hours: float
     rss_bytes: int
@@ -47,22 +47,22 @@ class Sample:
 
 @dataclass
 class Soak:
-    """The samples of every process, each life of one apart."""
+    """The samples of every process, separately for each start."""
 
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict[tuple[str, int], list[Sample]])
     streams: dict[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])
-    """Hours and bytes of each stream, bucket and object store."""
+    """Hours since the start, and bytes, of each stream, bucket and object store."""
     _began: float = field(default_factory=time.monotonic)
 
     def sample(self, fleet: Fleet) -> None:
-        """Look at every process once."""
+        """Sample every process once."""
         for member in fleet.members.values():
             if member.pid is not None:
                 held = self.lives.setdefault((member.name, member.starts), [])
                 held.append(_sample(member.pid, (time.monotonic() - self._began) / 3600))
 
     async def sample_streams(self, fleet: Fleet) -> None:
-        """Look at every stream of both accounts once."""
+        """Sample every stream of both accounts once."""
         hours = (time.monotonic() - self._began) / 3600
         for user in (OPERATOR, OPERATOR_FILES):
             async with await fleet.broker.connect(user) as bus:
@@ -72,12 +72,12 @@ class Soak:
 
     @property
     def left_in_queues(self) -> dict[str, int]:
-        """Bytes that are in the queues at the last look, where there are any."""
+        """Return the bytes in each queue at the last sample, except empty queues."""
         last = {name: held[-1][1] for name, held in self.streams.items() if name in _QUEUES}
         return {name: held for name, held in last.items() if held}
 
     def growth(self, life: tuple[str, int]) -> tuple[float, float]:
-        """Of memory as a share an hour, and of open files an hour."""
+        """Return the growth of memory per hour as a share, and of open files per hour."""
         samples = self.lives[life]
         settled = samples[int(len(samples) * WARM_UP) :]
         memory = _slope((one.hours, one.rss_bytes) for one in settled)
@@ -101,7 +101,7 @@ class Soak:
 
 
 async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) -> tuple[str, bool]:
-    """Let people use a system, and restart it every hour; returns the report, and whether all is well."""
+    """Let users use a system, and restart it every hour; return the report, and whether all checks passed."""
     measured = Soak()
 
     async def go_on(fleet: Fleet, recording: Recording) -> None:
@@ -143,7 +143,7 @@ def _slope(points: Iterable[tuple[float, float]]) -> float:
 
 
 def main() -> int:
-    """Soak; returns 1 when a promise was broken or something grew."""
+    """Run the soak test; return 1 if a promise was broken or something grew."""
     parser = argparse.ArgumentParser(description="Hours of ordinary traffic.")
     parser.add_argument("--duration", type=float, default=3600.0, help="seconds (default %(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))

@@ -1,4 +1,4 @@
-"""People who start runs all the time, answer, cancel and steer them, and write down what they see."""
+"""Users that start runs all the time, decide, cancel and steer them, and record what they receive."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class _Run:
     person: Person
     conversation_id: str
     run_ids: set[str] = field(default_factory=set[str])
-    """Its run, and those of further messages."""
+    """The started run, and those of further messages."""
     acted: set[str] = field(default_factory=set[str])
     """Approval requests with a decision, so that no user decides twice."""
     finished: set[str] = field(default_factory=set[str])
-    """Runs of this conversation that have ended; one may do so before its acknowledgement comes."""
+    """Runs of this conversation that have ended; a run may end before its acknowledgement arrives."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ended(self) -> None:
-        """Wait for the end of all that was asked for."""
+        """Wait for the end of all requested runs."""
         while not self.run_ids <= self.finished:
             self.changed.clear()
             await self.changed.wait()
@@ -64,24 +64,24 @@ class _Run:
 
 @dataclass
 class Traffic:
-    """What people do with a fleet. Everything that they see goes into the recording."""
+    """The actions of users on a fleet. The recording contains everything that they receive."""
 
     fleet: Fleet
     model: ModelServer
     recording: Recording
     chance: random.Random
     rate: float
-    """Runs started a second."""
+    """Runs started per second."""
     kinds: tuple[Kind, ...] = ()
-    """Only these; all when empty."""
+    """The permitted kinds; all if empty."""
     people: list[Person] = field(default_factory=list[Person])
     conversations: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
-    """What should not have happened to a client: refusals, and requests that were never answered."""
+    """Errors that a client must not get: refusals, and requests without a reply."""
     _open: dict[str, _Run] = field(default_factory=dict[str, _Run])
     """By conversation."""
     _form: JsonObject = field(default_factory=dict[str, JsonValue])
-    """What the workflow's parameters must fit."""
+    """The form of the workflow's parameters."""
     _group: asyncio.TaskGroup | None = None
     _known_effects: set[str] = field(default_factory=set[str])
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -115,7 +115,7 @@ class Traffic:
 
     @property
     def open_runs(self) -> int:
-        """Runs that have not ended, as far as their people know."""
+        """Return the number of runs that have not ended, as far as their users know."""
         return len(self._open)
 
     async def start(self, kind: Kind | None = None) -> None:
@@ -125,8 +125,8 @@ class Traffic:
         self._soon(self._see_through(chosen, person))
 
     def read_ledgers(self) -> None:
-        """Write down what executions have done until now."""
-        # Path.glob fails on a folder that is removed while it looks.
+        """Record the effects of all executions so far."""
+        # Path.glob fails if a folder is removed during its search.
         for line in self._ledger_lines():
             words = line.split()
             if len(words) == 3 and line not in self._known_effects:
@@ -139,7 +139,7 @@ class Traffic:
                 yield from file.read_text().splitlines()
 
     async def _prepare(self) -> None:
-        # What was executed before is none of this recording's.
+        # Earlier effects are not part of this recording.
         self._known_effects.update(self._ledger_lines())
         async with self._http(self.fleet.urls[0]) as http:
             for name, fields in ASSISTANTS.items():
@@ -215,7 +215,7 @@ class Traffic:
 
     @asynccontextmanager
     async def _waiting_for(self, chosen: Plan, person: Person, conversation_id: str) -> AsyncGenerator[_Run]:
-        """Follow a conversation from its first event on, while the block runs."""
+        """Follow a conversation from its first event during the block."""
         run = self._open[conversation_id] = _Run(chosen, person, conversation_id)
         try:
             await person.follow(conversation_id)
@@ -247,7 +247,7 @@ class Traffic:
         return str(answer["run_id"])
 
     async def _meddle(self, run: _Run, run_id: str) -> None:
-        """Cancel, steer, or send another message; the same once more where an answer is to be remembered."""
+        """Cancel, steer, or send another message; also send one to verify a remembered decision."""
         if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue", "remember"):
             return
         await scripted_delay(run.plan.think_s)
@@ -309,7 +309,7 @@ class Traffic:
             self.problems.append(f"{run.plan.kind} runs {run.run_ids} of {run.conversation_id} is open")
 
     async def _read_again(self) -> None:
-        """Read every conversation once more, over HTTP and by another gateway, as a reader of its own."""
+        """Read every conversation again, over HTTP and through another gateway, as a separate reader."""
         await self.fleet.ready()
         async with self._http(self.fleet.urls[-1]) as http:
             for conversation_id in self.conversations:

@@ -35,15 +35,15 @@ class Chaos:
     seed: int
     duration_s: float
     rate: float = 5.0
-    """Runs started a second."""
+    """Runs started per second."""
     every_s: float = 2.5
-    """Seconds from one fault to the next, on average."""
+    """Mean seconds between two faults."""
     freezes: float = 0.15
     """Share of the faults that freeze a process instead of killing it."""
     frozen_s: tuple[float, float] = (45.0, 90.0)
-    """Seconds that one is frozen, at least and at most."""
+    """Minimum and maximum seconds of a freeze."""
     servers: Servers = field(default_factory=told_servers)
-    """nats-servers; of three at most one is away at a time."""
+    """nats-servers; of three at most one is down at a time."""
 
 
 @dataclass
@@ -57,16 +57,16 @@ class Verdict:
     """The end of every process's log."""
     breaches: dict[str, list[str]]
     leaks: list[str]
-    """Where a secret was found."""
+    """The places where a secret was found."""
 
     @property
     def kills(self) -> int:
-        """Processes that were killed."""
+        """Return the number of killed processes."""
         return sum(fault.what == "kill" for fault in self.history.of(Fault))
 
     @property
     def good(self) -> bool:
-        """Whether every promise was kept."""
+        """Return whether every promise was kept."""
         return not (self.breaches or self.problems or self.leaks)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Versions of the system that run side by side: this one, one of the repository's past, and one to come."""
+"""Versions of the system that run side by side: this one, a past one of the repository, and a future one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-"""Of the repository, where this is a working copy."""
 _ROOTS = (
     "shared",
     "services/gateway",
@@ -21,24 +20,25 @@ _ROOTS = (
     "services/model-server",
     "cli",
 )
+"""Directories of the repository that hold the code of a version."""
 _CLI, _LEDGER = "banksman.cli", "tests.support.chaos.ledger"
 _NEWER = "tests.support.chaos.newer"
 
 
 class NoSuchVersion(Exception):
-    """The repository does not have what was asked for."""
+    """The repository does not contain the requested version."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """Whose code a process runs."""
+    """The version of the code that a process runs."""
 
     name: str
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     to_come: bool = False
 
     def command(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        """A process's command in this version."""
+        """Return a process's command in this version."""
         if not self.to_come or not {_CLI, _LEDGER} & set(command):
             return command
         words = {_CLI: (_NEWER,), _LEDGER: (_NEWER, "ledger")}
@@ -47,18 +47,18 @@ class Version:
 
 CURRENT = Version("current")
 TO_COME = Version("to come", to_come=True)
-"""Writes what this version does not know; see `newer`."""
+"""Writes parts that this version does not know; see `newer`."""
 
 
 def of_the_past(ref: str, directory: Path) -> Version:
-    """The sources of a commit, unpacked, with the packages of this environment.
+    """Unpack the sources of a commit, which run with the packages of this environment.
 
     Args:
-        ref: What git calls it: a tag, a branch, `HEAD~60`.
-        directory: Where its sources go.
+        ref: A name that git knows: a tag, a branch, `HEAD~60`.
+        directory: The directory for its sources.
 
     Raises:
-        NoSuchVersion: the repository has no such commit, as a shallow clone has none of the past.
+        NoSuchVersion: The repository has no such commit; a shallow clone has no past commits.
     """
     packed = directory / "sources.tar"
     made = subprocess.run(
@@ -71,8 +71,8 @@ def of_the_past(ref: str, directory: Path) -> Version:
         raise NoSuchVersion(f"{ref}: {made.stderr.strip()} ({hint})")
     with tarfile.open(packed) as archive:
         archive.extractall(directory, filter="data")
-    # Else each of its processes compiles all of it at its start, all at the same time.
+    # Otherwise each of its processes compiles all modules at its start, all at the same time.
     compile_dir(directory, quiet=2)
-    # Before the paths of the environment, so that every package of this version is found here.
+    # Before the paths of the environment, so that Python finds every package of this version here.
     paths = ":".join(str(directory / root) for root in _ROOTS)
     return Version(ref, {"PYTHONPATH": paths})
