@@ -1,1 +1,1 @@
-"""Images and containers of compose.yaml, on a real engine."""
+"""Tests of the images and containers of compose.yaml, on a real engine."""

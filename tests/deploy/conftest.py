@@ -16,12 +16,12 @@ from tests.support.docker_engine import DockerEngine
 from tests.support.supervised import cleaned_up_by
 
 WAIT_TIMEOUT_S = 60.0
-"""Seconds that anything in the containers may take on a busy machine."""
+"""Time limit in seconds for actions in the containers, on a busy machine."""
 
 
 @pytest.fixture(scope="session")
 def built(docker_engine: DockerEngine, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Stack:
-    """Every image, built as `make compose` does behind a proxy: certificates and pip settings are secrets."""
+    """All images, built as by `make compose` behind a proxy: certificates and pip settings are secrets."""
     stack = stack_of(
         docker_engine, base_image, tmp_path_factory.mktemp("build"), f"banksman-test-{os.getpid()}"
     )

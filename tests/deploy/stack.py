@@ -24,12 +24,12 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 PLUGIN = "docker-compose"
 PLUGIN_RELEASE = "trixie"
-"""Debian 12 has no Compose 2; that of the next release is one program that needs nothing else."""
+"""Debian 12 has no Compose 2. The package of the next release is one program without dependencies."""
 MIN_COMPOSE = (2, 24)
-"""The first with `!override`, which the tests' own compose files use."""
+"""The first version with `!override`, which the tests' own compose files use."""
 
 MARKER = "banksman-build-secret-7f3c"
-"""In both secrets of a build; no image may contain any of it."""
+"""Part of both secrets of a build; no image may contain it."""
 
 TIMEOUT_S = 900.0
 TAG = "test"
@@ -38,60 +38,60 @@ FILES = (str(ROOT / "compose.yaml"), str(ROOT / "deploy" / "docker" / "compose.b
 
 @dataclass
 class Stack(DockerCompose):
-    """One deployment of compose.yaml, with a project name of its own and a free port for the gateway."""
+    """One deployment of compose.yaml, with its own project name and a free port for the gateway."""
 
     engine: DockerEngine = field(kw_only=True)
     environment: dict[str, str] = field(kw_only=True)
-    """Of the Docker client; `DOCKER_CONFIG` with the directory of the plugin included."""
+    """The Docker client's environment, including `DOCKER_CONFIG` with the directory of the plugin."""
     project: str = field(kw_only=True)
     port: int = field(default_factory=free_port, kw_only=True)
 
     @property
     def url(self) -> str:
-        """Where the published port of the gateway responds."""
+        """The address of the gateway's published port."""
         return f"http://127.0.0.1:{self.port}"
 
     def with_file(self, file: Path) -> Stack:
-        """The same deployment with one more compose file, which overrides the others."""
+        """Return the same deployment with one more compose file, which overrides the others."""
         return replace(self, compose_file_name=[*(self.compose_file_name or ()), str(file)])
 
     def compose(self, *arguments: str) -> str:
-        """Run `docker compose` for this deployment, and return what it prints.
+        """Run `docker compose` for this deployment, and return its output.
 
         Raises:
-            EngineError: it fails.
+            EngineError: The command failed.
         """
         return self._run_command([*self.compose_command_property, *arguments]).stdout.decode()
 
     def ids(self, service: str) -> list[str]:
-        """The ids of the containers of a service, ended ones included."""
+        """Return the ids of a service's containers, including stopped ones."""
         found = [container.ID for container in self.get_containers(True) if container.Service == service]
         return [container for container in found if container]
 
     def id(self, service: str) -> str:
-        """The id of the only container of a service."""
+        """Return the id of a service's only container."""
         (found,) = self.ids(service)
         return found
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """What the engine reports of the only container of a service."""
+        """Return the engine's description of a service's only container."""
         return cast(dict[str, Any], json.loads(self.engine.output("inspect", self.id(service)))[0])
 
     def execute(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the only container of a service, as its user and outside of any sandbox."""
+        """Run a command in a service's only container, as its user and outside of any sandbox."""
         return self.engine.docker("exec", self.id(service), *command, timeout_s=60)
 
     def wait_ready(self, *services: str) -> None:
-        """Start what does not run of the services, and wait until they are healthy."""
+        """Start those of the services that are not running, and wait until they are healthy."""
         self.compose("up", "--detach", "--wait", "--no-recreate", *services)
 
     def _run_command(
         self, cmd: str | list[str], context: str | None = None
     ) -> subprocess.CompletedProcess[bytes]:
-        """As in testcontainers, with the environment of this deployment instead of that of the tests.
+        """As in testcontainers, but with the environment of this deployment instead of the tests' own.
 
         Raises:
-            EngineError: the command fails; with its output and the end of the services' logs.
+            EngineError: The command failed; the message has its output and the end of the services' logs.
         """
         done = self._run(list(cmd))
         if done.returncode != 0:
@@ -111,7 +111,7 @@ class Stack(DockerCompose):
 
 
 def stack_of(engine: DockerEngine, base_image: str, directory: Path, project: str) -> Stack:
-    """A deployment that is not built yet; the secrets of the build are written to `directory`."""
+    """Return a deployment that is not built yet, and write the secrets of the build to `directory`."""
     certificates = CERTIFICATES.read_text(encoding="utf-8") if CERTIFICATES.exists() else ""
     (directory / "ca.crt").write_text(f"# {MARKER}\n{certificates}", encoding="utf-8")
     (directory / "pip.conf").write_text("\n".join(_pip_settings()) + "\n", encoding="utf-8")
@@ -138,7 +138,7 @@ def stack_of(engine: DockerEngine, base_image: str, directory: Path, project: st
 
 @dataclass(frozen=True)
 class Ended:
-    """A container that ran a command to its end."""
+    """The result of a command in a container."""
 
     stdout: str
     stderr: str
@@ -155,7 +155,7 @@ def run_in_image(engine: DockerEngine, image: str, script: str, **options: Any) 
 
 
 def _pip_settings() -> list[str]:
-    """A pip.conf with the package registry of this machine, if it is not the default of pip."""
+    """Return a pip.conf with this machine's package registry, unless that is the default of pip."""
     listed = subprocess.run(
         ["pip", "config", "list"], capture_output=True, text=True, timeout=60, check=False
     ).stdout
@@ -165,7 +165,7 @@ def _pip_settings() -> list[str]:
 
 
 def _client_plugin(engine: DockerEngine) -> dict[str, str]:
-    """The variables that let the client find Compose; fetched when this machine lacks it."""
+    """Return the variables that let the client find Compose; fetch Compose if this machine lacks it."""
     if _usable(engine.environment):
         return {}
     directory = cache_directory() / f"client-{PLUGIN_RELEASE}"

@@ -1,4 +1,4 @@
-"""The AppArmor profiles are read by the parsers of the hosts that they are for."""
+"""The AppArmor parser of each supported host accepts the profiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Parse = Callable[[Path], "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def host_parser() -> Parse:
-    """This machine's parser: version 3 on Debian 12, without a kernel that has AppArmor."""
+    """This machine's parser: version 3 on Debian 12; the kernel needs no AppArmor."""
     program = shutil.which("apparmor_parser") or shutil.which("apparmor_parser", path="/usr/sbin:/sbin")
     require("apparmor_parser", program is not None, "the AppArmor profiles")
     return lambda profile: _parse([str(program)], profile)
@@ -31,7 +31,7 @@ def host_parser() -> Parse:
 
 @pytest.fixture(scope="module")
 def newer_parser(tmp_path_factory: pytest.TempPathFactory) -> Parse:
-    """Version 4, which mediates user namespaces, from the next release of the mirror."""
+    """Version 4, which mediates user namespaces, from the next release on the mirror."""
     archive = cache_directory() / f"apparmor-{PLUGIN_RELEASE}.tar"
     with exclusively(cache_directory() / "apparmor.lock"):
         if not archive.exists():

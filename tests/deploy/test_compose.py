@@ -1,4 +1,4 @@
-"""compose.yaml is accepted, keeps services apart, and lets bubblewrap work in the tool-runner's container."""
+"""compose.yaml is valid, separates the services, and lets bubblewrap work in the tool-runner's container."""
 
 import json
 import os
@@ -63,7 +63,7 @@ BWRAP = (
 
 @pytest.fixture(scope="module")
 def compose() -> list[str]:
-    """The command of whichever Compose there is."""
+    """Return the command of the installed Compose."""
     plugin = (
         subprocess.run(["docker", "compose", "version"], capture_output=True)
         if shutil.which("docker")
@@ -79,7 +79,7 @@ def compose() -> list[str]:
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """The services as written, merge keys resolved."""
+    """Return the services as written, with merge keys resolved."""
     return yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
 
@@ -191,7 +191,7 @@ def under_profile(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def require_user_namespaces() -> None:
-    """Leave the check out where an ordinary user may make no namespace, whatever the profile."""
+    """Skip the check where an ordinary user may not create namespaces, whatever the profile."""
     made = shutil.which("bwrap") is not None and _python(WITHOUT_PROFILE, [*BWRAP, "true"]).returncode == 0
     require("user namespaces and bubblewrap", made, "bubblewrap under the container's profile")
 

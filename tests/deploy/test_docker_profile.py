@@ -1,4 +1,4 @@
-"""The profile `docker-sandbox` of compose.yaml: the tool-runner in a container, each workspace in another."""
+"""The profile `docker-sandbox` of compose.yaml: the tool-runner and each workspace have a container."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import bash
 
 @pytest.fixture
 def with_docker(stack: Stack) -> Generator[Stack]:
-    """The stack with the other tool-runner; afterwards as it was."""
+    """The stack with the tool-runner of this profile; restored afterwards."""
     socket = Path(stack.engine.host.removeprefix("unix://"))
     require("an engine with a local socket", socket.is_socket(), "the profile docker-sandbox")
     engine = {"DOCKER_SOCKET": str(socket), "DOCKER_GID": str(socket.stat().st_gid)}

@@ -1,4 +1,4 @@
-"""The engine and the base image of the tests do what the other tests of containers build on."""
+"""The engine and the base image of the tests provide what the other container tests require."""
 
 from tests.deploy.stack import run_in_image
 from tests.support.docker_engine import DockerEngine

@@ -1,4 +1,4 @@
-"""What the images hold, and what they must not: the secrets of their build."""
+"""The contents of the images; no image contains a secret of its build."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ import pytest
 from tests.deploy.stack import MARKER, TAG, Ended, Stack, run_in_image
 
 CONTROL = "Successfully uninstalled"
-"""A text of pip's own code, which is in every image."""
+"""A string in pip's own code, which is in every image."""
 
 IMAGES = ("agent", "gateway", "model-server", "nats", "tool-runner", "workflows")
 
@@ -47,7 +47,7 @@ def _run(built: Stack, image: str, script: str) -> Ended:
 
 
 def _found_in_layers(built: Stack, names: list[str], *texts: str) -> set[str]:
-    """Which of the texts the images' layers and descriptions hold; layers are saved uncompressed."""
+    """Return the texts that the images' layers and descriptions contain; saved layers are uncompressed."""
     with subprocess.Popen(
         ["docker", "save", *names], env=built.engine.environment, stdout=subprocess.PIPE
     ) as saving:

@@ -1,4 +1,4 @@
-"""compose.yaml starts the whole system, and what it starts works."""
+"""compose.yaml starts the whole system, and the system works."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The tool-runner's container as compose.yaml sets it up: bubblewrap in it, attacks, limits, its end."""
+"""The tool-runner's container of compose.yaml: bubblewrap, attacks, limits, and shutdown."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .conftest import WAIT_TIMEOUT_S, bash, bash_in, ready
 RUNNER = "tool-runner"
 
 OUTSIDE = "/proc/*/root"
-"""Where a process that is not in the sandbox would show the container's files."""
+"""A process outside of the sandbox would expose the container's files here."""
 
-# A command that succeeds is an attack that succeeds.
+# If the command succeeds, the attack has succeeded.
 ATTACKS = {
     "the runner's variables": "tr '\\0' '\\n' < /proc/1/environ | grep BANKSMAN || env | grep BANKSMAN",
     "the runner's seed": f"cat /keys/tool-runner/*.nk {OUTSIDE}/keys/tool-runner/*.nk | grep .",
@@ -98,7 +98,7 @@ async def test_neighbours_share_no_file_and_one_conversation_keeps_its_own(stack
 
 
 async def test_where_memory_ends_the_kernel_kills_commands_and_never_the_runner(stack: Stack) -> None:
-    # Each process is smaller than the runner: by size alone the kernel would choose that.
+    # Each process is smaller than the runner: by size alone the kernel would kill the runner.
     many = (
         "for i in {1..20}; do python3 -S -c 'import signal; x = b\"x\" * (40 << 20); signal.pause()' & done; "
         "wait -n; code=$?; kill $(jobs -p) 2>/dev/null; exit $code"
@@ -175,7 +175,7 @@ def _incarnation(stack: Stack) -> tuple[str, int]:
 
 
 def _kills(stack: Stack) -> int:
-    """How often the kernel killed a process of the container for its memory; cgroup v1 or v2."""
+    """Return how many processes of the container the kernel killed for memory; cgroup v1 or v2."""
     files = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2>/dev/null"
     lines = stack.execute(RUNNER, "sh", "-c", files).stdout.splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -20,7 +20,7 @@ WEAKER = {
     "a masked /proc": ([PROFILE], UNMASKED),
     "a masked /proc without seccomp": (["seccomp=unconfined"], UNMASKED),
 }
-"""Settings beside no-new-privileges, and what the refusal must name."""
+"""Settings in addition to no-new-privileges, and the texts that the refusal must contain."""
 
 
 READINESS = """
@@ -32,12 +32,12 @@ except urllib.error.HTTPError as error:
 if answer.get("ready") or "sandbox" in answer.get("problems", {}):
     print(answer)
 """
-"""Prints the readiness of the runner once it has tried its sandbox."""
+"""Prints the readiness of the runner after the self-test of its sandbox."""
 
 
 @pytest.fixture(scope="module")
 def weakened(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Stack, Path]]:
-    """The stack with another file for its tool-runner; afterwards as compose.yaml has it."""
+    """The stack, and a compose file that overrides its tool-runner, which is restored afterwards."""
     override = tmp_path_factory.mktemp("weaker") / "compose.weaker.yaml"
     yield stack.with_file(override), override
     stack.compose("up", "--detach", "--wait", "--no-deps", "tool-runner")
