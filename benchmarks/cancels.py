@@ -45,7 +45,7 @@ def living(mark: str) -> int:
 
 async def until_living(mark: str, wanted: bool) -> None:
     async with asyncio.timeout(60):
-        # The end of a process is no event that this process could wait for.
+        # The kernel notifies only the parent of a process's end, so this process polls.
         while (living(mark) > 0) is not wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

@@ -1,4 +1,4 @@
-"""A real gateway on a free port and clients of it. The tests append commits in place of agents."""
+"""A real gateway on a free port, and its clients. The tests append commits instead of agents."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from banksman.runtime.settings import ApprovalSettings
 
 SIGNING_KEY = "k" * 32
 UNBOUNDED = 100_000
-"""Frames a second that no test client exceeds."""
+"""A frame rate (per second) that no test client exceeds."""
 TOKENS = {"alice": "token-of-alice", "bob": "token-of-bob", "reader": "token-of-reader"}
 
 
@@ -185,7 +185,7 @@ class Agent:
     tenant: str
     log_epoch: str = field(default_factory=lambda: new_id("e"))
     _ends: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Conversation to the stream sequence and the event number of its last commit."""
+    """By conversation: the stream sequence and the event number of the last commit."""
 
     async def started(self, conversation_id: str) -> StartRun:
         """Return the last stored start of a conversation."""

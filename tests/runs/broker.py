@@ -37,7 +37,7 @@ class Queue:
 
 
 class Broker:
-    """All stored data. It loses nothing, except by the faults that a test injects."""
+    """All stored data. Nothing is lost, except by the faults that a test injects."""
 
     def __init__(self) -> None:
         self.seqs = itertools.count(1)

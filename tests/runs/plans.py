@@ -140,7 +140,7 @@ def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
 
 
 def compact(clock: Clock, state: Conversation, run: Run) -> Build | None:
-    """Return a compaction as an agent makes it, if each message had ten tokens."""
+    """Return a compaction as an agent would create it if each message had ten tokens."""
     size = Size(0, (10,) * len(state.history), 1.0)
     chosen = cut(state.history, size, limit=60, message=run.message, iterations=2)
     if chosen is None or size.total < 60:

@@ -24,9 +24,9 @@ class Op:
     do: Callable[[], Any]
     ready: Callable[[], bool] = _always
     wakes_at: datetime | None = None
-    """The time at which it becomes ready by itself."""
+    """The time at which it becomes ready without an action of the test."""
     may_fail: bool = True
-    """Whether the port may raise `Unavailable`, with the operation done or not."""
+    """Whether the port may raise `Unavailable`, either before or after the operation."""
     about: str = ""
     """The attempt that the call requests."""
 

@@ -67,7 +67,7 @@ CAPACITY = 3
 STORES = frozenset({"append", "ask", "void", "declare", "settle approval", "publish work", "publish start"})
 """Awaits that write to streams that may be full."""
 HANGS_S = 150.0
-"""Seconds after which a runner itself ends a call that hangs: long after its owner does."""
+"""Seconds after which a runner ends a hanging call itself, long after the owner has ended it."""
 
 
 class World:
@@ -490,7 +490,7 @@ class World:
         self.broker.forget(attempts)
 
     def cancel_call(self, placement: Placement, attempt: str) -> None:
-        """Send a core message to that process of a runner, if it is running."""
+        """Send a core message to the runner process of this placement, if it is running."""
         if self.lossy():
             return
         for process in (*self.runners.values(), *self.zombies):
@@ -503,8 +503,8 @@ class World:
     # -- running to a state of rest ------------------------------------------------------------------------
 
     def settle_down(self, *, users_decide: bool = True, most: int = 20_000) -> None:
-        """Run without faults: all processes are up, silent holders lose their messages, users decide or time
-        does."""
+        """Run without faults until nothing changes: all processes run, messages of silent holders are
+        redelivered, and users decide or approval requests expire."""
         self.lossy = lambda: False
         self.full_until = self.now
         for process in self.processes:

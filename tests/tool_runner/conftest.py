@@ -80,7 +80,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def limits() -> RunnerLimits:
-    """The default limits; a test class overrides this fixture to have others."""
+    """The default limits; a test class may override this fixture."""
     return RunnerLimits()
 
 

@@ -27,7 +27,7 @@ SERVICES = {"gateway": "gateway", "agent": "agent", "tool-runner": "tool_runner"
 
 
 class DeployedCluster:
-    """Three servers with the deployed configurations, on their own loopback addresses and ports."""
+    """Three servers with the deployed configurations, each on its own loopback address and ports."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -67,7 +67,7 @@ class DeployedCluster:
 
     @property
     def as_operator(self) -> Mapping[str, str]:
-        """The settings of the operator's commands."""
+        """Return the settings of the operator's commands."""
         keys = self.directory / "keys" / OPERATOR
         return {
             "BANKSMAN_NATS__NKEY_SEED_FILE": str(seed_file(keys, OPERATOR)),
@@ -75,7 +75,7 @@ class DeployedCluster:
         }
 
     async def operator(self) -> Bus:
-        """The operator's connection."""
+        """Connect as the operator."""
         settings = NatsSettings(
             url=tuple(json.loads(self.environment["BANKSMAN_NATS__URL"])),
             tls_ca_file=self.directory / "tls" / "ca.crt",
@@ -100,7 +100,7 @@ class DeployedCluster:
 
     @asynccontextmanager
     async def services(self, model_url: str) -> AsyncGenerator[None]:
-        """One of each service, ready, and restarted when it ends, as by a supervisor."""
+        """One ready process of each service, restarted when it ends, as a supervisor does."""
         members = [self._member(service, section, model_url) for service, section in SERVICES.items()]
         async with httpx.AsyncClient(trust_env=False) as http:
             try:
@@ -135,7 +135,7 @@ class DeployedCluster:
         )
 
     def kill(self, name: str) -> None:
-        """`kill -9`."""
+        """`kill -9` a process."""
         process = self.processes.pop(name)
         process.kill()
         process.wait()

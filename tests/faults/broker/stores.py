@@ -1,4 +1,4 @@
-"""Damage to a nats-server's files as by failing disks or wrong operation. The server must not run."""
+"""Damage to a nats-server's files, as from failing disks or operating errors. The server must not run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Damage = Callable[[Path], None]
-"""Alters the directory of one stream."""
+"""Damages the directory of one stream."""
 
 
 def stream_of(store: Path, name: str = "EVENTS") -> Path:
@@ -37,10 +37,10 @@ def cut_the_tail(stream: Path) -> None:
 
 
 def lose_meta_inf(stream: Path) -> None:
-    """Remove the file without which the server does not know the stream."""
+    """Remove the file without which the server does not recognise the stream."""
     (stream / "meta.inf").unlink()
 
 
 def lose_everything(stream: Path) -> None:
-    """The directory."""
+    """Remove the whole directory."""
     shutil.rmtree(stream)

@@ -118,5 +118,5 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stag
 
 @pytest.fixture
 def marker() -> str:
-    """The marker in the one command of a test."""
+    """The marker of the only command of a test."""
     return new_id("mark-")

@@ -1,4 +1,4 @@
-"""A running system for these tests only: they fill its queues with poison and kill its agents."""
+"""A system for these tests only: they fill its queues with poison messages and kill its agents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 @pytest.fixture
 async def client(system: System) -> AsyncGenerator[Client]:
-    """A client that waits for several redeliveries on a busy machine."""
+    """A client whose waits last several redeliveries on a busy machine."""
     async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as connected:
         yield connected
 

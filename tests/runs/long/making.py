@@ -1,4 +1,4 @@
-"""Builds commits of long conversations as an owner does."""
+"""Creates commits of long conversations as an owner does."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def session_runners(runners_nats: SecuredNats) -> Iterator[Runners]:
 
 @pytest.fixture
 def runners(runners_nats: SecuredNats) -> Iterator[Runners]:
-    """Creates runners for one test, which may be killed."""
+    """Creates runners for one test, which may kill them."""
     made = Runners(runners_nats)
     yield made
     made.close()
@@ -37,7 +37,7 @@ def runners(runners_nats: SecuredNats) -> Iterator[Runners]:
 
 @pytest.fixture
 def own_runners(tmp_path: Path) -> Iterator[Runners]:
-    """Creates runners on a server for one test, which may be frozen."""
+    """Creates runners on a separate server, which the test may freeze."""
     with secured_server(tmp_path) as secured:
         made = Runners(secured)
         yield made

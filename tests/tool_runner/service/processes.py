@@ -183,7 +183,7 @@ def running(word: str) -> bool:
 
 
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> None:
-    """Wait for an outside state without notifications, such as the end of a process or a key."""
+    """Wait for an external state that sends no notification, such as the end of a process or of a key."""
     await eventually(holds, within_s)
 
 
