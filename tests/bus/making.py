@@ -1,4 +1,4 @@
-"""What the tests of the bus store and read."""
+"""Builders and recorders for the tests of the bus."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-"""Seconds that a test waits for what must come, on a machine that has more to do."""
-
 
 def now() -> datetime:
     return datetime.now(UTC)
 
 
 def commit(seq: int, *, owner: Owner | None = None, title: str | None = None) -> Commit:
-    """A commit with one event."""
+    """Return a commit with one event."""
     event = Event(seq=seq, ts=now(), data=ConversationUpdated(title=title or f"title {seq}"))
     return Commit(ts=now(), id=new_id("k"), log_epoch="e1", first_seq=seq, owner=owner, events=(event,))
 
@@ -46,7 +44,7 @@ def finished(attempt: str, *, runner: str | None = "r1", output: str = "done") -
     return CallFinished(conversation_id="c1", attempt=attempt, result=result)
 
 
-def asked(tenant: str, approval_id: str) -> ApprovalRequest:
+def make_approval_request(tenant: str, approval_id: str) -> ApprovalRequest:
     return ApprovalRequest(
         tenant=tenant,
         conversation_id="c1",
@@ -57,7 +55,7 @@ def asked(tenant: str, approval_id: str) -> ApprovalRequest:
     )
 
 
-def answered(tenant: str, approval_id: str, *, by: str) -> ApprovalReply:
+def make_approval_reply(tenant: str, approval_id: str, *, by: str) -> ApprovalReply:
     return ApprovalReply(
         tenant=tenant,
         conversation_id="c1",
@@ -70,7 +68,7 @@ def answered(tenant: str, approval_id: str, *, by: str) -> ApprovalReply:
 
 
 class Recorder:
-    """A handler that keeps what it got."""
+    """A handler that stores the messages it receives."""
 
     def __init__(self, decide: Callable[[WorkMessage], Outcome] | None = None) -> None:
         self.messages: list[WorkMessage] = []
@@ -87,42 +85,42 @@ class Recorder:
         return [message.data for message in self.messages]
 
     async def until(self, holds: Callable[[Recorder], bool], timeout_s: float = WAIT_TIMEOUT_S) -> None:
-        """Wait until `holds` is true of this recorder."""
+        """Wait until `holds` returns True for this recorder."""
         async with asyncio.timeout(timeout_s):
             while not holds(self):
                 self._arrived.clear()
                 await self._arrived.wait()
 
 
-class Words:
-    """Record the acks, naks and in-progress signals for the messages of a queue."""
+class AckRecorder:
+    """Records the acks, naks and in-progress signals for the messages of a queue."""
 
     def __init__(self) -> None:
-        self._said: list[tuple[int, bytes]] = []
-        self._heard = asyncio.Event()
+        self._sent: list[tuple[int, bytes]] = []
+        self._arrived = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
-    async def heard(cls, bus: Bus, queue: str) -> AsyncGenerator[Words]:
-        """Listen to what is said about a queue's messages for the length of a block."""
-        words = cls()
-        subscription = await bus.subscribe(f"$JS.ACK.{queue}.>", words._hear)
+    async def recording(cls, bus: Bus, queue: str) -> AsyncGenerator[AckRecorder]:
+        """Record while the block runs."""
+        acks = cls()
+        subscription = await bus.subscribe(f"$JS.ACK.{queue}.>", acks._received)
         await bus.ready()
-        yield words
+        yield acks
         await subscription.unsubscribe()
 
     def of(self, delivery: int) -> list[bytes]:
-        """What was said at deliveries of that number, but for signs of life."""
-        return [word for number, word in self._said if number == delivery and word != IN_PROGRESS]
+        """Return the acks of the deliveries with a number, without in-progress signals."""
+        return [ack for number, ack in self._sent if number == delivery and ack != IN_PROGRESS]
 
-    async def signs_of_life(self, number: int) -> None:
-        """Wait for so many signs that a handler still runs."""
+    async def in_progress_signals(self, number: int) -> None:
+        """Wait for a number of in-progress signals."""
         async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while sum(word == IN_PROGRESS for _, word in self._said) < number:
-                self._heard.clear()
-                await self._heard.wait()
+            while sum(ack == IN_PROGRESS for _, ack in self._sent) < number:
+                self._arrived.clear()
+                await self._arrived.wait()
 
-    async def _hear(self, message: Message) -> None:
+    async def _received(self, message: Message) -> None:
         # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>
-        self._said.append((int(message.subject.split(".")[4]), message.data))
-        self._heard.set()
+        self._sent.append((int(message.subject.split(".")[4]), message.data))
+        self._arrived.set()

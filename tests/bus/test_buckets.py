@@ -1,4 +1,4 @@
-"""Buckets, their views in memory, and the lease of a runner."""
+"""Buckets, their views in memory, and the leases of runners."""
 
 from __future__ import annotations
 

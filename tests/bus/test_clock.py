@@ -1,4 +1,4 @@
-"""One time of day for all processes."""
+"""The broker clock, which all processes share."""
 
 from __future__ import annotations
 

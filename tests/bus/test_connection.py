@@ -45,8 +45,8 @@ async def test_concurrent_requests_get_their_own_replies(bus: Bus, tenant: str) 
 
     await bus.subscribe(tenant, echo)
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(bus.request(tenant, b"%d" % number, 5)) for number in range(200)]
-    assert [task.result() for task in asked] == [b"%d" % number for number in range(200)]
+        requests = [tasks.create_task(bus.request(tenant, b"%d" % number, 5)) for number in range(200)]
+    assert [task.result() for task in requests] == [b"%d" % number for number in range(200)]
 
 
 async def test_each_message_goes_to_one_member_of_a_queue_group(bus: Bus, tenant: str) -> None:
@@ -89,7 +89,7 @@ async def test_subscriptions_and_requests_continue_after_the_server_was_killed(
 
 
 async def test_a_request_that_timed_out_is_not_sent_later(own_nats: NatsServer, own_bus: Bus) -> None:
-    """The client library keeps what is published while it is disconnected, and sends it when it is back."""
+    """nats-py buffers what is published while disconnected, and sends it after the reconnect."""
     served: list[bytes] = []
 
     async def serve(message: Message) -> None:
@@ -119,8 +119,8 @@ async def test_readiness_is_a_round_trip(own_nats: NatsServer, own_bus: Bus) -> 
 
 
 async def test_dropped_messages_are_counted_and_reported(bus: Bus, tenant: str) -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
-    bus.on_slow_consumer(told.put_nowait)
+    reported: asyncio.Queue[str] = asyncio.Queue()
+    bus.on_slow_consumer(reported.put_nowait)
     gate = asyncio.Event()
 
     async def slow(message: Message) -> None:
@@ -130,7 +130,7 @@ async def test_dropped_messages_are_counted_and_reported(bus: Bus, tenant: str) 
     for _ in range(10):
         await bus.publish(tenant, b"")
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        assert await told.get() == tenant
+        assert await reported.get() == tenant
     gate.set()
     assert bus.stats.slow_consumer > 0
 

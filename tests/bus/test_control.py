@@ -1,4 +1,4 @@
-"""The control plane: FastStream on our connection, under our rules."""
+"""The control plane: FastStream on our connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from banksman.contracts.errors import ErrorCode, Forbidden, Poison
 from banksman.contracts.work import RunSignal
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
-from tests.bus.making import Recorder, Words
+from tests.bus.making import AckRecorder, Recorder
 from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -67,7 +67,7 @@ async def consuming(bus: Bus, queue: str, handler: Handler) -> AsyncGenerator[Co
 
 
 class DurableReaders(TypedDict):
-    """How a service declares a durable consumer."""
+    """Run a durable consumer, declared as in a service."""
 
     stream: JStream
     durable: str
@@ -100,7 +100,7 @@ async def until_empty(bus: Bus, queue: str) -> None:
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b"\xff\xfe", b"", b'{"a": NaN}', b"[" * 5000])
 async def test_a_request_reaches_its_handler_unchanged(bus: Bus, tenant: str, body: bytes) -> None:
-    """Nothing is decoded before our own code does it."""
+    """FastStream does not decode the body before our own code does."""
 
     async def echo(message: Message) -> bytes:
         return message.subject.encode() + b":" + message.data
@@ -140,8 +140,8 @@ async def test_requests_are_handled_concurrently(bus: Bus, tenant: str) -> None:
     async with serving(bus, tenant, meets):
         await bus.ready()
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(bus.request(tenant, b"", 5)) for _ in range(8)]
-    assert [task.result() for task in asked] == [b"met"] * 8
+            requests = [tasks.create_task(bus.request(tenant, b"", 5)) for _ in range(8)]
+    assert [task.result() for task in requests] == [b"met"] * 8
 
 
 async def test_after_stopping_no_request_is_handled_and_the_connection_stays_open(
@@ -169,7 +169,7 @@ async def test_a_consumed_message_is_acked_after_its_handler(bus: Bus, tenant: s
 
 
 async def test_poison_is_dead_lettered_and_the_next_message_is_delivered(bus: Bus, tenant: str) -> None:
-    """FastStream's own policy would delete it without a trace."""
+    """The default ack policy of FastStream would delete the message without a record."""
 
     def decide(message: WorkMessage) -> Outcome:
         if message.data == b"\xff":
@@ -193,24 +193,24 @@ async def test_a_message_whose_handler_fails_is_redelivered(bus: Bus, tenant: st
         return Done()
 
     recorder = Recorder(decide)
-    async with Words.heard(bus, tenant) as words, consuming(bus, tenant, recorder):
+    async with AckRecorder.recording(bus, tenant) as acks, consuming(bus, tenant, recorder):
         await durable(bus, f"{tenant}.x", b"x", msg_id="m1")
         await recorder.until(lambda it: len(it.messages) == 1)
         assert await waiting(bus, tenant) == 1
         await until_empty(bus, tenant)
     assert [message.num_delivered for message in recorder.messages] == [1, 2]
-    assert (words.of(1), words.of(2)) == ([], [b""])
+    assert (acks.of(1), acks.of(2)) == ([], [b""])
 
 
 async def test_a_handler_may_take_longer_than_ack_wait(bus: Bus, tenant: str) -> None:
     recorder = Recorder()
 
-    async with Words.heard(bus, tenant) as words:
+    async with AckRecorder.recording(bus, tenant) as acks:
 
         async def slow(message: WorkMessage) -> Outcome:
             await recorder(message)
-            # Four, 0.8 s apart, last for longer than `ack_wait`.
-            await words.signs_of_life(4)
+            # Four signals, 0.8 s apart, take longer than `ack_wait`.
+            await acks.in_progress_signals(4)
             return Done()
 
         async with consuming(bus, tenant, slow):
@@ -244,7 +244,7 @@ class Total(BaseModel):
 
 @asynccontextmanager
 async def adding(bus: Bus, subject: str) -> AsyncGenerator[list[Sum]]:
-    """Serve a typed handler; gives the bodies that it received."""
+    """Serve a typed handler; yield the bodies that it receives."""
     router, received = NatsRouter(), list[Sum]()
 
     @router.subscriber(subject)
@@ -276,7 +276,7 @@ async def test_a_typed_handler_receives_its_body_and_replies_with_its_model(bus:
 async def test_an_invalid_body_is_refused_by_an_envelope_that_names_the_field(
     bus: Bus, tenant: str, body: bytes, field: str
 ) -> None:
-    """Bodies are strict JSON: FastStream's own decoder would coerce the first, and pass the rest as bytes."""
+    """Bodies are strict JSON: FastStream's decoder would coerce the first and pass the others as bytes."""
     async with adding(bus, tenant) as received:
         with pytest.raises(RemoteError, match=field) as refused:
             answer(await bus.request(tenant, body, 5))
@@ -287,7 +287,7 @@ async def test_an_invalid_body_is_refused_by_an_envelope_that_names_the_field(
 async def test_a_message_that_looks_like_json_and_does_not_validate_is_dead_lettered_and_acked(
     bus: Bus, tenant: str
 ) -> None:
-    """A subscriber that validates before it handles would leave it un-acked forever."""
+    """A subscriber that validates before it calls the handler would leave the message un-acked."""
     await provision(bus, topology(tenant))
     router, received = NatsRouter(), Recorder()
 

@@ -1,4 +1,4 @@
-"""What a runner brings after its call's result was decided is kept for people, and is never work."""
+"""Late results of runners are stored as notes for operators and are never handled as work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def late(tenant: str, output: str = "done") -> LateResult:
     )
 
 
-def asked(tenant: str, *, idempotent: bool = False) -> CallRequest:
+def call_request(tenant: str, *, idempotent: bool = False) -> CallRequest:
     call = ToolCall(id="k", name="bash", arguments={"command": "true"}, timeout_s=9, idempotent=idempotent)
     return CallRequest(
         tenant=tenant,
@@ -55,13 +55,13 @@ def asked(tenant: str, *, idempotent: bool = False) -> CallRequest:
     )
 
 
-def desk(bus: Bus) -> RunnerCalls:
-    """What a runner's process knows, on a connection with a runner's rights."""
-    records = LeasedSlots(CallSlots(bus, may_read=False), runner_epoch=1, holds=lambda: False)
+def runner_calls(bus: Bus) -> RunnerCalls:
+    """Return the call state of a runner process, on a connection with a runner's permissions."""
+    slots = LeasedSlots(CallSlots(bus, may_read=False), runner_epoch=1, holds=lambda: False)
     return RunnerCalls(
         runner="r1",
         runner_epoch=1,
-        slots=records,
+        slots=slots,
         capacity=1,
         now=now,
         may_start=lambda: True,
@@ -78,13 +78,13 @@ async def notes(bus: Bus, tenant: str) -> list[DeadLetter]:
     ]
 
 
-@pytest.mark.parametrize(("idempotent", "kept"), [(False, 1), (True, 0)])
+@pytest.mark.parametrize(("idempotent", "stored"), [(False, 1), (True, 0)])
 async def test_a_late_result_is_stored_as_a_note_and_changes_nothing(
-    secured_nats: SecuredNats, tenant: str, idempotent: bool, kept: int
+    secured_nats: SecuredNats, tenant: str, idempotent: bool, stored: int
 ) -> None:
-    """What changes nothing may run in several places: of that nothing is late."""
-    request = asked(tenant, idempotent=idempotent)
-    declared = finished("k-1").model_copy(update={"result": unknown_outcome("k", "its machine went away")})
+    """An idempotent call may run on several runners, so its results are never late."""
+    request = call_request(tenant, idempotent=idempotent)
+    declared = finished("k-1").model_copy(update={"result": unknown_outcome("k", "its machine failed")})
     async with (
         await secured_nats.connect(RUNNER) as runner,
         await secured_nats.connect(AGENT) as agent,
@@ -92,15 +92,15 @@ async def test_a_late_result_is_stored_as_a_note_and_changes_nothing(
     ):
         slots = CallSlots(agent)
 
-        async def outlived(_request: CallRequest) -> ToolResult:
+        async def ends_late(_request: CallRequest) -> ToolResult:
             await slots.put_result(tenant, declared)
             return finished("k-1", output="late text").result
 
-        await desk(runner).perform(request, outlived)
+        await runner_calls(runner).perform(request, ends_late)
         facts = await slots.read(tenant, "k-1")
         assert facts.finished == declared
         found = await notes(operator, tenant)
-        assert len(found) == kept
+        assert len(found) == stored
         for letter in found:
             note = LateResult.model_validate_json(base64.b64decode(letter.payload_base64))
             assert letter.subject == subjects.tool_result(tenant, "k-1")
@@ -121,7 +121,7 @@ async def test_a_result_stored_again_after_a_lost_acknowledgement_is_not_late(
             await CallSlots(runner, may_read=False).put_result(tenant, finished("k-1"), runner_epoch=1)
             return finished("k-1").result
 
-        await desk(runner).perform(asked(tenant), stored_before)
+        await runner_calls(runner).perform(call_request(tenant), stored_before)
         assert await notes(operator, tenant) == []
 
 

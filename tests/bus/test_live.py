@@ -1,4 +1,4 @@
-"""Following logs: every commit, once, in order, whatever is lost on the way."""
+"""Following logs: each commit arrives once and in order, also when messages are lost in transit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 class Follower:
-    """Keeps what it was given."""
+    """Stores the commits that it receives."""
 
     def __init__(self) -> None:
         self.commits: list[StoredCommit] = []
-        self._given = asyncio.Event()
+        self._received = asyncio.Event()
 
     def __call__(self, stored: StoredCommit) -> None:
         self.commits.append(stored)
-        self._given.set()
+        self._received.set()
 
     @property
     def seqs(self) -> list[int]:
@@ -37,8 +37,8 @@ class Follower:
     async def until(self, holds: Callable[[list[int]], bool]) -> None:
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while not holds(self.seqs):
-                self._given.clear()
-                await self._given.wait()
+                self._received.clear()
+                await self._received.wait()
 
 
 class Writer:
@@ -107,13 +107,13 @@ async def test_joining_during_appends_misses_no_commit(
     followers = [Follower() for _ in range(20)]
     joined = asyncio.Event()
 
-    async def pour() -> None:
+    async def write() -> None:
         while not joined.is_set():
             await writer.append()
         await writer.append(5)
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(pour())
+        tasks.create_task(write())
         for follower in followers:
             await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=follower)
             have = len(follower.seqs)
@@ -174,7 +174,7 @@ async def test_a_commit_lost_in_transit_is_read_when_its_successor_arrives(
     wire: LossyWire, lossy_bus: Bus, writer: Writer, tenant: str, conversation: str
 ) -> None:
     follower = Follower()
-    # There is no comparison with the stream here: only the gap shows the loss.
+    # The hub does not compare with the stream here, so only the gap shows the loss.
     async with LiveHub(EventLog(lossy_bus), check_s=3600, first_check_s=3600) as hub:
         await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=follower)
         await writer.append()
@@ -277,7 +277,7 @@ async def test_followers_receive_only_commits_that_the_stream_accepted(
 async def test_closing_a_follower_does_not_wait_for_an_unavailable_broker(
     own_nats: NatsServer, own_bus: Bus, tenant: str, conversation: str
 ) -> None:
-    """P16. Another task compares the log at that moment, and waits for the broker to return."""
+    """P16. Another task compares the log at that moment and waits for the broker."""
     follower = Follower()
     async with LiveHub(EventLog(own_bus)) as hub:
         following = await hub.follow(tenant, conversation, after_stream_seq=0, on_commit=follower)

@@ -1,4 +1,4 @@
-"""The event logs: one writer wins, nothing is missed, a lost acknowledgement is no conflict."""
+"""The event logs: one writer wins, no commit is missed, a lost acknowledgement is no conflict."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_of_two_appends_after_the_same_commit_one_wins(
 
 
 async def test_a_fenced_owner_cannot_append(log: EventLog, tenant: str, conversation: str) -> None:
-    """The takeover's claim is what the old owner meets, with the higher epoch in it."""
+    """Its append conflicts with the claim of the takeover, which has the higher epoch."""
     first = await log.append(
         tenant, conversation, commit(1, owner=Owner(agent="a1", owner_epoch=1, work_seq=1)), after=0
     )
@@ -120,7 +120,7 @@ async def test_a_log_longer_than_one_batch_is_read_completely(
 async def test_a_long_log_of_large_commits_is_read_completely(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
-    """The server ends a batch by bytes as well."""
+    """The server also limits a batch by bytes."""
     after = 0
     for seq in range(1, 13):
         stored = await log.append(tenant, conversation, commit(seq, title="x" * 600_000), after=after)
@@ -141,7 +141,7 @@ async def test_other_conversations_and_tenants_are_not_read(
 async def test_a_permanently_missing_commit_is_reported(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
-    """A damaged file loses messages without a word from the server."""
+    """A server with a damaged file loses messages without an error."""
     await append_all(log, tenant, conversation, 3)
     first, second, third = await log.read(tenant, conversation)
     assert await delete_message(log.bus, "EVENTS", second.stream_seq)
@@ -175,7 +175,7 @@ async def test_a_purged_log_retains_its_tombstone_and_is_readable_from_the_start
 async def test_a_purge_up_to_a_tombstone_retains_later_commits(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
-    """P1: the commit that came between must not take the tombstone's place."""
+    """P1: a commit after the tombstone must not replace it."""
     tombstone = await append_all(log, tenant, conversation, 3)
     late = await log.append(tenant, conversation, commit(4), after=tombstone)
     assert await log.purge(tenant, conversation, before=tombstone) == 2

@@ -1,4 +1,4 @@
-"""Object stores: whole, checked, in the layout that other clients read."""
+"""Object stores: complete and checked objects, in the layout that other clients read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_objects_are_listed_by_prefix(outputs: Objects, tenant: str) -> No
 
 
 async def test_an_object_that_does_not_fit_leaves_no_chunks(bus: Bus, tenant: str) -> None:
-    """Failed attempts do not fill a nearly full store further."""
+    """Failed writes must not fill a nearly full store further."""
     store = f"small-{tenant}"
     await bus.nc.jetstream().add_stream(
         name=object_stream(store),
@@ -86,7 +86,7 @@ async def test_an_object_that_does_not_fit_leaves_no_chunks(bus: Bus, tenant: st
 async def test_a_malformed_description_hides_no_other_object(
     outputs: Objects, bus: Bus, tenant: str, written: str
 ) -> None:
-    """Every runner may write to the stores, also one that was taken over."""
+    """Every runner may write to the stores, including a compromised one."""
     await outputs.put(f"{tenant}/good", b"12")
     for name, meta in (("dated", {"name": f"{tenant}/dated", "mtime": written}), ("broken", {})):
         common = {"bucket": "outputs", "nuid": new_id("o"), "size": 0, "chunks": 0}
@@ -105,7 +105,7 @@ async def test_an_object_above_16_mb_is_refused(outputs: Objects, tenant: str) -
 async def test_a_damaged_object_is_not_returned(outputs: Objects, bus: Bus, tenant: str) -> None:
     await outputs.put(tenant, b"x" * (CHUNK_BYTES * 2))
     last = (await call(bus, api("STREAM.INFO", "OBJ_outputs")))["state"]["last_seq"]
-    assert await delete_message(bus, "OBJ_outputs", last - 1)  # the last chunk; then comes the description
+    assert await delete_message(bus, "OBJ_outputs", last - 1)  # the last chunk, stored before the description
     with pytest.raises(ObjectBroken):
         await outputs.get(tenant)
 

@@ -1,4 +1,4 @@
-"""The durable write, over lost acknowledgements, kills and full storage."""
+"""Durable publish: lost acknowledgements, killed servers and full storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 async def create(bus: Bus, name: str, **settings: Any) -> None:
-    """A stream of one test; its subjects begin with its name."""
+    """Create a stream whose subjects begin with its name."""
     config = {"name": name, "subjects": [f"{name}.>"], "storage": "file", "discard": "new", **settings}
     await call(bus, api("STREAM.CREATE", name), config)
 
@@ -42,7 +42,7 @@ async def test_a_publish_with_a_lost_acknowledgement_is_stored_once(
             async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while not wire.lost:
                     await bus.ready()
-            # The connection breaks too: the writer need not wait out its time.
+            # The connection breaks as well, so the publisher retries before its timeout.
             await wire.cut()
             async with asyncio.timeout(WAIT_TIMEOUT_S):
                 ack = await writing
@@ -54,7 +54,7 @@ async def test_a_publish_with_a_lost_acknowledgement_is_stored_once(
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     own_nats: NatsServer, own_bus: Bus
 ) -> None:
-    """Nor is anything stored twice: each is tried again under its id."""
+    """No message is stored twice either: each is retried under its id."""
     await create(own_bus, "S")
     async with asyncio.TaskGroup() as tasks:
         for number in range(200):
@@ -88,7 +88,7 @@ async def test_a_repeated_publish_to_a_taken_slot_is_a_duplicate(bus: Bus, tenan
 
 
 async def test_one_message_id_on_two_subjects_is_no_duplicate(bus: Bus, tenant: str) -> None:
-    """Else one tenant's request id could make another's message vanish, acknowledged as a duplicate."""
+    """Otherwise the request id of one tenant could make another tenant's message a duplicate."""
     await create(bus, tenant)
     for subject in (f"{tenant}.a", f"{tenant}.b"):
         assert not (await durable(bus, subject, b"x", msg_id="the-same")).duplicate
@@ -112,7 +112,7 @@ async def test_a_message_above_the_streams_limit_is_too_large(bus: Bus, tenant: 
 
 
 async def test_a_publish_without_a_stream_is_retried_until_the_budget_ends(bus: Bus, tenant: str) -> None:
-    """While a stream elects its leader the server says the same."""
+    """The server responds in the same way while the stream elects a leader."""
     writing = asyncio.create_task(durable(bus, f"{tenant}.a", b"x", msg_id="m1"))
     with pytest.raises(Unavailable, match=r"not acknowledged within 0\.3 s"):
         await durable(bus, f"{tenant}.b", b"x", msg_id="m2", budget_s=0.3)
@@ -139,11 +139,11 @@ async def test_at_most_sixteen_publishes_are_in_flight(bus: Bus, tenant: str) ->
             await bus.ready()
             assert len(waiting) <= 16
             enough.clear()
-            answered = list(waiting)
+            batch = list(waiting)
             waiting.clear()
-            for reply in answered:
+            for reply in batch:
                 await bus.publish(reply, b'{"stream":"S","seq":1}')
-            if sum(not task.done() for task in writing) - len(answered) < 16:
+            if sum(not task.done() for task in writing) - len(batch) < 16:
                 enough.set()
             await bus.ready()
 

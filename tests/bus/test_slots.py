@@ -13,7 +13,7 @@ from banksman.bus.publish import durable
 from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
-from tests.bus.making import answered, asked, finished, started
+from tests.bus.making import finished, make_approval_reply, make_approval_request, started
 from tests.support.fixtures import connect
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
@@ -45,7 +45,7 @@ async def test_of_eight_that_start_a_call_one_executes_it(slots: CallSlots, tena
 
 
 async def test_the_same_process_does_not_start_a_call_twice(slots: CallSlots, tenant: str) -> None:
-    """A duplicate is acknowledged as if it were stored: only the first answer says `fresh`."""
+    """A duplicate is acknowledged like a stored message; only the first write is `fresh`."""
     first = await slots.put_started(tenant, started("k-1"))
     again = await slots.put_started(tenant, started("k-1"))
     assert (first.fresh, again.fresh) == (True, False)
@@ -88,7 +88,7 @@ async def test_a_voided_attempt_can_never_start_and_a_started_one_cannot_be_void
 
 
 async def test_a_result_or_another_tenants_start_is_no_duplicate(slots: CallSlots, tenant: str) -> None:
-    """All slots are in one stream, which knows repeats by message id over all its subjects."""
+    """All slots are in one stream, which recognises repeats by message id across all of its subjects."""
     start = started("k-1")
     for who in (tenant, f"{tenant}x"):
         assert (await slots.put_started(who, start)).fresh
@@ -157,10 +157,10 @@ async def test_owners_are_notified_of_stored_messages_and_not_of_refused_ones(
 async def test_of_eight_decisions_of_an_approval_the_first_counts(
     approvals: ApprovalSlots, tenant: str
 ) -> None:
-    await approvals.store_request(asked(tenant, "a1"))
+    await approvals.store_request(make_approval_request(tenant, "a1"))
     async with asyncio.TaskGroup() as tasks:
         racers = [
-            tasks.create_task(approvals.store_reply(answered(tenant, "a1", by=f"user{n}")))
+            tasks.create_task(approvals.store_reply(make_approval_reply(tenant, "a1", by=f"user{n}")))
             for n in range(RACERS)
         ]
     _, stored = await approvals.read(tenant, "a1")
@@ -171,39 +171,41 @@ async def test_of_eight_decisions_of_an_approval_the_first_counts(
 async def test_storing_an_approval_request_again_changes_nothing(
     approvals: ApprovalSlots, tenant: str
 ) -> None:
-    first = await approvals.store_request(asked(tenant, "a1"))
-    assert await approvals.store_request(asked(tenant, "a1")) == first
+    first = await approvals.store_request(make_approval_request(tenant, "a1"))
+    assert await approvals.store_request(make_approval_request(tenant, "a1")) == first
     assert [one for _, one in await approvals.pending(tenant)] == [first]
 
 
 async def test_pending_approval_requests_are_those_without_a_decision(
     approvals: ApprovalSlots, tenant: str
 ) -> None:
-    questions = [await approvals.store_request(asked(tenant, f"a{number}")) for number in range(4)]
-    await approvals.store_request(asked(f"{tenant}x", "a9"))
-    await approvals.store_reply(answered(tenant, "a1", by="someone"))
+    requests = [
+        await approvals.store_request(make_approval_request(tenant, f"a{number}")) for number in range(4)
+    ]
+    await approvals.store_request(make_approval_request(f"{tenant}x", "a9"))
+    await approvals.store_reply(make_approval_reply(tenant, "a1", by="bob"))
     await approvals.forget(tenant, "a2")
-    assert [one for _, one in await approvals.pending(tenant)] == [questions[0], questions[3]]
+    assert [one for _, one in await approvals.pending(tenant)] == [requests[0], requests[3]]
 
 
 async def test_an_invalid_decision_is_dead_lettered_and_reopens_the_approval_request(
     approvals: ApprovalSlots, bus: Bus, tenant: str
 ) -> None:
-    await approvals.store_request(question := asked(tenant, "a1"))
-    forged = await approvals.store_reply(answered(tenant, "a1", by="mallory"))
+    await approvals.store_request(request := make_approval_request(tenant, "a1"))
+    forged = await approvals.store_reply(make_approval_reply(tenant, "a1", by="mallory"))
     await approvals.discard_reply(forged, "its signature is wrong")
-    assert [one for _, one in await approvals.pending(tenant)] == [question]
-    mine = answered(tenant, "a1", by="alice")
+    assert [one for _, one in await approvals.pending(tenant)] == [request]
+    mine = make_approval_reply(tenant, "a1", by="alice")
     assert await approvals.store_reply(mine) == mine
     await approvals.discard_reply(forged, "its signature is wrong")
-    assert await approvals.read(tenant, "a1") == (question, mine)
+    assert await approvals.read(tenant, "a1") == (request, mine)
     dead = [it.letter async for it in dead_letters(bus, stream="APPROVALS") if tenant in it.letter.subject]
     assert [letter.reason for letter in dead] == ["its signature is wrong"]
 
 
 async def test_a_decision_survives_a_restart_of_the_server(own_nats: NatsServer, own_bus: Bus) -> None:
     approvals = ApprovalSlots(own_bus)
-    await approvals.store_request(asked("t1", "a1"))
-    first = await approvals.store_reply(answered("t1", "a1", by="alice"))
+    await approvals.store_request(make_approval_request("t1", "a1"))
+    first = await approvals.store_reply(make_approval_reply("t1", "a1", by="alice"))
     own_nats.restart()
-    assert await approvals.store_reply(answered("t1", "a1", by="bob")) == first
+    assert await approvals.store_reply(make_approval_reply("t1", "a1", by="bob")) == first

@@ -57,7 +57,7 @@ async def test_a_timer_in_the_past_fires_at_once(own_bus: Bus) -> None:
 
 
 async def cancel(bus: Bus, timer_id: str) -> int:
-    """Purge a timer's subject, which cancels it; returns how many timers there were."""
+    """Purge the subject of a timer, which cancels it; return the number of removed timers."""
     return await purge_subject(bus, TIMERS, subjects.timer_set("approval", "t1", timer_id))
 
 
@@ -100,7 +100,7 @@ def test_another_subject_is_no_timer() -> None:
 
 
 async def test_a_dead_letter_is_stored_completely_and_once(bus: Bus, tenant: str) -> None:
-    """As large as any stored message may be: its origin must not make it too large to dead-letter."""
+    """A message of the maximum size can be dead-lettered, because its origin is stored in headers."""
     payload = b"\x00\xff" * 500_000
     for _ in range(2):
         await dead_letter(

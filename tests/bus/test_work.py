@@ -1,4 +1,4 @@
-"""The work loop: holding, redelivery, dead-lettering, draining, and recovery from faults."""
+"""The work loop: in-progress signals, redelivery, dead-lettering, draining, and recovery from faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
 from banksman.contracts.errors import Fenced, Poison
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
-from tests.bus.making import Recorder, Words
+from tests.bus.making import AckRecorder, Recorder
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -26,21 +26,21 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 @pytest.fixture
 async def queue(bus: Bus, tenant: str) -> str:
-    """A work queue of one test; the name of its stream and its subjects' head. Its durable is `workers`."""
+    """Return the name of a stream, which is also the prefix of its subjects. Its durable is `workers`."""
     await provision(bus, queue_topology(tenant))
     return tenant
 
 
 @pytest.fixture
 async def impatient_queue(bus: Bus, tenant: str) -> str:
-    """A queue that redelivers unheld messages after a second."""
+    """A queue that redelivers messages without in-progress signals after a second."""
     await provision(bus, queue_topology(tenant, ack_wait_s=1))
     return tenant
 
 
 @pytest.fixture
 async def patient_queue(bus: Bus, tenant: str) -> str:
-    """A queue that redelivers unheld messages later than any test waits."""
+    """A queue that redelivers messages without in-progress signals later than any test waits."""
     await provision(bus, queue_topology(tenant, ack_wait_s=600))
     return tenant
 
@@ -71,7 +71,7 @@ async def until_empty(bus: Bus, queue: str) -> None:
 async def working(
     bus: Bus, queue: str, handler: Handler, *, slots: int = 4, grace_s: float = 5
 ) -> AsyncGenerator[asyncio.Event]:
-    """A worker for the length of a block; the event it gives ends it."""
+    """Run a worker while the block runs; yield the event that stops it."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(work(bus, queue, "workers", handler, slots=slots, stop=stop, grace_s=grace_s))
@@ -102,12 +102,12 @@ async def test_a_message_stays_with_its_handler_for_longer_than_ack_wait(
     queue = impatient_queue
     recorder = Recorder()
 
-    async with Words.heard(bus, queue) as words:
+    async with AckRecorder.recording(bus, queue) as acks:
 
         async def slow(message: WorkMessage) -> Outcome:
             await recorder(message)
-            # Four, 0.8 s apart, last for twice as long as `ack_wait`.
-            await words.signs_of_life(4)
+            # Four signals, 0.8 s apart, take more than twice `ack_wait`.
+            await acks.in_progress_signals(4)
             return Done()
 
         async with working(bus, queue, slow):
@@ -127,13 +127,13 @@ async def test_the_message_of_a_dead_worker_goes_to_another(
         await asyncio.Event().wait()
         return Done()
 
-    async with await connect(nats_server) as doomed:
-        dying = asyncio.create_task(work(doomed, queue, "workers", hangs, slots=1))
+    async with await connect(nats_server) as first:
+        dying = asyncio.create_task(work(first, queue, "workers", hangs, slots=1))
         await enqueue(bus, queue, b"1")
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await taken.wait()
         async with working(bus, queue, recorder):
-            await doomed.close()
+            await first.close()
             await recorder.until(lambda it: len(it.messages) == 1)
         dying.cancel()
     assert recorder.messages[0].num_delivered == 2
@@ -174,7 +174,7 @@ async def test_a_failed_handler_gets_its_message_again(bus: Bus, impatient_queue
 
 
 async def test_a_delayed_message_is_redelivered_after_its_delay(bus: Bus, patient_queue: str) -> None:
-    """Sooner than by `ack_wait`, and not at once: what was to wait for less comes before it."""
+    """It arrives before `ack_wait` expires, and after a message with a shorter delay."""
     queue = patient_queue
 
     def decide(message: WorkMessage) -> Outcome:
@@ -183,11 +183,11 @@ async def test_a_delayed_message_is_redelivered_after_its_delay(bus: Bus, patien
         return Later(2.0 if message.data == b"long" else 0.2)
 
     recorder = Recorder(decide)
-    async with Words.heard(bus, queue) as words, working(bus, queue, recorder):
+    async with AckRecorder.recording(bus, queue) as acks, working(bus, queue, recorder):
         await enqueue(bus, queue, b"long", b"short")
         await recorder.until(lambda it: len(it.messages) == 4)
     assert recorder.payloads == [b"long", b"short", b"short", b"long"]
-    assert set(words.of(1)) == {b'-NAK {"delay": 2000000000}', b'-NAK {"delay": 200000000}'}
+    assert set(acks.of(1)) == {b'-NAK {"delay": 2000000000}', b'-NAK {"delay": 200000000}'}
 
 
 @pytest.mark.parametrize("way", ["returns", "raises"])
@@ -203,13 +203,13 @@ async def test_a_fenced_handler_neither_acks_nor_naks(bus: Bus, impatient_queue:
         return Leave()
 
     recorder = Recorder(decide)
-    async with Words.heard(bus, queue) as words, working(bus, queue, recorder):
+    async with AckRecorder.recording(bus, queue) as acks, working(bus, queue, recorder):
         await enqueue(bus, queue, b"1")
         await recorder.until(lambda it: len(it.messages) == 1)
         assert await waiting(bus, queue) == 1
         await until_empty(bus, queue)
     assert [message.num_delivered for message in recorder.messages] == [1, 2]
-    assert (words.of(1), words.of(2)) == ([], [b""])
+    assert (acks.of(1), acks.of(2)) == ([], [b""])
 
 
 async def test_messages_never_exceed_slots_and_a_freed_slot_is_used_at_once(bus: Bus, queue: str) -> None:
@@ -227,7 +227,7 @@ async def test_messages_never_exceed_slots_and_a_freed_slot_is_used_at_once(bus:
         return Done()
 
     await enqueue(bus, queue, *(b"%d" % number for number in range(150)))
-    # By the server's own rhythm, a sign a second, it would take twice as long.
+    # If a freed slot waited for the server's heartbeat, one per second, this would exceed the timeout.
     async with working(bus, queue, gated, slots=3), asyncio.timeout(WAIT_TIMEOUT_S):
         for _ in range(150):
             gate = await gates.get()
@@ -270,23 +270,23 @@ async def test_two_workers_share_a_queue_and_no_message_runs_twice(
 
 
 async def test_work_continues_after_the_server_was_killed(own_nats: NatsServer, own_bus: Bus) -> None:
-    """What was held is still held: the handler is not run a second time beside itself."""
+    """The handler of a message that is in work is not run a second time concurrently."""
     queue = "Q"
     await provision(own_bus, queue_topology(queue))
     recorder = Recorder()
-    side_by_side = 0
-    holding: set[int] = set()
+    concurrent = 0
+    running: set[int] = set()
     go_on = asyncio.Event()
 
     async def holds(message: WorkMessage) -> Outcome:
-        nonlocal side_by_side
-        if message.stream_seq in holding:
-            side_by_side += 1
-        holding.add(message.stream_seq)
+        nonlocal concurrent
+        if message.stream_seq in running:
+            concurrent += 1
+        running.add(message.stream_seq)
         await recorder(message)
         if message.data == b"held":
             await go_on.wait()
-        holding.discard(message.stream_seq)
+        running.discard(message.stream_seq)
         return Done()
 
     async with working(own_bus, queue, holds):
@@ -297,7 +297,7 @@ async def test_work_continues_after_the_server_was_killed(own_nats: NatsServer, 
         await recorder.until(lambda it: b"after" in it.payloads)
         go_on.set()
         await until_empty(own_bus, queue)
-    assert side_by_side == 0
+    assert concurrent == 0
     assert recorder.payloads.count(b"after") == 1
 
 
@@ -334,14 +334,14 @@ async def test_a_message_pulled_during_a_drain_goes_to_another_worker_at_once(
         await go_on.wait()
         return Done()
 
-    async with await connect(nats_server) as leaving, working(leaving, queue, holds) as stop:
+    async with await connect(nats_server) as draining, working(draining, queue, holds) as stop:
         await enqueue(bus, queue, b"held")
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await begun.wait()
         stop.set()
-        await leaving.ready()
+        await draining.ready()
         async with working(bus, queue, recorder):
-            # The leaving worker's last pull still stands in the server, for three more.
+            # The last pull of the draining worker is still open in the server, for three more messages.
             await enqueue(bus, queue, b"1", b"2", b"3", b"4")
             await recorder.until(lambda it: len(it.messages) == 4)
         go_on.set()
@@ -373,7 +373,7 @@ async def test_a_handler_that_exceeds_the_drain_time_is_cancelled_and_its_messag
 
 
 async def test_a_message_of_another_subject_is_ignored(nats_server: NatsServer, bus: Bus, queue: str) -> None:
-    """A process that knows an inbox may publish to it; only the stream's own deliveries count."""
+    """A process that knows an inbox may publish to it; only deliveries of the stream count."""
     recorder = Recorder()
     seen: list[str] = []
     async with await connect(nats_server) as spy:

@@ -18,7 +18,7 @@ from banksman.bus.work import Done, Outcome, WorkMessage, work
 from banksman.contracts import subjects
 from banksman.deployment.streams import provision, verify
 from banksman.deployment.topology import StorageBudget, app_topology
-from tests.bus.making import answered, asked, commit
+from tests.bus.making import commit, make_approval_reply, make_approval_request
 from tests.support.nats import NatsCluster
 
 pytestmark = pytest.mark.timeout(60)
@@ -81,9 +81,9 @@ async def test_acked_messages_survive_killed_leaders(cluster: NatsCluster) -> No
         assert seen == list(range(1, 61))
         assert done.keys() == {b"%d" % number for number in range(60)}
         approvals = ApprovalSlots(bus)
-        await approvals.store_request(asked("t", "a1"))
-        first = await approvals.store_reply(answered("t", "a1", by="alice"))
-        assert await approvals.store_reply(answered("t", "a1", by="bob")) == first
+        await approvals.store_request(make_approval_request("t", "a1"))
+        first = await approvals.store_reply(make_approval_reply("t", "a1", by="alice"))
+        assert await approvals.store_reply(make_approval_reply("t", "a1", by="bob")) == first
 
 
 async def test_provisioning_waits_for_a_restarting_server(cluster: NatsCluster) -> None:

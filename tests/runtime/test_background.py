@@ -47,7 +47,7 @@ def disarmed() -> Generator[None]:
 
 
 def fail(task: str, times: int) -> None:
-    """Let a background task raise an unforeseen exception at its next rounds."""
+    """Make a background task raise an unforeseen exception in its next rounds."""
     arm({TESTING_VARIABLE: "1", VARIABLE: f"background.{task}:fault={times}"})
 
 
@@ -56,7 +56,7 @@ def restarts(task: str) -> float:
 
 
 class Log(logging.Handler):
-    """The log lines of background tasks, as they come."""
+    """Collects the log lines of background tasks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Log(logging.Handler):
         self._logged.set()
 
     async def contains(self, start: str, times: int) -> None:
-        """Wait until so many lines begin with `start`."""
+        """Wait until a number of lines begin with `start`."""
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while sum(line.startswith(start) for line in self._lines) < times:
                 self._logged.clear()
@@ -87,7 +87,7 @@ async def log() -> AsyncGenerator[Log]:
 
 @pytest.fixture
 async def supervised(bus: Bus) -> AsyncGenerator[Bus]:
-    """A connection whose background tasks count as steady soon."""
+    """A connection whose background tasks soon count as steady."""
     background = Background(steady_s=STEADY_S)
     async with await Bus.connect(bus.settings, name="supervised", background=background) as connected:
         yield connected
@@ -188,7 +188,7 @@ async def fails_and_recovers(bus: Bus, task: str, log: Log) -> None:
 async def test_an_entry_that_breaks_a_subscriber_does_not_stop_the_view(
     bus: Bus, tenant: str, log: Log
 ) -> None:
-    """The bucket is compared again and again, whatever a listener raises."""
+    """The view continues to compare the bucket after a listener raised an exception."""
     seen: list[str] = []
 
     def listen(key: str, entry: Entry[RunnerLease] | None) -> None:

@@ -17,7 +17,7 @@ from banksman.bus.jetstream import call
 from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, EVENTS, api
 from banksman.contracts.errors import Unavailable
-from tests.bus.making import answered, asked, commit
+from tests.bus.making import commit, make_approval_reply, make_approval_request
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
 from tests.support.polling import scripted_delay
@@ -167,16 +167,18 @@ async def test_an_approval_decided_while_a_leader_is_frozen_has_one_decision_aft
     """P3: requests to the resumed leader return what was decided without it."""
     async with await connect(cluster) as bus, AsyncExitStack() as stack:
         people = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
-        await ApprovalSlots(bus).store_request(asked(tenant, "a1"))
+        await ApprovalSlots(bus).store_request(make_approval_request(tenant, "a1"))
         leader = await leader_of(cluster, bus, APPROVALS)
         leader.pause()
         try:
-            first = await ApprovalSlots(bus).store_reply(answered(tenant, "a1", by="first"))
+            first = await ApprovalSlots(bus).store_reply(make_approval_reply(tenant, "a1", by="first"))
         finally:
             leader.resume()
         async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as group:
             later = [
-                group.create_task(ApprovalSlots(one).store_reply(answered(tenant, "a1", by=f"late-{number}")))
+                group.create_task(
+                    ApprovalSlots(one).store_reply(make_approval_reply(tenant, "a1", by=f"late-{number}"))
+                )
                 for number, one in enumerate(people)
             ]
         _, stored = await ApprovalSlots(bus).read(tenant, "a1")

@@ -23,7 +23,7 @@ from banksman.contracts.assistants import Assistant
 from banksman.contracts.ids import new_id
 from banksman.deployment.streams import stream_info
 from banksman.runs.conversation_log import ConversationLog
-from tests.bus.making import answered, asked, commit
+from tests.bus.making import commit, make_approval_reply, make_approval_request
 
 pytestmark = pytest.mark.timeout(180)
 WAIT_TIMEOUT_S = 60.0
@@ -111,10 +111,10 @@ async def test_a_view_begins_with_the_whole_bucket_from_a_lagging_replica(own_bu
 
 async def test_a_decided_approval_request_is_not_pending(own_bus: Bus, tenant: str) -> None:
     slots = ApprovalSlots(own_bus)
-    await slots.store_request(asked(tenant, "a1"))
+    await slots.store_request(make_approval_request(tenant, "a1"))
     await falls_behind(own_bus, APPROVALS)
-    await slots.store_request(asked(tenant, "a2"))
-    await slots.store_reply(answered(tenant, "a1", by="alice"))
+    await slots.store_request(make_approval_request(tenant, "a2"))
+    await slots.store_reply(make_approval_reply(tenant, "a1", by="alice"))
     await answers_reads(own_bus, APPROVALS)
 
     pending = [await slots.pending(tenant) for _ in range(TIMES)]

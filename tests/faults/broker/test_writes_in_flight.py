@@ -17,7 +17,7 @@ from banksman.bus.names import APPROVALS, CODE_DUPLICATE_UNDER_WAY, MSG_ID, RESU
 from banksman.bus.publish import durable, message_id
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from tests.bus.making import answered, asked
+from tests.bus.making import make_approval_reply, make_approval_request
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
 from tests.support.polling import let_others_run
@@ -37,11 +37,11 @@ async def test_late_decision_returns_the_winning_decision(cluster: NatsCluster, 
     """P3, A08: the leader refuses the second decision before the first is stored and readable."""
     async with at_the_leader(cluster, APPROVALS) as (bus, followers):
         slots = ApprovalSlots(bus)
-        await slots.store_request(asked(tenant, "a1"))
+        await slots.store_request(make_approval_request(tenant, "a1"))
         async with asyncio.timeout(WAIT_TIMEOUT_S), asyncio.TaskGroup() as group:
             with frozen(followers):
                 racers = [
-                    group.create_task(slots.store_reply(answered(tenant, "a1", by=name)))
+                    group.create_task(slots.store_reply(make_approval_reply(tenant, "a1", by=name)))
                     for name in ("alice", "bob", "carol")
                 ]
                 await let_others_run()

@@ -10,7 +10,7 @@ from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.tools import ToolResult
 from banksman.runs.runner import Execute, RunnerCalls
-from tests.bus.test_late_results import asked, desk
+from tests.bus.test_late_results import call_request, runner_calls
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
 
@@ -18,22 +18,22 @@ from tests.support.nats import NatsServer
 async def test_an_interrupted_call_never_starts_again_in_the_same_process(
     nats_server: NatsServer, bus: Bus, tenant: str
 ) -> None:
-    """P2. A fault ends the execution; asked again, the first acknowledgement of its start is lost."""
+    """P2. A fault ends the execution; when the call is repeated, the acknowledgement of its start is lost."""
     executed: list[str] = []
 
-    async def breaks_off(request: CallRequest) -> ToolResult:
+    async def fails_after_effect(request: CallRequest) -> ToolResult:
         executed.append(request.attempt)
-        raise RuntimeError("a fault behind the effect")
+        raise RuntimeError("a fault after the effect")
 
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
         async with await Bus.connect(settings, name="lossy") as lossy:
-            runner, request = desk(lossy), asked(tenant)
+            runner, request = runner_calls(lossy), call_request(tenant)
             assert runner.admit(request)[1]
-            await _performed(runner, request, breaks_off)
+            await _perform(runner, request, fails_after_effect)
             wire.lose_next("_INBOX")
             if runner.admit(request)[1]:
-                again = asyncio.create_task(_performed(runner, request, breaks_off))
+                again = asyncio.create_task(_perform(runner, request, fails_after_effect))
                 while not wire.lost:
                     await bus.ready()
                 await wire.cut()
@@ -43,6 +43,6 @@ async def test_an_interrupted_call_never_starts_again_in_the_same_process(
     assert facts.started is not None and facts.finished is None
 
 
-async def _performed(runner: RunnerCalls, request: CallRequest, execute: Execute) -> None:
+async def _perform(runner: RunnerCalls, request: CallRequest, execute: Execute) -> None:
     with contextlib.suppress(RuntimeError):
         await runner.perform(request, execute)
