@@ -97,7 +97,7 @@ async def test_tenants_tool_is_offered_to_and_called_by_that_tenant_only(
     [
         ("weather", "search_web", "'search_web' is already registered by server 'search'"),
         ("search", "find", "'search' belongs to a server of the platform"),
-        ("weather", "bash", "'bash' is already registered: it is one of the workspace's tools"),
+        ("weather", "bash", "'bash' is already registered: it is a tool of workspaces"),
     ],
 )
 async def test_tenant_cannot_register_the_name_of_a_platform_tool(

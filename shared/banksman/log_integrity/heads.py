@@ -34,6 +34,7 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 SEGMENT_COMMITS = 2_000
+"""Stream sequences per segment of the record."""
 WRITE_EVERY_S = 5.0
 """Seconds between two writes while commits arrive."""
 STANDBY_S = 10.0
@@ -57,7 +58,7 @@ class KnownHeads:
     """The recorded state of all logs."""
 
     mark: Entry[HeadsMark] | None = None
-    """Begin of the record; None if there is no record."""
+    """Start of the record; None if there is no record."""
     upto: int = 0
     """Stream sequence of the last recorded commit."""
     logs: dict[str, KnownLog] = field(default_factory=dict[str, KnownLog])
@@ -73,7 +74,7 @@ class LogHeads:
         self.segments = Bucket(bus, HEADS, HeadsSegment)
 
     async def mark(self) -> Entry[HeadsMark] | None:
-        """Return the begin of the record, or None."""
+        """Return the start of the record, or None."""
         return await self._marks.get(_MARK)
 
     async def read(self) -> KnownHeads:
@@ -154,7 +155,7 @@ class HeadsRecorder:
         self._ending = asyncio.Event()
         self.recording = asyncio.Event()
         """Set while this process writes the record."""
-        # Beside the task, so that a restarted one continues where it failed.
+        # State outside of the task, so that a restarted task continues where it failed.
         self._first, self._seen = True, 0
         self._task: BackgroundTask | None = None
 
@@ -179,15 +180,15 @@ class HeadsRecorder:
             generation = mark.value.generation
             newest = await self._heads.newest(generation)
             # The writer writes whenever there are new commits; a standby takes over when it does not.
-            if self._first or await self._is_left(newest, self._seen):
+            if self._first or await self._is_unattended(newest, self._seen):
                 self._first = False
                 await self._follow(generation, newest)
                 newest = await self._heads.newest(generation)
             self._seen = newest.revision if newest else 0
             await self._pause(self._standby_s)
 
-    async def _is_left(self, newest: Entry[HeadsSegment] | None, seen: int) -> bool:
-        """Whether no process wrote since the last check although there are new commits."""
+    async def _is_unattended(self, newest: Entry[HeadsSegment] | None, seen: int) -> bool:
+        """Return whether no process wrote since the last check although there are new commits."""
         revision, upto = (newest.revision, newest.value.upto) if newest else (0, 0)
         return revision == seen and await last_sequence(self._heads.bus, EVENTS) > upto
 
@@ -229,13 +230,13 @@ class HeadsRecorder:
         for log, stream_seq in received:
             number = (stream_seq - 1) // SEGMENT_COMMITS
             if number != segment.number:
-                if not await self._put(generation, segment):
+                if not await self._store(generation, segment):
                     return None
                 segment = _Segment(number)
             segment.count(log, stream_seq)
-        return segment if not received or await self._put(generation, segment) else None
+        return segment if not received or await self._store(generation, segment) else None
 
-    async def _put(self, generation: str, segment: _Segment) -> bool:
+    async def _store(self, generation: str, segment: _Segment) -> bool:
         if not segment.heads:
             return True
         key, segments = f"{generation}.{segment.number}", self._heads.segments

@@ -190,7 +190,7 @@ class ToolServer:
             )
             calls = self._calls(bus, epoch, lease, tasks)
             control = ControlPlane(bus, tool_router(self.name, calls), title=f"Tool server {self.name}")
-            async with control, _held(lease, tasks):
+            async with control, _holding(lease, tasks):
                 # Not a supervised background task: a refused registration, or any other failure here, must
                 # end the server and reach the caller of `run`.
                 renewing = tasks.create_task(self._keep_registered(), name="registration")
@@ -229,16 +229,16 @@ class ToolServer:
 
 
 @asynccontextmanager
-async def _held(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None]:
+async def _holding(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None]:
     await lease.take()
     # Not a supervised background task: a process without its lease must end its calls, so a failure here ends
     # the session.
-    keeper = tasks.create_task(lease.keep(), name="lease")
+    renewal = tasks.create_task(lease.keep(), name="lease")
     try:
         yield
     finally:
-        keeper.cancel()
-        await asyncio.wait({keeper})
+        renewal.cancel()
+        await asyncio.wait({renewal})
         await lease.release()
 
 

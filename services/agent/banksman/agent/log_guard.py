@@ -19,9 +19,11 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+"""Seconds between two attempts to check the logs at the start."""
 SCRUB_AFTER_S = 10.0
+"""Seconds after the start until the headers of all commits are read for the first time."""
 SCRUB_EVERY_S = 600.0
-"""Seconds after a reconnect until the headers of all commits are read again."""
+"""Seconds from a reconnect until the headers of all commits are read again, which limits the load on NATS."""
 
 
 class LogGuard:
@@ -57,7 +59,7 @@ class LogGuard:
         # The first scrub is due without a reconnect.
         self._restarted.set()
         self._tasks: tuple[BackgroundTask, ...] = ()
-        self._remove = bus.on_reconnect(self._reconnected.set)
+        self._remove_callback = bus.on_reconnect(self._reconnected.set)
 
     async def problem(self) -> str | None:
         """Return why the process is not ready, or None."""
@@ -97,7 +99,7 @@ class LogGuard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._remove()
+        self._remove_callback()
         for task in self._tasks:
             await task.stop()
         await self._recorder.__aexit__(kind, error, trace)
@@ -121,7 +123,7 @@ class LogGuard:
             await self._damaged.put(log)
 
     async def _check(self) -> None:
-        """Report damaged logs to all services; then restart the record from the commits that are left."""
+        """Report damaged logs to all services; then restart the record from the remaining commits."""
         found = await survey(self._heads)
         if len(found.damaged) > MOST_DAMAGED:
             first = found.damaged[0]

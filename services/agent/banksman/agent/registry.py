@@ -1,4 +1,4 @@
-"""The registry of tools that other processes offer to models, for as long as one of them is live."""
+"""The registry of tools that tool servers offer to models while one of their processes is live."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
-"""Seconds after a registration within which the first lease of its server must begin."""
+"""Seconds after a registration within which its server must take its first lease."""
 SWEEP_EVERY_S = 2.0
+"""Seconds between two checks for tools whose servers have no live process."""
 MAX_TOOLS = 500
-"""Tools of one tenant, and of those for all tenants."""
+"""Maximum number of tools of one tenant, and of tools for all tenants."""
 MAX_SCHEMA_BYTES = 64 * 1024
-"""Bytes of one tool's schema as JSON."""
+"""Maximum size of the schema of one tool, in bytes of JSON."""
 
 
 class ToolRegistry:
     """Registers, withdraws and lists tools.
 
-    As a context manager it also withdraws the tools of servers that are gone. Every write is a
+    As a context manager it also withdraws the tools of servers without a live process. Every write is a
     compare-and-set, so any number of agents may serve it.
     """
 
@@ -87,6 +88,7 @@ class ToolRegistry:
         """
         self._check(tenant, definition)
         key = _key(tenant, definition.name)
+        # Repeat when another agent changed the entry between the read and the write.
         while True:
             wanted = ToolRegistration(tenant=tenant, definition=definition, registered_at=self._clock.now())
             entry = await self._bucket.get(key)
@@ -129,15 +131,16 @@ class ToolRegistry:
 
     async def _sweep(self) -> None:
         for entry in self._registered.entries():
-            if self._abandoned(entry) and self._gone(entry):
+            if self._abandoned(entry) and self._away(entry):
                 await self._remove(entry)
 
     async def _remove(self, entry: Entry[ToolRegistration]) -> None:
         try:
+            # Only this revision: the server may have registered the tool again in the meantime.
             if await self._bucket.delete(entry.key, revision=entry.revision):
-                logger.info("tool withdrawn: its server is gone", extra={"tool": entry.key})
+                logger.info("tool withdrawn: its server has no live process", extra={"tool": entry.key})
         except BanksmanError as error:
-            logger.warning("tool %s is not withdrawn yet: %s", entry.key, error)
+            logger.warning("tool %s could not be withdrawn and is retried: %s", entry.key, error)
 
     def _abandoned(self, entry: Entry[ToolRegistration]) -> bool:
         one = entry.value
@@ -146,8 +149,8 @@ class ToolRegistry:
         server = one.definition.server
         return server is None or not self._placements.instances(server, one.tenant)
 
-    def _gone(self, entry: Entry[ToolRegistration]) -> bool:
-        """Return whether its server is gone, and not only restarting."""
+    def _away(self, entry: Entry[ToolRegistration]) -> bool:
+        """Return whether its server has had no process for `away_s`, so that it is not only restarting."""
         one = entry.value
         server = one.definition.server
         return server is None or self._placements.gone_s(server, one.tenant) >= self._away_s
@@ -182,12 +185,12 @@ async def _wait_to_sweep() -> None:
 
 def _check_definition(definition: ToolDefinition) -> None:
     if definition.server is None:
-        raise BadInput("definition.server", None, "the id of the tool server that answers the calls")
+        raise BadInput("definition.server", None, "the id of the tool server that executes the calls")
     if definition.name in WORKSPACE_NAMES:
-        raise Conflict(f"tool {definition.name!r} is already registered: it is one of the workspace's tools")
+        raise Conflict(f"tool {definition.name!r} is already registered: it is a tool of workspaces")
     if not definition.description.strip():
         raise BadInput(
-            "definition.description", definition.description, "a text that tells models what it does"
+            "definition.description", definition.description, "a text that describes the tool to models"
         )
     size = len(json.dumps(definition.input_schema, ensure_ascii=False).encode())
     if size > MAX_SCHEMA_BYTES:

@@ -37,9 +37,9 @@ far."""
 WRITE_EVERY_S = 5.0
 """Seconds between two writes of a tenant's totals, by any agent; more when many tenants are active."""
 WRITES_PER_S = 10
+"""Writes per second of all active tenants together, which stretches `WRITE_EVERY_S`."""
 REACH_S = 5.0
-"""Seconds that a run waits until the commits before it are counted."""
-
+"""Seconds for which a run waits until the commits before it are counted."""
 
 NOTHING = UsageTotals()
 
@@ -53,7 +53,7 @@ class _Delta:
 
 @dataclass(slots=True)
 class _Account:
-    """The stored totals of a tenant, and the commits that this process saw since."""
+    """The stored totals of a tenant, and the commits that this process has counted since."""
 
     stored: UsageTotals = NOTHING
     revision: int = 0
@@ -82,6 +82,7 @@ class _Account:
 
     def restart_from(self, totals: UsageTotals, revision: int, at: float) -> None:
         """Continue from newer stored totals."""
+        # The view may deliver an older revision than the one that this process has just written.
         if revision <= self.revision:
             return
         self.stored, self.revision, self.stored_at = totals, revision, at
@@ -100,7 +101,7 @@ class UsageLedger:
         self._view = BucketView(self._bucket, on_change=self._stored)
         self._accounts: dict[str, _Account] = {}
         self._upto = 0
-        self._moved = asyncio.Event()
+        self._advanced = asyncio.Event()
         self._tasks: tuple[BackgroundTask, ...] = ()
 
     def totals(self, tenant: str) -> UsageTotals:
@@ -112,8 +113,8 @@ class UsageLedger:
         try:
             async with asyncio.timeout(REACH_S):
                 while self._upto < stream_seq:
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._advanced.clear()
+                    await self._advanced.wait()
         except TimeoutError:
             logger.warning("usage is counted up to %d only, not to %d", self._upto, stream_seq)
             return False
@@ -179,7 +180,7 @@ class UsageLedger:
             for key in (usage_key(tenant), ALL_TENANTS):
                 self._account(key).since.append(delta)
         self._upto = message.stream_seq
-        self._moved.set()
+        self._advanced.set()
 
     def _account(self, key: str) -> _Account:
         return self._accounts.setdefault(key, _Account())
