@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import RemoteError, answer, error_envelope
+from banksman.bus.envelope import RemoteError, checked_reply, error_envelope
 from banksman.bus.errors import MessageTooLarge, NoResponders, TimedOut
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
@@ -202,9 +202,9 @@ async def test_an_oversized_message_is_refused_with_its_size(bus: Bus, tenant: s
 
 def test_an_error_is_sent_as_an_envelope() -> None:
     with pytest.raises(RemoteError) as remote:
-        answer(error_envelope(BadInput("path", "..", "a path inside the workspace")))
+        checked_reply(error_envelope(BadInput("path", "..", "a path inside the workspace")))
     assert remote.value.code is ErrorCode.BAD_REQUEST
     assert remote.value.frame.details == {"field": "path", "expected": "a path inside the workspace"}
     with pytest.raises(RemoteError, match=r"^internal error$"):
-        answer(error_envelope(ValueError("a secret")))
-    assert answer(b'{"answer":"accepted"}') == b'{"answer":"accepted"}'
+        checked_reply(error_envelope(ValueError("a secret")))
+    assert checked_reply(b'{"answer":"accepted"}') == b'{"answer":"accepted"}'

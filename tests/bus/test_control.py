@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from banksman.bus.connection import Bus
 from banksman.bus.control import CONCURRENCY, ONE_AT_A_TIME, ControlPlane, Received, Work, inbox_of
 from banksman.bus.dead import dead_letters
-from banksman.bus.envelope import RemoteError, answer
+from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.bus.errors import NoResponders
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
@@ -121,10 +121,10 @@ async def test_a_handler_that_raises_replies_with_an_error_envelope(
     async with serving(bus, tenant, respond):
         await bus.ready()
         with pytest.raises(RemoteError, match="not your conversation") as refused:
-            answer(await bus.request(tenant, b"forbidden", 5))
+            checked_reply(await bus.request(tenant, b"forbidden", 5))
         assert refused.value.code is ErrorCode.FORBIDDEN
         with pytest.raises(RemoteError) as failed:
-            answer(await bus.request(tenant, b"", 5))
+            checked_reply(await bus.request(tenant, b"", 5))
     assert failed.value.code is ErrorCode.INTERNAL
     assert "hunter2" not in str(failed.value)
 
@@ -279,7 +279,7 @@ async def test_an_invalid_body_is_refused_by_an_envelope_that_names_the_field(
     """Bodies are strict JSON: FastStream's decoder would coerce the first and pass the others as bytes."""
     async with adding(bus, tenant) as received:
         with pytest.raises(RemoteError, match=field) as refused:
-            answer(await bus.request(tenant, body, 5))
+            checked_reply(await bus.request(tenant, body, 5))
     assert refused.value.code is ErrorCode.BAD_REQUEST
     assert received == []
 

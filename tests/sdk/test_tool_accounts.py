@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import RemoteError, answer
+from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.bus.errors import NoResponders
 from banksman.bus.leases import instance_key
 from banksman.bus.names import RUNNERS, kv_subject
@@ -175,4 +175,4 @@ async def test_invalid_tool_definition_is_refused_by_field(
 
 
 async def register(bus: Bus, body: bytes) -> bytes:
-    return answer(await bus.request(subjects.registry("tool", "register"), body, 5))
+    return checked_reply(await bus.request(subjects.registry("tool", "register"), body, 5))

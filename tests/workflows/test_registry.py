@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, answer
+from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, Conflict, ErrorCode, NotFound
 from banksman.contracts.registry import (
@@ -26,7 +26,7 @@ from banksman.workflows.registry import Registry, by_category
 
 async def request(bus: Bus, action: str, body: BaseModel | None = None) -> bytes:
     data = body.model_dump_json().encode() if body else b""
-    return answer(await bus.request(subjects.workflow_api(action), data, 5))
+    return checked_reply(await bus.request(subjects.workflow_api(action), data, 5))
 
 
 @pytest.fixture
@@ -143,6 +143,6 @@ async def test_unknown_workflow_returns_not_found(
 
 async def test_request_that_is_not_json_returns_bad_request(link: Bus, service: Life) -> None:
     with pytest.raises(RemoteError) as refused:
-        answer(await link.request(subjects.workflow_api("get"), b"{", 5))
+        checked_reply(await link.request(subjects.workflow_api("get"), b"{", 5))
 
     assert refused.value.code == ErrorCode.BAD_REQUEST

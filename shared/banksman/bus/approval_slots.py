@@ -74,7 +74,7 @@ class ApprovalSlots:
 
         Raises:
             Poison: One of them cannot be decoded.
-            Unavailable: No answer.
+            Unavailable: The broker did not respond.
         """
         request = await self._last(subjects.approval_request(tenant, approval_id))
         reply = await self._last(subjects.approval_reply(tenant, approval_id))

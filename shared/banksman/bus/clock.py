@@ -25,6 +25,7 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 REQUEST_EVERY_S = 20.0
+"""Seconds between two requests for the broker's time."""
 MOST_DRIFT = 0.0005
 """Seconds per second by which two machines' clocks may drift apart. Typical clocks drift a tenth of it."""
 WARN_ABOVE_S = 2.0
@@ -55,8 +56,8 @@ class Bounds:
 class BrokerClock:
     """The time and new ids; the time is the same in all processes.
 
-    As a context manager it has asked when the block begins, and goes on asking. Before that it tells the
-    machine's own time.
+    As a context manager it has received the broker's time when the block begins, and requests it repeatedly
+    while the block runs. Before that it returns the time of the machine.
     """
 
     def __init__(self, bus: Bus, *, stream: str = EVENTS, request_every_s: float = REQUEST_EVERY_S) -> None:
@@ -64,7 +65,7 @@ class BrokerClock:
 
         Args:
             bus: The connection.
-            stream: Whose leader is asked; one that this user may ask for its state.
+            stream: The stream whose state it requests; this user needs the permission for it.
             request_every_s: Seconds between two requests for the time.
         """
         self._bus = bus
@@ -80,14 +81,16 @@ class BrokerClock:
         return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that no other process makes."""
+        """Return an id that no other process creates."""
         return new_id(prefix)
 
     async def __aenter__(self) -> Self:
         await self._request()
         wrong_s = time.time() - self.now().timestamp()
         if abs(wrong_s) > WARN_ABOVE_S:
-            logger.warning("this machine's clock is %+.1f s off; the broker's is used", wrong_s)
+            logger.warning(
+                "the clock of this machine is off by %+.1f s; the clock of the broker is used", wrong_s
+            )
         remove = self._bus.on_reconnect(self._request_now.set)
         self._task = self._bus.background.repeat("clock", self._request, wait=self._wait)
         self._task.when_ended(remove)

@@ -34,7 +34,7 @@ def error_envelope(error: Exception) -> bytes:
     return frame.model_dump_json(exclude_none=True).encode()
 
 
-def answer(data: bytes) -> bytes:
+def checked_reply(data: bytes) -> bytes:
     """Return a reply unchanged if it is not an error envelope.
 
     Raises:

@@ -132,7 +132,10 @@ async def _dead_letter(bus: Bus, stream: str, message: WorkMessage, reason: str)
 
 
 async def _ack(bus: Bus, message: WorkMessage, reply: str) -> None:
-    """Acknowledge, and wait until the server confirms it."""
+    """Acknowledge a message, and wait until the server confirms it.
+
+    A plain ack that is sent while the server is down is lost without an error.
+    """
 
     async def attempt() -> None:
         await bus.wait_connected()

@@ -1,7 +1,7 @@
 """Write-once slots: subjects whose stream takes one message each.
 
-The first writer decides, and all others read what is stored. The starts and results of calls live in such
-slots here, approvals in `bus.approval_slots`.
+The first writer decides, and all others read what is stored. This module has the slots of
+calls, for their starts and results; `bus.approval_slots` has those of approvals.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class CallSlots:
 
         Raises:
             Poison: What is stored cannot be decoded; it is dead-lettered.
-            Unavailable: No answer.
+            Unavailable: The broker did not respond.
         """
         # The result first: otherwise a start and its result could both be stored between the two reads, and
         # the result would be seen without its start. (An idempotent call has no start.)
@@ -220,7 +220,7 @@ def decode_slot(model: type[T], subject: str, data: bytes) -> T:
 
 
 async def dead_letter_slot(bus: Bus, stream: str, message: StoredMessage | WorkMessage, reason: str) -> None:
-    """Store a copy of a slot's message in DEAD; the slot keeps it."""
+    """Store the message of a slot in DEAD. The slot does not change."""
     await dead.dead_letter(
         bus,
         subject=message.subject,

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import answer
+from banksman.bus.envelope import checked_reply
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import (
@@ -350,7 +350,7 @@ class Client:
         async def attempt() -> M:
             await self._bus.wait_connected()
             data = await self._bus.request(subject, body, REPLY_TIMEOUT_S, headers)
-            return reply.model_validate_json(answer(data))
+            return reply.model_validate_json(checked_reply(data))
 
         return await retry(
             attempt,

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import answer
+from banksman.bus.envelope import checked_reply
 from banksman.bus.errors import NoResponders, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
@@ -140,7 +140,7 @@ async def _replay(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -
     with bus.replies.expect(subject, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         await bus.replies.send(subject, body, inbox)
         while data := await _next(replies, subject):
-            yield EventFrame.model_validate_json(answer(data))
+            yield EventFrame.model_validate_json(checked_reply(data))
 
 
 async def _next(replies: asyncio.Queue[Message | BanksmanError], subject: str) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, answer
+from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.registry import ListedTool, RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.runtime.backoff import Backoff, retry
@@ -58,7 +58,7 @@ class Registry:
 
         async def attempt() -> bytes:
             await self._bus.wait_connected()
-            return answer(await self._bus.request(subject, data, REPLY_TIMEOUT_S))
+            return checked_reply(await self._bus.request(subject, data, REPLY_TIMEOUT_S))
 
         def again(error: Exception) -> bool:
             return error.retryable if isinstance(error, RemoteError) else self._bus.may_recover(error)

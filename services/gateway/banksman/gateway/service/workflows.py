@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, answer
+from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
@@ -70,7 +70,7 @@ class Workflows:
 
     async def _request(self, action: str, request: BaseModel | None, reply: type[M]) -> M:
         payload = request.model_dump_json().encode() if request else b"{}"
-        data = answer(await self._bus.request(subjects.workflow_api(action), payload, TIMEOUT_S))
+        data = checked_reply(await self._bus.request(subjects.workflow_api(action), payload, TIMEOUT_S))
         try:
             return reply.model_validate_json(data)
         except ValidationError as error:
