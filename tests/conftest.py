@@ -34,6 +34,7 @@ settings.load_profile(os.environ.get("BANKSMAN_TEST_CASES", "same"))
 
 THREE_SERVERS_TIMEOUT_S = 240
 """Of tests that say nothing else: three servers take longer to start, and each write is made three times."""
+TIMEOUT_FACTOR = 2
 WHOLE_SUITE = "not soak"
 """The `-m` of a run that names none."""
 ABOUT_ONE_SERVER = pytest.StashKey[list[str]]()
@@ -58,6 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         needs.mark(item)
         scheduling.group(item)
+        _extend_timeout(item)
     if _is_worker(config):
         scheduling.arrange(items, vars(config)["workerinput"]["durations"])
     if servers() == 1:
@@ -69,6 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(THREE_SERVERS_TIMEOUT_S))
+
+
+def _extend_timeout(item: pytest.Item) -> None:
+    """Double a test's own time limit. It only ends hangs, and tests of other workers use the cores too."""
+    own = item.get_closest_marker("timeout")
+    if own is not None and own.args:
+        item.add_marker(pytest.mark.timeout(own.args[0] * TIMEOUT_FACTOR), append=False)
 
 
 def pytest_report_header() -> str:

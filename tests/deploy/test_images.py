@@ -23,9 +23,7 @@ def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: S
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_runs_unprivileged_with_its_own_command_and_no_build_files(
-    built: Stack, image: str
-) -> None:
+def test_an_image_runs_unprivileged_with_its_own_command_and_no_build_files(built: Stack, image: str) -> None:
     files = "find /src /run/secrets /requirements -type f; find / -xdev -name pip.conf 2>/dev/null"
 
     done = _run(built, image, f"id -u; banksman --help | head -c 5; {files}; touch /opt/banksman/x")

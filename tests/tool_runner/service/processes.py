@@ -26,7 +26,7 @@ from banksman.tool_runner.sandbox.processes import children
 from banksman.tool_runner.workspaces.quota import delete_tree
 
 START_S = 60.0
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class RunnerProcess:

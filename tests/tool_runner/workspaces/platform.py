@@ -44,7 +44,7 @@ from banksman.runs.call_attempt import REPEAT_S
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Time limit in seconds for short operations on a busy machine."""
 AGAIN_S = 0.05
 
