@@ -55,7 +55,7 @@ async def test_a_value_is_returned_with_its_revision(bucket: Bucket[Assistant], 
     assert entry is not None and entry.value.name == "two"
 
 
-async def test_of_eight_concurrent_creates_of_a_key_one_succeeds(
+async def test_one_of_eight_concurrent_creates_of_a_key_succeeds(
     bucket: Bucket[Assistant], tenant: str
 ) -> None:
     async with asyncio.TaskGroup() as tasks:

@@ -124,7 +124,7 @@ async def test_joining_during_appends_misses_no_commit(
         assert follower.seqs == list(range(1, writer.count + 1))
 
 
-async def test_a_follower_may_begin_at_any_position(
+async def test_a_follower_starts_at_the_given_position(
     hub: LiveHub, writer: Writer, tenant: str, conversation: str
 ) -> None:
     await writer.append(2)

@@ -56,7 +56,7 @@ async def test_an_empty_log_has_no_last_commit(log: EventLog, tenant: str, conve
     assert not await log.more(tenant, conversation, after=0)
 
 
-async def test_of_two_appends_after_the_same_commit_one_wins(
+async def test_one_of_two_appends_after_the_same_commit_wins(
     log: EventLog, tenant: str, conversation: str
 ) -> None:
     async with asyncio.TaskGroup() as tasks:

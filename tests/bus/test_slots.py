@@ -32,7 +32,7 @@ def approvals(bus: Bus) -> ApprovalSlots:
     return ApprovalSlots(bus)
 
 
-async def test_of_eight_that_start_a_call_one_executes_it(slots: CallSlots, tenant: str) -> None:
+async def test_one_of_eight_concurrent_starts_of_a_call_wins(slots: CallSlots, tenant: str) -> None:
     for attempt in (f"k-{number}" for number in range(20)):
         async with asyncio.TaskGroup() as tasks:
             racers = [
@@ -108,7 +108,9 @@ async def test_every_writer_receives_the_stored_result(slots: CallSlots, tenant:
     assert sum(racer.result().fresh for racer in racers) == 1
 
 
-async def test_a_call_without_slots_has_no_facts(slots: CallSlots, tenant: str) -> None:
+async def test_reading_a_call_without_slots_returns_no_start_and_no_result(
+    slots: CallSlots, tenant: str
+) -> None:
     assert await slots.read(tenant, "k-1") == AttemptSlots(None, None)
 
 
@@ -154,7 +156,7 @@ async def test_owners_are_notified_of_stored_messages_and_not_of_refused_ones(
         by_attempt["k-2", "result"].decode()
 
 
-async def test_of_eight_decisions_of_an_approval_the_first_counts(
+async def test_the_first_of_eight_decisions_of_an_approval_wins(
     approvals: ApprovalSlots, tenant: str
 ) -> None:
     await approvals.store_request(make_approval_request(tenant, "a1"))

@@ -94,7 +94,7 @@ async def test_a_timer_survives_a_restart_of_the_server(own_nats: NatsServer, ow
         await recorder.until(lambda it: it.payloads == [b"survived"])
 
 
-def test_another_subject_is_no_timer() -> None:
+def test_a_subject_of_another_kind_is_not_a_fired_timer() -> None:
     with pytest.raises(Poison):
         fired_timer(subjects.timer_set("approval", "t1", "a1"))
 

@@ -96,7 +96,7 @@ async def test_acked_message_is_removed_from_the_stream(bus: Bus, queue: str) ->
     )
 
 
-async def test_a_message_stays_with_its_handler_for_longer_than_ack_wait(
+async def test_a_message_whose_handler_runs_longer_than_ack_wait_is_not_redelivered(
     bus: Bus, impatient_queue: str
 ) -> None:
     queue = impatient_queue
@@ -116,7 +116,7 @@ async def test_a_message_stays_with_its_handler_for_longer_than_ack_wait(
     assert [message.num_delivered for message in recorder.messages] == [1]
 
 
-async def test_the_message_of_a_dead_worker_goes_to_another(
+async def test_the_message_of_a_dead_worker_is_redelivered_to_another_worker(
     nats_server: NatsServer, bus: Bus, queue: str
 ) -> None:
     taken = asyncio.Event()
@@ -158,7 +158,7 @@ async def test_poison_is_dead_lettered_and_does_not_block_other_messages(bus: Bu
     assert dead.headers == {"Trace": "t1", "Nats-Msg-Id": f"{queue}.work:bad"}
 
 
-async def test_a_failed_handler_gets_its_message_again(bus: Bus, impatient_queue: str) -> None:
+async def test_a_message_whose_handler_raised_is_redelivered(bus: Bus, impatient_queue: str) -> None:
     queue = impatient_queue
 
     def decide(message: WorkMessage) -> Outcome:
@@ -322,7 +322,7 @@ async def test_draining_lets_handlers_finish_and_pulls_no_message(bus: Bus, queu
     assert await waiting(bus, queue) == 1
 
 
-async def test_a_message_pulled_during_a_drain_goes_to_another_worker_at_once(
+async def test_a_message_pulled_during_a_drain_is_redelivered_to_another_worker_at_once(
     nats_server: NatsServer, bus: Bus, patient_queue: str
 ) -> None:
     queue = patient_queue

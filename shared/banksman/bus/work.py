@@ -106,7 +106,7 @@ class _Worker:
         self._in_work: dict[int, _InWork] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self._beat_now = asyncio.Event()
+        self._heartbeat_now = asyncio.Event()
         self._stopping = False
         self._pulls = 0
         self._outstanding = 0
@@ -204,7 +204,7 @@ class _Worker:
         # so the heartbeats do not wait for their next turn.
         self._outstanding = 0
         self._changed.set()
-        self._beat_now.set()
+        self._heartbeat_now.set()
 
     async def _received(self, msg: Msg) -> None:
         if msg.subject.startswith(self._inbox):
@@ -272,10 +272,10 @@ class _Worker:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            self._beat_now.clear()
+            self._heartbeat_now.clear()
             for item in tuple(self._in_work.values()):
                 if self._bus.connected:
                     await send_status(self._bus, item.reply, IN_PROGRESS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
-                    await self._beat_now.wait()
+                    await self._heartbeat_now.wait()
