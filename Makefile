@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CHECKS := ruff ruff-format pyright lint-imports vulture check-owners codespell check-tree node-syntax check-requirements check-reference
+CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
 .PHONY: help check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
@@ -30,7 +30,7 @@ doctor:  ## Check this machine and the running system
 reset:  ## Delete every conversation, file and key of `make up`, after a confirmation (FORCE=1 skips it)
 	@$(BIN)/banksman reset $(if $(FORCE),--force) $(ARGS)
 
-# Several workers: most tests wait for processes. `-n auto` is two a CPU, see tests/support/scheduling.py.
+# Several workers: most tests wait for processes. `-n auto` is three on two CPUs, see tests/support/scheduling.py.
 # Each worker imports every test file, which takes twice as long without the bytecode of the last run.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode \
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=30 --durations-min=1

@@ -49,6 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(scheduling.UnitDurations(config), "unit-durations")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of workers for `-n auto`; xdist calls this before `pytest_configure`."""
+    return scheduling.workers_for(len(os.sched_getaffinity(0)))
+
+
 def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 

@@ -7,7 +7,6 @@ estimated from the needs of its tests.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -23,8 +22,15 @@ WARM_FIXTURES = ("built", "stage", "system", "demo")
 CACHE_KEY = "banksman/durations"
 ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}
 """Seconds of a test without a recorded duration, by its need."""
-WORKERS_PER_CPU = 2
-"""Tests with processes mostly wait, so two workers share a CPU."""
+
+
+def workers_for(cpus: int) -> int:
+    """Return the number of workers for `-n auto`: three on two CPUs.
+
+    Tests with processes mostly wait. With four workers, the start of several systems at once takes longer than some tests wait.
+    """
+    return cpus + (cpus + 1) // 2
+
 
 Durations = dict[str, float]
 """Seconds by unit."""
@@ -104,11 +110,6 @@ class UnitDurations:
             return None
         config.option.loadscopereorder = False
         return UnitScheduling(config, log)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_auto_num_workers(self) -> int:
-        """Return the number of workers for `-n auto`."""
-        return WORKERS_PER_CPU * len(os.sched_getaffinity(0))
 
     def pytest_sessionfinish(self) -> None:
         """Store the durations for the next run."""
