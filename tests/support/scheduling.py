@@ -27,7 +27,8 @@ ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}
 def workers_for(cpus: int) -> int:
     """Return the number of workers for `-n auto`: three on two CPUs.
 
-    Tests with processes mostly wait. With four workers, the start of several systems at once takes longer than some tests wait.
+    Tests with processes mostly wait. With four workers, several systems start at once, and their start takes
+    longer than some tests wait.
     """
     return cpus + (cpus + 1) // 2
 

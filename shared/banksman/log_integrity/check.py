@@ -127,9 +127,7 @@ def _joint(head: _Head, stored: StoredCommit) -> str | None:
     if commit.first_seq <= head.last_seq:
         return f"event {commit.first_seq} is stored twice, the second time in message {stored.stream_seq}"
     if stored.prev != head.stream_seq:
-        return (
-            f"message {stored.stream_seq} names predecessor {stored.prev} instead of {head.stream_seq}"
-        )
+        return f"message {stored.stream_seq} names predecessor {stored.prev} instead of {head.stream_seq}"
     # Only a restore starts a new epoch, with a commit that has no events.
     if commit.log_epoch != head.log_epoch and commit.events:
         return f"message {stored.stream_seq} is from another log epoch"
