@@ -64,7 +64,7 @@ class ClusteredPlan(Plan):
         return self.nats.broker
 
     def _told(self, spec: ProcessSpec) -> ProcessSpec:
-        return replace(spec, environment={**spec.environment, **self._broker.told(spec.environment)})
+        return replace(spec, environment={**spec.environment, **self._broker.settings_for(spec.environment)})
 
 
 def up(directory: Path, port: int) -> None:

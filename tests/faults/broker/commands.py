@@ -31,7 +31,7 @@ async def banksman(fleet: Fleet, *arguments: str) -> Ended:
         f"{prefix}NKEY_SEED_FILE": str(seed_file(keys, OPERATOR)),
         "BANKSMAN_OPERATOR__RUN_NKEY_SEED_FILE": str(seed_file(keys, OPERATOR_FILES)),
     }
-    told |= fleet.broker.told(told)
+    told |= fleet.broker.settings_for(told)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "banksman.cli", *arguments),

@@ -23,7 +23,7 @@ from tests.faults.chaos.test_crashes import (
     test_a_run_queued_behind_the_run_of_a_dead_owner_starts,
 )
 from tests.support.chaos.fleet import Fleet, Member
-from tests.support.chaos.plans import ASKING
+from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client, Frame
 from tests.support.model_server import ModelServer
 
@@ -67,7 +67,7 @@ async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
     """P3, P4: the request survives kill -9 of everything; four users decide at two gateways during an
     election."""
     async with stage.connected() as client:
-        _, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
+        _, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL)
         asked = await client.question(run_id)
     await _all_killed(stage.fleet)
 

@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 
 from banksman.model_server import Gate, Reply
 from tests.faults.chaos.conftest import Stage, bash, until
-from tests.support.chaos.plans import ASKING
+from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client, Frame
 from tests.support.polling import scripted_delay
 
@@ -60,7 +60,9 @@ async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage:
     """P3: the log shows that the run waits; the next owner of its message stores the approval request."""
     async with stage.connected() as client:
         await stage.arm("agent.before_question", *AGENTS)
-        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=ASKING)
+        conversation, run_id = await stage.run(
+            client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
+        )
         answer = await client.approve(run_id)
         while answer["type"] == "error" and answer["retryable"]:
             answer = await client.approve(run_id)
@@ -124,7 +126,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
     async with stage.connected() as client:
         held = bash(thought).model_copy(update={"gate": Gate(name=marker)})
         runs = [await stage.run(client, bash(working, 2.0), Reply(text="done"))]
-        runs.append(await stage.run(client, bash(asked), Reply(text="done"), assistant=ASKING))
+        runs.append(await stage.run(client, bash(asked), Reply(text="done"), assistant=NEEDS_APPROVAL))
         runs.append(await stage.run(client, held, Reply(text="done")))
         question = await client.question(runs[1][1])
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)

@@ -382,7 +382,7 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
         accepted_and_unknown,
         never_ends_its_workflow,
     ),
-    "nothing_is_left_open": (is_open,),
+    "every_run_has_ended": (is_open,),
     "nothing_follows_the_end_of_a_run": (goes_on,),
     "no_effect_happens_twice": (acts_twice,),
     "no_refused_call_has_an_effect": (
@@ -392,17 +392,17 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
         acts_though_expired,
     ),
     "every_effect_belongs_to_a_call": (acts_out_of_nowhere, succeeds_without_effect),
-    "effects_lie_between_start_and_end": (
+    "effects_happen_between_start_and_end": (
         acts_before_its_start,
         acts_before_its_recorded_start,
         acts_after_the_end,
     ),
     "a_call_has_one_result": (has_two_results, has_no_result, has_a_result_without_a_call),
-    "events_come_without_gaps": (skips_an_event, skips_after_a_cut),
+    "events_arrive_without_gaps": (skips_an_event, skips_after_a_cut),
     "logs_are_numbered_from_one": (begins_late,),
     "readers_agree": (differs, has_two_epochs),
     "the_first_decision_wins": (is_told_otherwise, decides_twice, forgets_a_decision, resolves_twice),
-    "what_is_remembered_is_not_asked_again": (asks_again,),
+    "a_remembered_decision_prevents_further_requests": (asks_again,),
     "a_request_has_one_run": (
         starts_two_runs,
         shares_a_run,
@@ -410,12 +410,12 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
         shares_a_workflow_run,
     ),
     "an_accepted_message_is_in_its_log_once": (loses_a_message, hears_a_message_twice),
-    "a_cancelled_run_begins_nothing_more": (goes_on_though_cancelled, completes_though_cancelled),
-    "a_form_that_does_not_fit_starts_nothing": (starts_a_misfit,),
-    "a_workflow_takes_each_step_once": (writes_a_file_again, goes_back_a_step, leaves_a_step_out),
+    "a_cancelled_run_begins_no_further_action": (goes_on_though_cancelled, completes_though_cancelled),
+    "invalid_parameters_start_no_workflow": (starts_a_misfit,),
+    "a_workflow_executes_each_step_once": (writes_a_file_again, goes_back_a_step, leaves_a_step_out),
     "a_workflow_leaves_one_link": (leaves_no_link, leaves_two_links),
     "the_last_run_ends_in_time": (ends_late, never_calms),
-    "models_were_asked_by_the_rules": (breaks_a_rule,),
+    "model_requests_follow_the_vendors_rules": (breaks_a_rule,),
 }
 CASES = [(name, broken) for name, cases in BREACHES.items() for broken in cases]
 

@@ -22,4 +22,4 @@ async def test_a_disconnected_service_is_unready_and_recovers(tmp_path: Path) ->
     print(f"{verdict}\n{measured}")  # noqa: T201  # shown when the test fails
     assert verdict.good, f"{verdict}\n{verdict.log}"
     assert set(measured.unready_s) == set(cuts)
-    assert set(measured.healed_s) == set(cuts)
+    assert set(measured.recovered_s) == set(cuts)

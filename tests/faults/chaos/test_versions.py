@@ -15,8 +15,8 @@ from banksman.model_server import Reply
 from tests.faults.chaos.conftest import SEED, Stage, bash
 from tests.support.chaos.mixed import Mixed, mixed
 from tests.support.chaos.newer import EVENT_TYPE
-from tests.support.chaos.plans import ASKING
-from tests.support.chaos.versions import CURRENT, TO_COME, NoSuchVersion, of_the_past
+from tests.support.chaos.plans import NEEDS_APPROVAL
+from tests.support.chaos.versions import CURRENT, FUTURE, NoSuchVersion, version_at
 from tests.support.history.records import Seen
 
 pytestmark = pytest.mark.timeout(420)
@@ -29,19 +29,19 @@ async def test_a_newer_version_works_beside_this_one_and_can_be_rolled_back(tmp_
 
     Half of the system is upgraded under traffic and rolled back, and processes of both halves are killed.
     """
-    verdict = await mixed(Mixed(CURRENT, TO_COME, SEED, rate=2, side_by_side_s=3, whole=False), tmp_path)
+    verdict = await mixed(Mixed(CURRENT, FUTURE, SEED, rate=2, side_by_side_s=3, whole=False), tmp_path)
     print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
     assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
     assert verdict.history.accepted
     unknown = {seen.reader for seen in verdict.history.of(Seen) if seen.type == EVENT_TYPE}
-    assert any(reader.startswith("person") for reader in unknown), "it was passed on to clients"
+    assert any(reader.startswith("user-") for reader in unknown), "it was passed on to clients"
     assert any(reader.startswith("final") for reader in unknown), "it stayed in the log"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def upgraded(stage: Stage) -> AsyncGenerator[Stage]:
     """The fleet, with the first gateway of a newer version."""
-    stage.fleet["gateway-1"].version = TO_COME
+    stage.fleet["gateway-1"].version = FUTURE
     await stage.restarted("gateway-1")
     yield stage
     stage.fleet["gateway-1"].version = CURRENT
@@ -55,7 +55,9 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
     """P3, P14: a request repeated at the other gateway is the same one; its approval is accepted."""
     asked = {"id": new_id("q"), "content": "go"}
     async with upgraded.connected(0) as newer, upgraded.connected(1) as older:
-        conversation = await upgraded.conversation(older, bash(marker), Reply(text="done"), assistant=ASKING)
+        conversation = await upgraded.conversation(
+            older, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
+        )
         runs = [await client.chat(conversation, **asked) for client in (newer, older, newer)]
         another = [await client.chat(conversation, "again", id="second") for client in (older, newer)]
         question = await older.question(runs[0])
@@ -70,7 +72,7 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
 def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
     """As in a shallow clone; the command fails before it starts anything."""
     with pytest.raises(NoSuchVersion, match="no-such-version"):
-        of_the_past("no-such-version", tmp_path)
+        version_at("no-such-version", tmp_path)
     command = [sys.executable, "-m", "tests.support.chaos.mixed", "--base", "no-such-version"]
     told = subprocess.run(command, capture_output=True, text=True)
     assert told.returncode == 2

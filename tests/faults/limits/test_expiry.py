@@ -15,7 +15,7 @@ from banksman.model_server import Reply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants
 from tests.support import privileged
 from tests.support.chaos.fleet import Fleet
-from tests.support.chaos.plans import ASKING
+from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
@@ -78,7 +78,7 @@ start in time."""
 async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> Decided:
     """Approve at this offset from the expiry, and wait for the end of the run."""
     marker = new_id("mark-")
-    _, run_id = await stage.run(client, bash(marker), Reply(text="ok"), assistant=ASKING)
+    _, run_id = await stage.run(client, bash(marker), Reply(text="ok"), assistant=NEEDS_APPROVAL)
     asked = await client.question(run_id)
     expires = datetime.fromisoformat(asked["expires_at"])
     assert abs(expires - datetime.now(UTC)) < timedelta(seconds=EXPIRES_S + WAIT_TIMEOUT_S), (

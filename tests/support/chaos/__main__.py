@@ -18,8 +18,8 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     directory = options.keep or Path(tempfile.mkdtemp(prefix="banksman-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
-    _say(f"seed {seed}, recording {directory / 'history.jsonl'}")
-    asked = Chaos(
+    _print(f"seed {seed}, recording {directory / 'history.jsonl'}")
+    config = Chaos(
         seed,
         options.duration,
         options.rate,
@@ -27,8 +27,8 @@ def main() -> int:
         frozen_s=tuple(options.frozen),
         servers=options.servers,
     )
-    verdict = asyncio.run(chaos(asked, directory))
-    _say(str(verdict))
+    verdict = asyncio.run(chaos(config, directory))
+    _print(str(verdict))
     return 0 if verdict.good else 1
 
 
@@ -44,7 +44,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -80,7 +80,7 @@ class Broker:
             for server in self.servers
         )
 
-    def told(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def settings_for(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return settings with which a service uses every server; `environment` contains only one."""
         if self.replicas == 1:
             return {}
@@ -120,7 +120,7 @@ class Broker:
         return await Bus.connect(settings, name=f"chaos-{user}", inbox_prefix=inbox_prefix(user))
 
     def listen_everywhere(self) -> None:
-        """Let one server listen on all networks."""
+        """Make the single server listen on all networks."""
         file = self.nats.config_file
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace('"127.0.0.1:', '"0.0.0.0:'), encoding="utf-8")

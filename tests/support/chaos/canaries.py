@@ -32,7 +32,7 @@ _PACKED_STATE = re.compile(rb'"state":"([A-Za-z0-9+/=]{40,})"')
 
 
 class Canaries:
-    """One secret of each kind in a deployment. No output or stored data of the system may contain one."""
+    """One secret of each kind. No output or stored data of the system may contain any of them."""
 
     def __init__(self) -> None:
         mark = secrets.token_hex(12)
@@ -82,10 +82,10 @@ class Canaries:
 
     def with_files(self, keys: Path) -> dict[str, str]:
         """Return all secrets, including the contents of a key directory: seeds and the signing key."""
-        held = {
+        files = {
             f"content of {file.name}": file.read_text(encoding="ascii").strip() for file in keys.iterdir()
         }
-        return {**self.secrets, **held}
+        return {**self.secrets, **files}
 
 
 class Search:
@@ -154,7 +154,7 @@ def _layers(data: bytes) -> Iterator[bytes]:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """Return the decompressed zstd data as far as it goes: an object may be one part of several."""
+    """Return the zstd data that can be decompressed; an object may contain only one part of an archive."""
     out = bytearray()
     try:
         with ZstdDecompressor().stream_reader(BytesIO(data)) as reader:
@@ -190,9 +190,9 @@ async def streams(bus: Bus) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     while True:
-        told = await call(bus, api("STREAM.LIST"), {"offset": len(found)})
-        found += told["streams"]
-        if len(found) >= told["total"]:
+        response = await call(bus, api("STREAM.LIST"), {"offset": len(found)})
+        found += response["streams"]
+        if len(found) >= response["total"]:
             return found
 
 

@@ -16,7 +16,7 @@ BROKER_FROZEN_S = (5.0, 10.0)
 
 @dataclass
 class Faults:
-    """Kills and freezes random members while `strike` runs."""
+    """Kills and freezes random members until `strike` is cancelled."""
 
     fleet: Fleet
     recording: Recording

@@ -32,7 +32,7 @@ from tests.support.chaos.broker import Broker, Servers
 from tests.support.chaos.canaries import Canaries, Search, found_in_files
 from tests.support.chaos.versions import CURRENT
 from tests.support.model_server import ModelServer
-from tests.support.nats import servers as told_servers
+from tests.support.nats import servers as default_servers
 from tests.support.polling import eventually, scripted_delay
 
 START_S = 90.0
@@ -43,7 +43,7 @@ LEDGER_SERVER = "ledger"
 """The tool server whose only tool writes to a ledger outside of every workspace."""
 LEDGER_FILE = "ledger"
 """Effects of the commands in a workspace: marker, execution and time, one line per execution."""
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH")
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH")
 
 
 class Member:
@@ -161,11 +161,11 @@ class Member:
         except TimeoutError:
             state = "ready" if wanted else "unready"
             raise AssertionError(
-                f"{self.name} is not {state} in {within_s:g} s: {problem}\n{self.last_words}"
+                f"{self.name} is not {state} in {within_s:g} s: {problem}\n{self.log_end}"
             ) from None
 
     @property
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """Return the end of its log."""
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
@@ -176,15 +176,15 @@ class Member:
             await scripted_delay(RESTART_AFTER_S)
 
     async def _run_once(self) -> None:
-        told, self._once = self._once, {}
-        self.armed = bool(told)
+        settings, self._once = self._once, {}
+        self.armed = bool(settings)
         with self.log.open("ab") as out:
             self._process = await asyncio.create_subprocess_exec(
                 *launched((*self.prefix, *self.version.command(self.spec.command)), os.getpid()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**self.spec.environment, **self.version.environment, **self.environment, **told},
+                env={**self.spec.environment, **self.version.environment, **self.environment, **settings},
                 process_group=0,
             )
         self.starts += 1
@@ -235,14 +235,14 @@ class Fleet:
         """The output of the ledger tool: marker, execution and time, one line per execution."""
         self._data = DataDir(directory / "data")
         self._data.prepare()
-        self.broker = Broker(self._data, servers or told_servers(), host)
+        self.broker = Broker(self._data, servers or default_servers(), host)
         self.nats = self.broker.nats
         if host != "127.0.0.1":
             self.broker.listen_everywhere()
         self.canaries = Canaries()
         """Secrets that may appear only in keys and environments."""
         inherited = {
-            **{name: value for name in _KEPT if (value := os.environ.get(name)) is not None},
+            **{name: value for name in _INHERITED if (value := os.environ.get(name)) is not None},
             **self.canaries.environment(model_url, host),
             "BANKSMAN_MODELS__OPENAI_BASE_URL": f"{model_url}/v1",
             **(settings or {}),
@@ -255,7 +255,7 @@ class Fleet:
         """The workspace directories, one per runner."""
         self.urls: list[str] = []
         """The addresses of the gateways."""
-        found = [copy for spec in plan.services() for copy in self._copies(spec, gateways, runners)]
+        found = [copy for spec in plan.services() for copy in self._members_of(spec, gateways, runners)]
         found = [*self.broker.specs(plan.server()), *found, self._ledger_server(inherited)]
         logs = self._data.logs
         self.members = {spec.name: Member(spec, logs / f"{spec.name}.log") for spec in found}
@@ -337,9 +337,9 @@ class Fleet:
 
     def log(self) -> str:
         """Return the end of every process's log."""
-        return "\n".join(f"--- {member.name}\n{member.last_words}" for member in self.members.values())
+        return "\n".join(f"--- {member.name}\n{member.log_end}" for member in self.members.values())
 
-    def _copies(self, spec: ProcessSpec, gateways: int, runners: int) -> list[ProcessSpec]:
+    def _members_of(self, spec: ProcessSpec, gateways: int, runners: int) -> list[ProcessSpec]:
         match spec.name:
             case "gateway":
                 return [self._gateway(spec, number) for number in range(1, gateways + 1)]
@@ -351,7 +351,7 @@ class Fleet:
     def _gateway(self, spec: ProcessSpec, number: int) -> ProcessSpec:
         port = free_port()
         self.urls.append(f"http://{self.host}:{port}")
-        told = {
+        settings = {
             "BANKSMAN_GATEWAY__PORT": str(port),
             "BANKSMAN_GATEWAY__HOST": self.host,
             "BANKSMAN_GATEWAY__KEYLESS": "true",
@@ -359,7 +359,7 @@ class Fleet:
             "BANKSMAN_GATEWAY__FRAMES_PER_S": "10000",
             "BANKSMAN_GATEWAY__ALLOWED_HOSTS": f'["{self.host}"]',
         }
-        return self._on(spec, f"gateway-{number}", told)
+        return self._on(spec, f"gateway-{number}", settings)
 
     def _runner(self, spec: ProcessSpec, number: int) -> ProcessSpec:
         data = self._data.path / f"runner-{number}"
@@ -369,16 +369,16 @@ class Fleet:
         return self._on(spec, f"tool-runner-{number}", {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(root)})
 
     def _on(
-        self, spec: ProcessSpec, name: str | None = None, told: Mapping[str, str] | None = None
+        self, spec: ProcessSpec, name: str | None = None, settings: Mapping[str, str] | None = None
     ) -> ProcessSpec:
         """Return a copy of a process with its own ports, on the host of this system."""
-        environment = {**spec.environment, **(told or {})}
+        environment = {**spec.environment, **(settings or {})}
         section = next((key.rpartition("__")[0] for key in environment if key.endswith("HEALTH_PORT")), None)
         if section is None:
             return spec
         port = free_port()
         environment |= {f"{section}__HEALTH_PORT": str(port), f"{section}__HEALTH_HOST": self.host}
-        environment |= self.broker.told(environment)
+        environment |= self.broker.settings_for(environment)
         named = {key: value.replace("127.0.0.1", self.host) for key, value in environment.items()}
         ready_url = f"http://{self.host}:{port}/readyz"
         return replace(spec, name=name or spec.name, environment=named, ready_url=ready_url)

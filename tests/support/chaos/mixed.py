@@ -16,7 +16,7 @@ from pathlib import Path
 from banksman.bus.dead import NOTES, dead_letters
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.verdict import Verdict, under_traffic
-from tests.support.chaos.versions import CURRENT, NoSuchVersion, Version, of_the_past
+from tests.support.chaos.versions import CURRENT, NoSuchVersion, Version, version_at
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
@@ -49,28 +49,28 @@ class Mixed:
         return tuple((half, version) for version in versions for half in (FIRST, SECOND))
 
 
-async def mixed(asked: Mixed, directory: Path) -> Verdict:
-    """Restart one half of the system after the other with another version, kill some of each, and judge.
+async def mixed(options: Mixed, directory: Path) -> Verdict:
+    """Restart one half of the system after the other with another version, kill processes of both, and check.
 
-    A message that one version writes and another cannot read is dead-lettered: there must be none.
+    A message that one version writes and the other cannot read is dead-lettered; there must be none.
     """
-    chance = random.Random(asked.seed)
+    chance = random.Random(options.seed)
 
     async def roll(fleet: Fleet, recording: Recording) -> None:
-        for half, version in asked.steps:
+        for half, version in options.steps:
             await _become(fleet, recording, half, version)
-            await scripted_delay(asked.side_by_side_s)
+            await scripted_delay(options.side_by_side_s)
             for killed in (chance.choice(FIRST), chance.choice(SECOND)):
                 recording.add(Fault(what="kill", target=killed))
                 fleet[killed].kill()
-            await scripted_delay(asked.side_by_side_s)
+            await scripted_delay(options.side_by_side_s)
 
     async with ModelServer.running() as model:
         fleet = Fleet(directory, model.url)
         for name in (*FIRST, *SECOND):
-            fleet[name].version = asked.old
+            fleet[name].version = options.old
         async with fleet:
-            verdict = await under_traffic(fleet, model, asked.seed, asked.rate, roll)
+            verdict = await under_traffic(fleet, model, options.seed, options.rate, roll)
             verdict.problems += await _dead_letters(fleet)
             return verdict
 
@@ -83,7 +83,7 @@ async def _dead_letters(fleet: Fleet) -> list[str]:
 
 
 async def _become(fleet: Fleet, recording: Recording, half: tuple[str, ...], version: Version) -> None:
-    """Restart some processes regularly with another version."""
+    """Restart some processes by SIGTERM, with another version."""
     async with asyncio.TaskGroup() as restarting:
         for name in half:
             recording.add(Fault(what=f"restart as {version.name}", target=name))
@@ -95,7 +95,7 @@ async def _become(fleet: Fleet, recording: Recording, half: tuple[str, ...], ver
 def main() -> int:
     """Run the test; return 1 if a promise was broken, 2 if a version is missing."""
     parser = argparse.ArgumentParser(description="Two versions of the system side by side under traffic.")
-    help = "the other version, as git calls it; needs the history that leads there (default %(default)s)"
+    help = "the other version, as a git ref; the clone must contain its history (default %(default)s)"
     parser.add_argument("--base", default=BASE, help=help)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--rate", type=float, default=3.0, help="runs started a second (default %(default)s)")
@@ -104,18 +104,18 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="banksman-mixed-"))
     (directory / "base").mkdir()
     try:
-        base = of_the_past(options.base, directory / "base")
+        base = version_at(options.base, directory / "base")
     except NoSuchVersion as missing:
-        _say(f"there is no version to mix with: {missing}")
+        _print(f"no such version: {missing}")
         return 2
-    _say(f"seed {options.seed}, base {options.base}, recording {directory / 'history.jsonl'}")
-    asked = Mixed(base, CURRENT, options.seed, options.rate, options.side_by_side)
-    verdict = asyncio.run(mixed(asked, directory))
-    _say(str(verdict))
+    _print(f"seed {options.seed}, base {options.base}, recording {directory / 'history.jsonl'}")
+    config = Mixed(base, CURRENT, options.seed, options.rate, options.side_by_side)
+    verdict = asyncio.run(mixed(config, directory))
+    _print(str(verdict))
     return 0 if verdict.good else 1
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -53,7 +53,7 @@ class Cable:
         else:
             await self._filter("-I", what)
 
-    async def mend(self, what: Loss) -> None:
+    async def repair(self, what: Loss) -> None:
         """Pass all traffic again."""
         if what == "all":
             await _run("ip", "link", "set", self.name, "up")
@@ -101,8 +101,8 @@ async def host_address(number: int) -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def apart(fleet: Fleet, number: int, *names: str) -> AsyncGenerator[dict[str, Cable]]:
-    """Put members of a fleet that has not started into their own namespaces."""
+async def isolate(fleet: Fleet, number: int, *names: str) -> AsyncGenerator[dict[str, Cable]]:
+    """Assign each of these members of a fleet its own namespace. The fleet must not have started."""
     async with AsyncExitStack() as stack:
         cables: dict[str, Cable] = {}
         for index, name in enumerate(names, start=1):
@@ -118,8 +118,8 @@ async def is_ready(member: Member, cable: Cable) -> bool:
         "ip", "netns", "exec", cable.name, "bash", "-c", _READY, port,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
-    told, _ = await process.communicate()
-    return told.strip() == b"200"
+    printed, _ = await process.communicate()
+    return printed.strip() == b"200"
 
 
 def _move(fleet: Fleet, member: Member, cable: Cable) -> None:
@@ -139,6 +139,6 @@ async def _run(*command: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
-    _, complaint = await process.communicate()
+    _, errors = await process.communicate()
     if process.returncode != 0:
-        raise OSError(f"{' '.join(command)}: {complaint.decode(errors='replace').strip()}")
+        raise OSError(f"{' '.join(command)}: {errors.decode(errors='replace').strip()}")

@@ -12,12 +12,12 @@ from banksman.contracts.wire import JsonObject
 from banksman.model_server import Reply, ToolCall
 from tests.support.chaos.fleet import LEDGER_FILE
 
-AUTO, ASKING, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
+AUTO, NEEDS_APPROVAL, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
 WORKFLOW = "create_project"
 _TOOLS = {"enabled": True, "allowed_tools": ["bash", "enter", "write_file"]}
 ASSISTANTS = {
     AUTO: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "auto"}]},
-    ASKING: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "ask"}]},
+    NEEDS_APPROVAL: {"tools": _TOOLS, "approval_policy": [{"tool": "*", "action": "ask"}]},
     FEEDBACK: {
         "tools": {**_TOOLS, "on_reject": "feedback"},
         "approval_policy": [{"tool": "*", "action": "ask"}],
@@ -28,7 +28,7 @@ ASSISTANTS = {
 Verdict = Literal["approve", "reject", "edit", "race", "ignore"]
 Kind = Literal[
     "text", "command", "commands", "json", "tool", "approve", "reject", "feedback", "edit", "race", "cancel",
-    "cancel-question", "steer", "queue", "remember", "pry", "workflow", "workflow-here", "workflow-cancel",
+    "cancel-approval", "steer", "queue", "remember", "pry", "workflow", "workflow-here", "workflow-cancel",
     "workflow-misfit",
 ]  # fmt: skip
 
@@ -44,7 +44,7 @@ WEIGHTS: dict[Kind, int] = {
     "edit": 4,
     "race": 6,
     "cancel": 8,
-    "cancel-question": 3,
+    "cancel-approval": 3,
     "steer": 4,
     "queue": 3,
     "remember": 5,
@@ -62,7 +62,7 @@ _PRY = (
     " cat /run/secrets/* /etc/banksman/* ~/.banksman/keys/*; find / -name '*.nk'"
     " -not -path '/proc/*' -exec cat {} +; true"
 )
-"""The command of a run that searches for secrets; its result contains everything it finds."""
+"""The command of a run that searches for secrets; its output contains all that it finds."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
         case "command" | "steer" | "queue":
             return Plan(kind, marker, AUTO, (_native(_bash(marker, seconds)), done), think_s=think_s)
         case "pry":
-            looks = ToolCall(name="bash", arguments={"command": f"{command(marker)}; {_PRY}"})
-            return Plan(kind, marker, AUTO, (_native(looks), done))
+            search = ToolCall(name="bash", arguments={"command": f"{command(marker)}; {_PRY}"})
+            return Plan(kind, marker, AUTO, (_native(search), done))
         case "commands":
             two = (_bash(f"{marker}-1", seconds), _bash(f"{marker}-2", 0.0))
             return Plan(kind, marker, AUTO, (_native(*two), _native(_bash(f"{marker}-3", 0.0)), done))
@@ -107,32 +107,33 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
             # Long enough that the cancel arrives during the command, or before it.
             slow = _bash(marker, chance.choice((0.5, 3.0)))
             return Plan(kind, marker, AUTO, (_native(slow), done), think_s=think_s)
-        case "cancel-question" | "approve" | "reject" | "edit" | "race" | "remember" | "feedback":
-            return _asking(chance, kind, marker, think_s, _bash(marker, seconds), done)
+        case "cancel-approval" | "approve" | "reject" | "edit" | "race" | "remember" | "feedback":
+            return _with_approval(chance, kind, marker, think_s, _bash(marker, seconds), done)
         case "workflow" | "workflow-here" | "workflow-cancel" | "workflow-misfit":
             return Plan(kind, marker, AUTO, (done,), think_s=think_s)
 
 
-Asking = Literal["cancel-question", "approve", "reject", "edit", "race", "remember", "feedback"]
+ApprovalKind = Literal["cancel-approval", "approve", "reject", "edit", "race", "remember", "feedback"]
 """The kinds with an approval request."""
 
 
-def _asking(
-    chance: random.Random, kind: Asking, marker: str, think_s: float, call: ToolCall, done: Reply
+def _with_approval(
+    chance: random.Random, kind: ApprovalKind, marker: str, think_s: float, call: ToolCall, done: Reply
 ) -> Plan:
     match kind:
-        case "cancel-question":
-            return Plan(kind, marker, ASKING, (_native(call), done), "ignore", think_s)
+        case "cancel-approval":
+            return Plan(kind, marker, NEEDS_APPROVAL, (_native(call), done), "ignore", think_s)
         case "approve" | "reject" | "edit" | "race":
-            return Plan(kind, marker, ASKING, (_native(call), done), kind, think_s)
+            return Plan(kind, marker, NEEDS_APPROVAL, (_native(call), done), kind, think_s)
         case "remember":
-            # The same file again: in the same run if the decision is for the run, else in the next one.
-            wrote = (_native(_write(marker, 1)), _native(_write(marker, 2)), done)
+            # The same file is written twice: in one run if the decision is for the run, otherwise also in the
+            # next run.
+            writes = (_native(_write(marker, 1)), _native(_write(marker, 2)), done)
             remember: Remember = chance.choice(("run", "conversation"))
             verdict: Verdict = chance.choice(("approve", "approve", "reject"))
-            later = wrote if remember == "conversation" else ()
-            assistant = ASKING if verdict == "approve" else FEEDBACK
-            return Plan(kind, marker, assistant, (*wrote, *later), verdict, think_s, remember=remember)
+            later = writes if remember == "conversation" else ()
+            assistant = NEEDS_APPROVAL if verdict == "approve" else FEEDBACK
+            return Plan(kind, marker, assistant, (*writes, *later), verdict, think_s, remember=remember)
         case "feedback":
             return Plan(kind, marker, FEEDBACK, (_native(call), done), "reject", think_s)
 

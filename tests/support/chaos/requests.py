@@ -9,7 +9,7 @@ from typing import Any, cast
 from banksman.contracts.events import Remember
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject
-from tests.support.chaos.person import Frame, Person, Told
+from tests.support.chaos.simulated_user import Frame, OnPhase, SimulatedUser
 from tests.support.history.records import Cancel, Decide, Line, Phase, Recording, Send, Start
 
 
@@ -19,7 +19,9 @@ class Requests:
 
     recording: Recording
 
-    async def send(self, person: Person, conversation_id: str, text: str, *, mode: str = "queue") -> Frame:
+    async def send(
+        self, user: SimulatedUser, conversation_id: str, text: str, *, mode: str = "queue"
+    ) -> Frame:
         """`chat.send`; return the `ack`."""
         request_id = new_id("q")
 
@@ -35,9 +37,9 @@ class Requests:
             )
 
         frame: Frame = {"type": "chat.send", "conversation_id": conversation_id, "content": text}
-        return await person.request({**frame, "mode": mode, "id": request_id}, told=self._told(line))
+        return await user.request({**frame, "mode": mode, "id": request_id}, on_phase=self._recorder(line))
 
-    async def cancel(self, person: Person, run_id: str) -> None:
+    async def cancel(self, user: SimulatedUser, run_id: str) -> None:
         """`run.cancel`."""
         request_id = new_id("q")
 
@@ -45,12 +47,12 @@ class Requests:
             problem = _problem(phase, frame)
             return Cancel(phase=phase, request_id=request_id, run_id=run_id, problem=problem)
 
-        await person.request(
-            {"type": "run.cancel", "run_id": run_id, "id": request_id}, told=self._told(line)
+        await user.request(
+            {"type": "run.cancel", "run_id": run_id, "id": request_id}, on_phase=self._recorder(line)
         )
 
     async def decide(
-        self, person: Person, approval_id: str, verdict: Frame, *, remember: Remember | None = None
+        self, user: SimulatedUser, approval_id: str, verdict: Frame, *, remember: Remember | None = None
     ) -> None:
         """`approval.reply`."""
         request_id = new_id("q")
@@ -67,11 +69,11 @@ class Requests:
 
         frame: Frame = {"type": "approval.reply", "approval_id": approval_id, "id": request_id, **verdict}
         remembered: Frame = {} if remember is None else {"remember": remember}
-        await person.request({**frame, **remembered}, told=self._told(line))
+        await user.request({**frame, **remembered}, on_phase=self._recorder(line))
 
     async def start_workflow(
         self,
-        person: Person,
+        user: SimulatedUser,
         workflow: str,
         parameters: JsonObject,
         *,
@@ -95,9 +97,9 @@ class Requests:
 
         frame: Frame = {"type": "workflow.start", "workflow": workflow, "parameters": parameters}
         where: Frame = {} if conversation_id is None else {"conversation_id": conversation_id}
-        return await person.request({**frame, **where, "id": request_id}, told=self._told(line))
+        return await user.request({**frame, **where, "id": request_id}, on_phase=self._recorder(line))
 
-    def _told(self, line: Callable[[Phase, Frame], Line]) -> Told:
+    def _recorder(self, line: Callable[[Phase, Frame], Line]) -> OnPhase:
         return lambda phase, frame: self.recording.add(line(cast(Phase, phase), frame))
 
 

@@ -29,7 +29,7 @@ SAMPLE_EVERY_S = 20.0
 RESTART_EVERY_S = 3600.0
 WARM_UP = 0.2
 """Share of a process's first samples to ignore: it imports modules and fills its caches."""
-MOST_GROWTH = 0.01
+MAX_GROWTH = 0.01
 """Permitted growth of memory per hour, as a share of its size."""
 _PAGE_BYTES = 4096
 _QUEUES = (RUNS, WORKFLOWS, RESULTS)
@@ -49,7 +49,9 @@ class Sample:
 class Soak:
     """The samples of every process, separately for each start."""
 
-    lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict[tuple[str, int], list[Sample]])
+    processes: dict[tuple[str, int], list[Sample]] = field(
+        default_factory=dict[tuple[str, int], list[Sample]]
+    )
     streams: dict[str, list[tuple[float, int]]] = field(default_factory=dict[str, list[tuple[float, int]]])
     """Hours since the start, and bytes, of each stream, bucket and object store."""
     _began: float = field(default_factory=time.monotonic)
@@ -58,8 +60,8 @@ class Soak:
         """Sample every process once."""
         for member in fleet.members.values():
             if member.pid is not None:
-                held = self.lives.setdefault((member.name, member.starts), [])
-                held.append(_sample(member.pid, (time.monotonic() - self._began) / 3600))
+                samples = self.processes.setdefault((member.name, member.starts), [])
+                samples.append(_sample(member.pid, (time.monotonic() - self._began) / 3600))
 
     async def sample_streams(self, fleet: Fleet) -> None:
         """Sample every stream of both accounts once."""
@@ -67,18 +69,18 @@ class Soak:
         for user in (OPERATOR, OPERATOR_FILES):
             async with await fleet.broker.connect(user) as bus:
                 for stream in await streams(bus):
-                    held = self.streams.setdefault(str(stream["config"]["name"]), [])
-                    held.append((hours, int(stream["state"]["bytes"])))
+                    sizes = self.streams.setdefault(str(stream["config"]["name"]), [])
+                    sizes.append((hours, int(stream["state"]["bytes"])))
 
     @property
     def left_in_queues(self) -> dict[str, int]:
         """Return the bytes in each queue at the last sample, except empty queues."""
-        last = {name: held[-1][1] for name, held in self.streams.items() if name in _QUEUES}
-        return {name: held for name, held in last.items() if held}
+        last = {name: sizes[-1][1] for name, sizes in self.streams.items() if name in _QUEUES}
+        return {name: size for name, size in last.items() if size}
 
-    def growth(self, life: tuple[str, int]) -> tuple[float, float]:
+    def growth(self, process: tuple[str, int]) -> tuple[float, float]:
         """Return the growth of memory per hour as a share, and of open files per hour."""
-        samples = self.lives[life]
+        samples = self.processes[process]
         settled = samples[int(len(samples) * WARM_UP) :]
         memory = _slope((one.hours, one.rss_bytes) for one in settled)
         files = _slope((one.hours, one.open_files) for one in settled)
@@ -86,17 +88,17 @@ class Soak:
 
     def __str__(self) -> str:
         rows: list[str] = []
-        for (name, start), samples in self.lives.items():
+        for (name, start), samples in self.processes.items():
             if len(samples) < 3:
                 continue
             memory, files = self.growth((name, start))
             last = samples[-1]
-            held = f"{last.rss_bytes / 2**20:.0f} MiB, {last.open_files} files"
-            rows.append(f"{name:15} life {start}: {held}; {memory:+.1%} and {files:+.1f} files an hour")
-        for name, held in sorted(self.streams.items()):
-            if len(held) > 1:
-                grown = _slope(held) / 2**20
-                rows.append(f"{name:15} {held[-1][1] / 2**20:.2f} MiB; {grown:+.2f} MiB an hour")
+            size = f"{last.rss_bytes / 2**20:.0f} MiB, {last.open_files} files"
+            rows.append(f"{name:15} start {start}: {size}; {memory:+.1%} and {files:+.1f} files an hour")
+        for name, sizes in sorted(self.streams.items()):
+            if len(sizes) > 1:
+                growth = _slope(sizes) / 2**20
+                rows.append(f"{name:15} {sizes[-1][1] / 2**20:.2f} MiB; {growth:+.2f} MiB an hour")
         return "\n".join([*rows, f"left in queues: {self.left_in_queues or 'nothing'}"])
 
 
@@ -104,7 +106,7 @@ async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) ->
     """Let users use a system, and restart it every hour; return the report, and whether all checks passed."""
     measured = Soak()
 
-    async def go_on(fleet: Fleet, recording: Recording) -> None:
+    async def sample_periodically(fleet: Fleet, recording: Recording) -> None:
         ends = time.monotonic() + duration_s
         restart_at = time.monotonic() + RESTART_EVERY_S
         while time.monotonic() < ends:
@@ -116,10 +118,12 @@ async def soak(directory: Path, *, seed: int, duration_s: float, rate: float) ->
                 await _restart_all(fleet, recording)
 
     async with ModelServer.running() as model, Fleet(directory, model.url) as fleet:
-        verdict = await under_traffic(fleet, model, seed, rate, go_on)
+        verdict = await under_traffic(fleet, model, seed, rate, sample_periodically)
         await measured.sample_streams(fleet)
     grown = duration_s >= RESTART_EVERY_S and any(
-        measured.growth(life)[0] > MOST_GROWTH for life, held in measured.lives.items() if len(held) > 60
+        measured.growth(process)[0] > MAX_GROWTH
+        for process, samples in measured.processes.items()
+        if len(samples) > 60
     )
     return f"{verdict}\n{measured}", verdict.good and not grown
 

@@ -1,4 +1,4 @@
-"""Users that start runs all the time, decide, cancel and steer them, and record what they receive."""
+"""Users that continuously start, decide, cancel and steer runs, and record what they receive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pydantic import JsonValue
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject
 from tests.support.chaos.fleet import Fleet
-from tests.support.chaos.person import Frame, Person, RequestFailed, Subscription, seen
 from tests.support.chaos.plans import (
     ASSISTANTS,
     WORKFLOW,
@@ -28,16 +27,17 @@ from tests.support.chaos.plans import (
     plan,
 )
 from tests.support.chaos.requests import Requests
+from tests.support.chaos.simulated_user import Frame, RequestFailed, SimulatedUser, Subscription, seen
 from tests.support.history.records import Calm, Effect, Recording, Violation
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
 
-PEOPLE = 4
-MOST_OPEN = 60
+USERS = 4
+MAX_OPEN = 60
 """Active runs above which no user starts another: the test measures loss, not overload."""
 READ_LEDGERS_EVERY_S = 1.0
 END_S = 120.0
-"""Seconds after the calm that all runs get to end."""
+"""Seconds after the last fault within which all runs must end."""
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class _Run:
     """A run that a user waits for."""
 
     plan: Plan
-    person: Person
+    user: SimulatedUser
     conversation_id: str
     run_ids: set[str] = field(default_factory=set[str])
     """The started run, and those of further messages."""
@@ -74,7 +74,7 @@ class Traffic:
     """Runs started per second."""
     kinds: tuple[Kind, ...] = ()
     """The permitted kinds; all if empty."""
-    people: list[Person] = field(default_factory=list[Person])
+    users: list[SimulatedUser] = field(default_factory=list[SimulatedUser])
     conversations: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
     """Errors that a client must not get: refusals, and requests without a reply."""
@@ -91,21 +91,21 @@ class Traffic:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Let users come and go while the block runs; afterwards no run starts."""
+        """Start runs while the block runs; afterwards, wait until all have ended."""
         await self._prepare()
         async with asyncio.TaskGroup() as group:
             self._group = group
-            lives = [group.create_task(person.live()) for person in self.people]
-            reading = group.create_task(self._read_ledgers_for_ever())
-            starting = group.create_task(self._start_for_ever())
+            connections = [group.create_task(user.live()) for user in self.users]
+            reading = group.create_task(self._record_effects())
+            starting = group.create_task(self._start_runs())
             try:
                 yield
                 starting.cancel()
                 self.recording.add(Calm())
-                await self._settled()
+                await self._all_ended()
                 await self._read_again()
             finally:
-                for task in (*lives, reading, starting):
+                for task in (*connections, reading, starting):
                     task.cancel()
                 for task in self._tasks:
                     task.cancel()
@@ -121,8 +121,8 @@ class Traffic:
     async def start(self, kind: Kind | None = None) -> None:
         """Start a run as one user, and follow its plan."""
         chosen = plan(self.chance, new_id("mark-"), kind)
-        person = self.chance.choice(self.people)
-        self._soon(self._see_through(chosen, person))
+        user = self.chance.choice(self.users)
+        self._spawn(self._follow(chosen, user))
 
     def read_ledgers(self) -> None:
         """Record the effects of all executions so far."""
@@ -143,62 +143,62 @@ class Traffic:
         self._known_effects.update(self._ledger_lines())
         async with self._http(self.fleet.urls[0]) as http:
             for name, fields in ASSISTANTS.items():
-                answer = await http.post("/context/assistants", json={"id": name, **fields})
-                assert answer.status_code in (201, 409), answer.text
+                response = await http.post("/context/assistants", json={"id": name, **fields})
+                assert response.status_code in (201, 409), response.text
             self._form = (await http.get(f"/workflows/{WORKFLOW}")).json()["parameters_schema"]
-        for number in range(PEOPLE):
+        for number in range(USERS):
             chance = random.Random(self.chance.random())
-            name = f"person-{number + 1}"
+            name = f"user-{number + 1}"
             headers = self.fleet.canaries.headers
-            self.people.append(
-                Person(name, self.fleet.urls, self.recording, chance, self._on_event, headers=headers)
+            self.users.append(
+                SimulatedUser(name, self.fleet.urls, self.recording, chance, self._on_event, headers=headers)
             )
 
     def _http(self, url: str) -> httpx.AsyncClient:
         headers = self.fleet.canaries.headers
         return httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=20)
 
-    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         assert self._group is not None
-        task = self._group.create_task(self._noting_problems(work))
+        task = self._group.create_task(self._record_problems(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _noting_problems(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _record_problems(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except (RequestFailed, TimeoutError) as problem:
             self.problems.append(f"{type(problem).__name__}: {problem}")
 
-    async def _start_for_ever(self) -> None:
+    async def _start_runs(self) -> None:
         while True:
-            if len(self._open) < MOST_OPEN:
+            if len(self._open) < MAX_OPEN:
                 kind = self.chance.choice(self.kinds) if self.kinds else None
                 await self.start(kind)
             await scripted_delay(self.chance.expovariate(self.rate))
 
-    async def _see_through(self, chosen: Plan, person: Person) -> None:
+    async def _follow(self, chosen: Plan, user: SimulatedUser) -> None:
         if chosen.kind in WORKFLOW_KINDS:
-            await self._see_workflow_through(chosen, person)
+            await self._follow_workflow(chosen, user)
         else:
-            await self._see_chat_through(chosen, person)
+            await self._follow_chat(chosen, user)
 
-    async def _see_chat_through(self, chosen: Plan, person: Person) -> None:
-        conversation_id = await self._create(chosen, person)
-        async with self._waiting_for(chosen, person, conversation_id) as run:
-            await self._meddle(run, await self._send(run, "go"))
+    async def _follow_chat(self, chosen: Plan, user: SimulatedUser) -> None:
+        conversation_id = await self._create(chosen, user)
+        async with self._waiting_for(chosen, user, conversation_id) as run:
+            await self._interfere(run, await self._send(run, "go"))
             await run.ended()
 
-    async def _see_workflow_through(self, chosen: Plan, person: Person) -> None:
+    async def _follow_workflow(self, chosen: Plan, user: SimulatedUser) -> None:
         async with AsyncExitStack() as stack:
             where = None
             if chosen.kind == "workflow-here":
-                where = await self._create(chosen, person)
-                await stack.enter_async_context(self._waiting_for(chosen, person, where))
+                where = await self._create(chosen, user)
+                await stack.enter_async_context(self._waiting_for(chosen, user, where))
             parameters, fits = filled_in(self._form, self.chance, chosen), chosen.kind != "workflow-misfit"
             try:
                 started = await self._requests.start_workflow(
-                    person, WORKFLOW, parameters, fits=fits, conversation_id=where
+                    user, WORKFLOW, parameters, fits=fits, conversation_id=where
                 )
             except RequestFailed as refused:
                 if fits or refused.code != "bad_request":
@@ -206,29 +206,31 @@ class Traffic:
                 return
             own = str(started["conversation_id"])
             self.conversations.append(own)
-            run = await stack.enter_async_context(self._waiting_for(chosen, person, own))
+            run = await stack.enter_async_context(self._waiting_for(chosen, user, own))
             run.run_ids.add(str(started["run_id"]))
             if chosen.kind == "workflow-cancel":
                 await scripted_delay(chosen.think_s)
-                await self._requests.cancel(person, str(started["run_id"]))
+                await self._requests.cancel(user, str(started["run_id"]))
             await run.ended()
 
     @asynccontextmanager
-    async def _waiting_for(self, chosen: Plan, person: Person, conversation_id: str) -> AsyncGenerator[_Run]:
+    async def _waiting_for(
+        self, chosen: Plan, user: SimulatedUser, conversation_id: str
+    ) -> AsyncGenerator[_Run]:
         """Follow a conversation from its first event during the block."""
-        run = self._open[conversation_id] = _Run(chosen, person, conversation_id)
+        run = self._open[conversation_id] = _Run(chosen, user, conversation_id)
         try:
-            await person.follow(conversation_id)
+            await user.follow(conversation_id)
             yield run
         finally:
             self._open.pop(conversation_id, None)
-        await person.leave(conversation_id)
+        await user.leave(conversation_id)
 
-    async def _create(self, chosen: Plan, person: Person) -> str:
+    async def _create(self, chosen: Plan, user: SimulatedUser) -> str:
         name = f"m{chosen.marker.removeprefix('mark-')}"
         self.model.play(name, chosen.replies, at_end="repeat")
         settings = {"tool_protocol": "json_text" if chosen.json_text else "native"}
-        created = await person.request(
+        created = await user.request(
             {
                 "type": "conversation.create",
                 "assistant": chosen.assistant,
@@ -242,13 +244,13 @@ class Traffic:
         return conversation_id
 
     async def _send(self, run: _Run, text: str, *, mode: str = "queue") -> str:
-        answer = await self._requests.send(run.person, run.conversation_id, text, mode=mode)
-        run.run_ids.add(str(answer["run_id"]))
-        return str(answer["run_id"])
+        response = await self._requests.send(run.user, run.conversation_id, text, mode=mode)
+        run.run_ids.add(str(response["run_id"]))
+        return str(response["run_id"])
 
-    async def _meddle(self, run: _Run, run_id: str) -> None:
+    async def _interfere(self, run: _Run, run_id: str) -> None:
         """Cancel, steer, or send another message; also send one to verify a remembered decision."""
-        if run.plan.kind not in ("cancel", "cancel-question", "steer", "queue", "remember"):
+        if run.plan.kind not in ("cancel", "cancel-approval", "steer", "queue", "remember"):
             return
         await scripted_delay(run.plan.think_s)
         match run.plan.kind:
@@ -258,9 +260,9 @@ class Traffic:
                 await self._send(run, "and another thing")
             case "remember":
                 await run.ended()
-                await self._send(run, "once more")
+                await self._send(run, "again")
             case _:
-                await self._requests.cancel(run.person, run_id)
+                await self._requests.cancel(run.user, run_id)
 
     def _on_event(self, frame: Frame) -> None:
         run = self._open.get(frame["conversation_id"])
@@ -270,36 +272,36 @@ class Traffic:
             run.finished.add(frame["run_id"])
             run.changed.set()
         if frame["type"] == "approval.requested":
-            self._soon(self._answer(run, frame["data"]))
+            self._spawn(self._decide(run, frame["data"]))
 
-    async def _answer(self, run: _Run, asked: Frame) -> None:
-        if run.plan.verdict == "ignore" or asked["approval_id"] in run.acted:
+    async def _decide(self, run: _Run, request: Frame) -> None:
+        if run.plan.verdict == "ignore" or request["approval_id"] in run.acted:
             return
-        run.acted.add(asked["approval_id"])
+        run.acted.add(request["approval_id"])
         await scripted_delay(run.plan.think_s)
-        decide, approval_id = self._requests.decide, asked["approval_id"]
+        decide, approval_id = self._requests.decide, request["approval_id"]
         match run.plan.verdict:
             case "race":
-                other = self.chance.choice(self.people)
+                other = self.chance.choice(self.users)
                 async with asyncio.TaskGroup() as racing:
-                    racing.create_task(decide(run.person, approval_id, {"all": "approve"}))
+                    racing.create_task(decide(run.user, approval_id, {"all": "approve"}))
                     racing.create_task(decide(other, approval_id, {"all": "reject"}))
             case "edit":
                 edited = {"command": command(f"{run.plan.marker}-edited")}
                 decisions = [
                     {"tool_call_id": item["tool_call_id"], "decision": "approve", "arguments": edited}
-                    for item in asked["items"]
+                    for item in request["items"]
                 ]
-                await decide(run.person, approval_id, {"decisions": decisions})
+                await decide(run.user, approval_id, {"decisions": decisions})
             case verdict:
-                await decide(run.person, approval_id, {"all": verdict}, remember=run.plan.remember)
+                await decide(run.user, approval_id, {"all": verdict}, remember=run.plan.remember)
 
-    async def _read_ledgers_for_ever(self) -> None:
+    async def _record_effects(self) -> None:
         while True:
             self.read_ledgers()
             await scripted_delay(READ_LEDGERS_EVERY_S)
 
-    async def _settled(self) -> None:
+    async def _all_ended(self) -> None:
         """Wait until everything that was started has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
@@ -316,12 +318,12 @@ class Traffic:
                 await self._read_log(http, conversation_id)
 
     async def _read_log(self, http: httpx.AsyncClient, conversation_id: str) -> None:
-        mine = Subscription()
+        position = Subscription()
         while True:
             path = f"/context/conversations/{conversation_id}/events"
-            answer = (await http.get(path, params={"after_seq": mine.last, "detail": "full"})).json()
-            for frame in answer["items"]:
-                self.recording.add(seen(f"final {conversation_id}", mine, frame))
-                mine.last = frame["seq"]
-            if answer.get("next") is None:
+            response = (await http.get(path, params={"after_seq": position.last, "detail": "full"})).json()
+            for frame in response["items"]:
+                self.recording.add(seen(f"final {conversation_id}", position, frame))
+                position.last = frame["seq"]
+            if response.get("next") is None:
                 return

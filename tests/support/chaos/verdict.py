@@ -22,7 +22,7 @@ from tests.support.history.folded import Folded
 from tests.support.history.records import Fault, Recording, read
 from tests.support.history.summary import summary
 from tests.support.model_server import ModelServer
-from tests.support.nats import servers as told_servers
+from tests.support.nats import servers as default_servers
 
 Strike = Callable[[Fleet, Recording], Awaitable[None]]
 """Injects faults into a fleet while users use it."""
@@ -30,7 +30,7 @@ Strike = Callable[[Fleet, Recording], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Chaos:
-    """How many faults, for how long, and by which seed."""
+    """The configuration of a randomized fault test."""
 
     seed: int
     duration_s: float
@@ -42,7 +42,7 @@ class Chaos:
     """Share of the faults that freeze a process instead of killing it."""
     frozen_s: tuple[float, float] = (45.0, 90.0)
     """Minimum and maximum seconds of a freeze."""
-    servers: Servers = field(default_factory=told_servers)
+    servers: Servers = field(default_factory=default_servers)
     """nats-servers; of three at most one is down at a time."""
 
 
@@ -66,7 +66,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Return whether every promise was kept."""
+        """Return whether no promise was broken."""
         return not (self.breaches or self.problems or self.leaks)
 
     def __str__(self) -> str:
@@ -76,35 +76,35 @@ class Verdict:
         return "\n".join([summary(self.history), *problems, *broken, *leaks])
 
 
-async def chaos(asked: Chaos, directory: Path) -> Verdict:
+async def chaos(options: Chaos, directory: Path) -> Verdict:
     """Run one randomized fault test: kill and freeze processes, let all come to rest, check the history."""
-    chance = random.Random(asked.seed)
+    chance = random.Random(options.seed)
 
     async def strike(fleet: Fleet, recording: Recording) -> None:
-        faults = Faults(fleet, recording, chance, asked.every_s, asked.freezes, asked.frozen_s)
+        faults = Faults(fleet, recording, chance, options.every_s, options.freezes, options.frozen_s)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(asked.duration_s):
+            async with asyncio.timeout(options.duration_s):
                 await faults.strike()
 
     async with (
         ModelServer.running() as model,
-        Fleet(directory, model.url, servers=asked.servers) as fleet,
+        Fleet(directory, model.url, servers=options.servers) as fleet,
     ):
-        return await under_traffic(fleet, model, asked.seed, asked.rate, strike)
+        return await under_traffic(fleet, model, options.seed, options.rate, strike)
 
 
 async def under_traffic(
     fleet: Fleet, model: ModelServer, seed: int, rate: float, strike: Strike, *, kinds: tuple[Kind, ...] = ()
 ) -> Verdict:
-    """Let users use a fleet during faults, and check what they saw.
+    """Start runs on a fleet during faults, and check what the users received.
 
     Args:
         fleet: The system.
         model: The model server of its agents.
-        seed: Chooses what users do.
-        rate: Runs started a second.
+        seed: Selects the actions of the users.
+        rate: Runs started per second.
         strike: Injects the faults; when it returns, users start no more runs.
-        kinds: What users do; everything when empty.
+        kinds: The permitted kinds of runs; all if empty.
     """
     file = fleet.directory / "history.jsonl"
     with Recording(file, seed=seed) as recording:

@@ -1,4 +1,4 @@
-"""Versions of the system that run side by side: this one, a past one of the repository, and a future one."""
+"""Versions of the system that run side by side: the current one, an earlier commit, and a future one."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ class Version:
 
     name: str
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    to_come: bool = False
+    is_future: bool = False
 
     def command(self, command: tuple[str, ...]) -> tuple[str, ...]:
         """Return a process's command in this version."""
-        if not self.to_come or not {_CLI, _LEDGER} & set(command):
+        if not self.is_future or not {_CLI, _LEDGER} & set(command):
             return command
         words = {_CLI: (_NEWER,), _LEDGER: (_NEWER, "ledger")}
         return tuple(word for given in command for word in words.get(given, (given,)))
 
 
 CURRENT = Version("current")
-TO_COME = Version("to come", to_come=True)
+FUTURE = Version("future", is_future=True)
 """Writes parts that this version does not know; see `newer`."""
 
 
-def of_the_past(ref: str, directory: Path) -> Version:
-    """Unpack the sources of a commit, which run with the packages of this environment.
+def version_at(ref: str, directory: Path) -> Version:
+    """Unpack the sources of a commit and return the version, which uses the packages of this environment.
 
     Args:
         ref: A name that git knows: a tag, a branch, `HEAD~60`.
         directory: The directory for its sources.
 
     Raises:
-        NoSuchVersion: The repository has no such commit; a shallow clone has no past commits.
+        NoSuchVersion: The repository has no such commit. A shallow clone has only the newest commits.
     """
     packed = directory / "sources.tar"
     made = subprocess.run(
@@ -71,8 +71,8 @@ def of_the_past(ref: str, directory: Path) -> Version:
         raise NoSuchVersion(f"{ref}: {made.stderr.strip()} ({hint})")
     with tarfile.open(packed) as archive:
         archive.extractall(directory, filter="data")
-    # Otherwise each of its processes compiles all modules at its start, all at the same time.
+    # Otherwise each process compiles all modules at its start, and all processes start at the same time.
     compile_dir(directory, quiet=2)
-    # Before the paths of the environment, so that Python finds every package of this version here.
+    # PYTHONPATH precedes the paths of the environment, so Python imports the packages of this version.
     paths = ":".join(str(directory / root) for root in _ROOTS)
     return Version(ref, {"PYTHONPATH": paths})

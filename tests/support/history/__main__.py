@@ -10,7 +10,7 @@ from tests.support.history.folded import Folded
 from tests.support.history.records import read
 from tests.support.history.summary import summary
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 
 
 def main(files: list[str]) -> int:
@@ -18,16 +18,16 @@ def main(files: list[str]) -> int:
     broken = False
     for file in files:
         history = Folded(read(Path(file)))
-        _say(summary(history))
+        _print(summary(history))
         for name, sentences in breaches(history).items():
             broken = True
-            _say(f"BROKEN {name.replace('_', ' ')}: {len(sentences)}")
-            for sentence in sentences[:MOST_SHOWN]:
-                _say(f"    {sentence}")
+            _print(f"BROKEN {name.replace('_', ' ')}: {len(sentences)}")
+            for sentence in sentences[:MAX_SHOWN]:
+                _print(f"    {sentence}")
     return int(broken)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tests.support.history.folded import Call, Folded
 from tests.support.history.records import Calm, Seen, Send, Start, Violation
-from tests.support.history.wishes import (
-    a_cancelled_run_begins_nothing_more,
-    a_form_that_does_not_fit_starts_nothing,
+from tests.support.history.user_requests import (
+    a_cancelled_run_begins_no_further_action,
+    a_remembered_decision_prevents_further_requests,
+    a_workflow_executes_each_step_once,
     a_workflow_leaves_one_link,
-    a_workflow_takes_each_step_once,
     an_accepted_message_is_in_its_log_once,
-    what_is_remembered_is_not_asked_again,
+    invalid_parameters_start_no_workflow,
 )
 
 Check = Callable[[Folded], Iterator[str]]
@@ -23,7 +23,7 @@ LAST_END_S = 120.0
 SKEW_S = 2.0
 """Seconds by which the clocks of the processes that record times may differ."""
 NEVER_STARTED = frozenset({"rejected", "not_executed", "denied", "invalid_arguments", "unknown_tool"})
-"""Results of calls that had no effect."""
+"""Error kinds of calls that had no effect."""
 
 
 def an_accepted_run_ends_exactly_once(history: Folded) -> Iterator[str]:
@@ -41,7 +41,7 @@ def an_accepted_run_ends_exactly_once(history: Folded) -> Iterator[str]:
             yield f"run {run.run_id} ended {len(run.ends)} times"
 
 
-def nothing_is_left_open(history: Folded) -> Iterator[str]:
+def every_run_has_ended(history: Folded) -> Iterator[str]:
     """Every run in a log has ended, including runs whose acceptance no client received."""
     for run in history.runs.values():
         if not run.ends:
@@ -52,7 +52,7 @@ def nothing_follows_the_end_of_a_run(history: Folded) -> Iterator[str]:
     """The terminal event is the last event of its run."""
     for run in history.runs.values():
         for event in run.after_end:
-            yield f"run {run.run_id}: {event.type} {event.seq} comes after its end"
+            yield f"run {run.run_id}: {event.type} {event.seq} follows its end"
 
 
 def no_effect_happens_twice(history: Folded) -> Iterator[str]:
@@ -66,14 +66,16 @@ def no_refused_call_has_an_effect(history: Folded) -> Iterator[str]:
     """A rejected, expired, cancelled, superseded, replaced or never started call has no effect."""
     for call in history.calls.values():
         why = call.refused_by or (call.error_kind if call.error_kind in NEVER_STARTED else None)
-        forbidden = call.given_up | (call.markers if why else frozenset[str]())
+        forbidden = call.replaced_markers | (call.markers if why else frozenset[str]())
         for marker in forbidden & history.effects.keys():
             yield f"call {call.call_id} ({why or 'its arguments were replaced'}) had the effect {marker}"
 
 
 def every_effect_belongs_to_a_call(history: Folded) -> Iterator[str]:
     """Every effect belongs to a call in a log, and every successful call has its effect."""
-    known = {marker: call for call in history.calls.values() for marker in call.markers | call.given_up}
+    known = {
+        marker: call for call in history.calls.values() for marker in call.markers | call.replaced_markers
+    }
     for marker in history.effects:
         if marker not in known:
             yield f"{marker} was executed, and no log has its call"
@@ -83,7 +85,7 @@ def every_effect_belongs_to_a_call(history: Folded) -> Iterator[str]:
             yield f"call {call.call_id} succeeded without its effect {marker}"
 
 
-def effects_lie_between_start_and_end(history: Folded) -> Iterator[str]:
+def effects_happen_between_start_and_end(history: Folded) -> Iterator[str]:
     """A call starts before its effect, and its run ends after the effect, unless the outcome is unknown."""
     for call in history.calls.values():
         run = history.runs.get(call.run_id or "")
@@ -110,14 +112,14 @@ def a_call_has_one_result(history: Folded) -> Iterator[str]:
                 yield f"call {event.data['tool_call_id']} has a result and was never requested"
 
 
-def events_come_without_gaps(history: Folded) -> Iterator[str]:
+def events_arrive_without_gaps(history: Folded) -> Iterator[str]:
     """On each subscription, new events have consecutive numbers; repeats are allowed."""
     last: dict[tuple[str, int], int] = {}
     for seen in history.of(Seen):
         key = (seen.reader, seen.subscription)
         before = last.setdefault(key, seen.after_seq)
         if seen.seq > before + 1:
-            yield f"{seen.reader} of {seen.conversation_id}: event {seen.seq} came after {before}"
+            yield f"{seen.reader} of {seen.conversation_id}: event {seen.seq} follows event {before}"
         last[key] = max(before, seen.seq)
 
 
@@ -144,24 +146,25 @@ def readers_agree(history: Folded) -> Iterator[str]:
 
 def the_first_decision_wins(history: Folded) -> Iterator[str]:
     """Every reply to a decision names the outcome of the log, and one request decided it."""
-    for question in history.questions.values():
-        if len(question.resolutions) > 1:
-            yield f"approval {question.approval_id} was resolved {len(question.resolutions)} times"
-    for approval_id, answers in history.answers.items():
-        question = history.questions.get(approval_id)
-        resolved = [event.data["outcome"] for event in question.resolutions] if question else []
-        told = {answer.outcome for answer in answers}
-        if len(told | set(resolved)) > 1:
-            yield f"approval {approval_id}: clients were told {_words(told)}, the log says {_words(resolved)}"
+    for approval in history.approvals.values():
+        if len(approval.resolutions) > 1:
+            yield f"approval {approval.approval_id} was resolved {len(approval.resolutions)} times"
+    for approval_id, decisions in history.decisions.items():
+        approval = history.approvals.get(approval_id)
+        resolved = [event.data["outcome"] for event in approval.resolutions] if approval else []
+        reported = {decision.outcome for decision in decisions}
+        if len(reported | set(resolved)) > 1:
+            outcomes = f"clients received {_words(reported)}, the log has {_words(resolved)}"
+            yield f"approval {approval_id}: {outcomes}"
         if not resolved:
-            yield f"approval {approval_id} was decided, and the log does not know"
-        winners = {answer.request_id for answer in answers if not answer.already_resolved}
+            yield f"approval {approval_id} was decided, and the log does not contain the decision"
+        winners = {decision.request_id for decision in decisions if not decision.already_resolved}
         if len(winners) > 1:
-            yield f"approval {approval_id}: {len(winners)} requests were told that they had decided"
+            yield f"approval {approval_id}: {len(winners)} requests were reported as the deciding one"
 
 
 def a_request_has_one_run(history: Folded) -> Iterator[str]:
-    """Equal request ids give the same run, and different ids give different runs."""
+    """Requests with equal ids start the same run, and requests with different ids start different runs."""
     runs: dict[str, set[str]] = defaultdict(set)
     for line in (*history.of(Send), *history.of(Start)):
         if line.run_id is not None:
@@ -172,25 +175,25 @@ def a_request_has_one_run(history: Folded) -> Iterator[str]:
     for run_id, sends in history.accepted.items():
         requests = {send.request_id for send in sends if not send.steers}
         if len(requests) > 1:
-            yield f"run {run_id} was given to the requests {sorted(requests)}"
+            yield f"run {run_id} was returned to the requests {sorted(requests)}"
     for run_id, starts in history.workflows.items():
         requests = {start.request_id for start in starts}
         if len(requests) > 1:
-            yield f"workflow run {run_id} was given to the requests {sorted(requests)}"
+            yield f"workflow run {run_id} was returned to the requests {sorted(requests)}"
 
 
 def the_last_run_ends_in_time(history: Folded) -> Iterator[str]:
     """After the faults, the last run ends within two minutes."""
     calm = next((line.t for line in history.of(Calm)), None)
     if calm is None:
-        yield "the recording does not say when the faults were over"
+        yield "the recording does not contain the end of the faults"
         return
     for run in history.runs.values():
         if run.ends and run.ends[0].t > calm + LAST_END_S:
             yield f"run {run.run_id} ended {run.ends[0].t - calm:.0f} s after the last fault"
 
 
-def models_were_asked_by_the_rules(history: Folded) -> Iterator[str]:
+def model_requests_follow_the_vendors_rules(history: Folded) -> Iterator[str]:
     """No model request violated its vendor's rules: one result for each call, in order."""
     for violation in history.of(Violation):
         yield f"a model request was refused: {violation.text}"
@@ -198,26 +201,26 @@ def models_were_asked_by_the_rules(history: Folded) -> Iterator[str]:
 
 CHECKS: tuple[Check, ...] = (
     an_accepted_run_ends_exactly_once,
-    nothing_is_left_open,
+    every_run_has_ended,
     nothing_follows_the_end_of_a_run,
     no_effect_happens_twice,
     no_refused_call_has_an_effect,
     every_effect_belongs_to_a_call,
-    effects_lie_between_start_and_end,
+    effects_happen_between_start_and_end,
     a_call_has_one_result,
-    events_come_without_gaps,
+    events_arrive_without_gaps,
     logs_are_numbered_from_one,
     readers_agree,
     the_first_decision_wins,
-    what_is_remembered_is_not_asked_again,
+    a_remembered_decision_prevents_further_requests,
     a_request_has_one_run,
     an_accepted_message_is_in_its_log_once,
-    a_cancelled_run_begins_nothing_more,
-    a_form_that_does_not_fit_starts_nothing,
-    a_workflow_takes_each_step_once,
+    a_cancelled_run_begins_no_further_action,
+    invalid_parameters_start_no_workflow,
+    a_workflow_executes_each_step_once,
     a_workflow_leaves_one_link,
     the_last_run_ends_in_time,
-    models_were_asked_by_the_rules,
+    model_requests_follow_the_vendors_rules,
 )
 
 

@@ -31,14 +31,14 @@ class Call:
     """Markers in the final arguments."""
     arguments: JsonValue
     """The final arguments, after a user's edit."""
-    given_up: frozenset[str] = frozenset()
+    replaced_markers: frozenset[str] = frozenset()
     """Markers of arguments that a user replaced."""
     results: list[Seen] = field(default_factory=list[Seen])
     refused_by: str | None = None
     """The outcome of the approval request that forbade the call; None if none did."""
 
     @property
-    def asked(self) -> str:
+    def signature(self) -> str:
         """The tool and its arguments; equal for equal calls."""
         return json.dumps([self.requested.data.get("name"), self.arguments], sort_keys=True)
 
@@ -66,13 +66,13 @@ class Run:
 
 
 @dataclass
-class Question:
+class ApprovalRecord:
     """An approval request, from the events of its log."""
 
     approval_id: str
     calls: tuple[str, ...] = ()
     resolutions: list[Seen] = field(default_factory=list[Seen])
-    asked: Seen | None = None
+    requested: Seen | None = None
 
 
 @dataclass
@@ -81,10 +81,10 @@ class Folded:
 
     lines: list[Line]
     logs: dict[tuple[str, str], dict[int, Seen]] = field(init=False)
-    """By conversation and epoch: the first seen copy of each event, by number."""
+    """By conversation and epoch: each event as its first reader received it, by number."""
     runs: dict[str, Run] = field(init=False, default_factory=dict[str, Run])
     calls: dict[str, Call] = field(init=False, default_factory=dict[str, Call])
-    questions: dict[str, Question] = field(init=False, default_factory=dict[str, Question])
+    approvals: dict[str, ApprovalRecord] = field(init=False, default_factory=dict[str, ApprovalRecord])
 
     def __post_init__(self) -> None:
         logs: dict[tuple[str, str], dict[int, Seen]] = defaultdict(dict)
@@ -93,7 +93,7 @@ class Folded:
         self.logs = dict(logs)
         for log in self.logs.values():
             for number in sorted(log):
-                self._take(log[number])
+                self._add(log[number])
 
     def of(self, kind: type[T]) -> Iterable[T]:
         """Yield the lines of one kind, in order."""
@@ -126,7 +126,7 @@ class Folded:
         return found
 
     @cached_property
-    def answers(self) -> Mapping[str, list[Decide]]:
+    def decisions(self) -> Mapping[str, list[Decide]]:
         """Return the replies that clients received to their decisions, by approval."""
         found: dict[str, list[Decide]] = defaultdict(list)
         for decide in self.of(Decide):
@@ -134,9 +134,9 @@ class Folded:
                 found[decide.approval_id].append(decide)
         return found
 
-    def _take(self, event: Seen) -> None:
+    def _add(self, event: Seen) -> None:
         if event.run_id is not None:
-            self._take_of_run(event.run_id, event)
+            self._add_to_run(event.run_id, event)
         data = event.data
         match event.type:
             case "tool_call.requested":
@@ -148,16 +148,16 @@ class Folded:
                 if call is not None:
                     call.results.append(event)
             case "approval.requested":
-                question = self._question(str(data["approval_id"]))
-                question.asked = event
+                approval = self._approval(str(data["approval_id"]))
+                approval.requested = event
                 items = cast(list[dict[str, Any]], data["items"])
-                question.calls = tuple(str(item["tool_call_id"]) for item in items)
+                approval.calls = tuple(str(item["tool_call_id"]) for item in items)
             case "approval.resolved":
                 self._resolve(event)
             case _:
                 pass
 
-    def _take_of_run(self, run_id: str, event: Seen) -> None:
+    def _add_to_run(self, run_id: str, event: Seen) -> None:
         run = self.runs.setdefault(run_id, Run(run_id, event.conversation_id))
         if event.type == "run.finished":
             run.ends.append(event)
@@ -170,16 +170,16 @@ class Folded:
         elif event.type == "workflow.progress":
             run.progress.append(event)
 
-    def _question(self, approval_id: str) -> Question:
-        return self.questions.setdefault(approval_id, Question(approval_id))
+    def _approval(self, approval_id: str) -> ApprovalRecord:
+        return self.approvals.setdefault(approval_id, ApprovalRecord(approval_id))
 
     def _resolve(self, event: Seen) -> None:
-        question = self._question(str(event.data["approval_id"]))
-        question.resolutions.append(event)
+        approval = self._approval(str(event.data["approval_id"]))
+        approval.resolutions.append(event)
         outcome = str(event.data["outcome"])
         decisions = cast(list[dict[str, Any]], event.data.get("decisions") or [])
         verdicts = {str(one["tool_call_id"]): one for one in decisions}
-        for call_id in question.calls:
+        for call_id in approval.calls:
             call = self.calls.get(call_id)
             if call is None:
                 continue
@@ -189,7 +189,7 @@ class Folded:
             elif verdict.get("arguments") is not None:
                 call.arguments = verdict["arguments"]
                 edited = markers_in(call.arguments)
-                call.given_up, call.markers = call.markers - edited, edited
+                call.replaced_markers, call.markers = call.markers - edited, edited
 
 
 def markers_in(arguments: object) -> frozenset[str]:

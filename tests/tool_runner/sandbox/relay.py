@@ -39,7 +39,7 @@ class Relay:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Accept connections again."""
         self._listener = self._listen()
 

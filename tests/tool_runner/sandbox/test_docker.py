@@ -269,7 +269,7 @@ async def test_calls_are_unavailable_while_the_engine_is_down(
         assert "engine ended" in await call
     with pytest.raises(SandboxUnavailable, match="Docker engine"):
         await run(sandbox, workspace, "true")
-    relay.mend()
+    relay.repair()
     assert await run(sandbox, workspace, "echo back") == "back\n"
 
 

@@ -22,9 +22,9 @@ from tests.support.history.records import Recording, Seen
 from tests.support.polling import scripted_delay
 
 Frame = dict[str, Any]
-Told = Callable[[str, Frame], None]
+OnPhase = Callable[[str, Frame], None]
 
-ANSWER_S = 15.0
+REPLY_S = 15.0
 """Seconds that a client waits for a reply; then it repeats the request through another gateway."""
 CONNECT_S = 10.0
 GIVE_UP_S = 300.0
@@ -51,8 +51,8 @@ class Subscription:
 
 
 @dataclass
-class Person:
-    """One websocket at a time, to any gateway; it records every durable event that it receives."""
+class SimulatedUser:
+    """A user with one websocket at a time, to any gateway, that records every durable event it receives."""
 
     name: str
     urls: list[str]
@@ -71,7 +71,7 @@ class Person:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     async def live(self) -> None:
-        """Stay connected while this runs."""
+        """Connect, and reconnect after each loss, until cancelled."""
         while True:
             url = self.chance.choice(self.urls).replace("http", "ws", 1) + "/ws"
             with contextlib.suppress(OSError, WebSocketException, TimeoutError):
@@ -89,42 +89,42 @@ class Person:
                     await self._hello(socket)
                     opening.reschedule(None)
                     await self._read(socket)
-            self._lose()
+            self._disconnected()
             await scripted_delay(self.chance.uniform(*PAUSE_S))
 
     async def request(
         self,
         frame: Frame,
         *,
-        told: Told | None = None,
+        on_phase: OnPhase | None = None,
         repeats: bool = True,
     ) -> Frame:
         """Repeat a request with the same id until a reply arrives; return the `ack`.
 
         Args:
             frame: The request without its id.
-            told: Called with `invoke`, `ok`, `fail` or `info` as it happens, and the frame.
-            repeats: False gives up after the first time-out.
+            on_phase: Called with the phase (`invoke`, `ok`, `fail` or `info`) and the frame.
+            repeats: Whether to repeat the request after a time-out.
 
         Raises:
             RequestFailed: The system refused the request.
             TimeoutError: No reply arrived within `GIVE_UP_S`.
         """
-        tell = told or _tell_nobody
-        asked = {**frame, "id": frame.get("id") or new_id("q")}
+        notify = on_phase or _ignore
+        request = {**frame, "id": frame.get("id") or new_id("q")}
         async with asyncio.timeout(GIVE_UP_S):
             while True:
-                answer = await self._ask(asked, tell)
-                if answer is not None and answer["type"] != "error":
-                    tell("ok", answer)
-                    return answer
-                if answer is not None and not answer.get("retryable"):
-                    tell("fail", answer)
-                    raise RequestFailed(answer)
-                tell("info", answer or {})
-                if answer is None and not repeats:
+                reply = await self._attempt(request, notify)
+                if reply is not None and reply["type"] != "error":
+                    notify("ok", reply)
+                    return reply
+                if reply is not None and not reply.get("retryable"):
+                    notify("fail", reply)
+                    raise RequestFailed(reply)
+                notify("info", reply or {})
+                if reply is None and not repeats:
                     raise TimeoutError
-                wait = (answer or {}).get("retry_after_s") or self.chance.uniform(*PAUSE_S)
+                wait = (reply or {}).get("retry_after_s") or self.chance.uniform(*PAUSE_S)
                 await scripted_delay(min(float(wait), 2.0))
 
     async def follow(self, conversation_id: str) -> None:
@@ -138,18 +138,18 @@ class Person:
             with contextlib.suppress(RequestFailed, TimeoutError):
                 await self.request({"type": "unsubscribe", "conversation_id": conversation_id}, repeats=False)
 
-    async def _ask(self, frame: Frame, tell: Told) -> Frame | None:
+    async def _attempt(self, frame: Frame, notify: OnPhase) -> Frame | None:
         await self._connected.wait()
         socket = self._socket
         if socket is None:
             return None
         # Two connections may carry the same request id at once, but one connection must not.
-        answered = self._waiting[frame["id"]] = asyncio.get_running_loop().create_future()
-        tell("invoke", frame)
+        reply = self._waiting[frame["id"]] = asyncio.get_running_loop().create_future()
+        notify("invoke", frame)
         try:
             await socket.send(json.dumps(frame))
-            async with asyncio.timeout(ANSWER_S):
-                return await answered
+            async with asyncio.timeout(REPLY_S):
+                return await reply
         except (OSError, WebSocketException, TimeoutError):
             return None
         finally:
@@ -166,11 +166,11 @@ class Person:
         resuming = asyncio.create_task(self._resume())
         try:
             async for data in socket:
-                self._take(json.loads(data))
+                self._receive(json.loads(data))
         finally:
             resuming.cancel()
 
-    def _lose(self) -> None:
+    def _disconnected(self) -> None:
         self._connected.clear()
         self._socket = None
         for waiting in self._waiting.values():
@@ -182,34 +182,34 @@ class Person:
             await self._subscribe(conversation_id)
 
     async def _subscribe(self, conversation_id: str) -> None:
-        mine = self.subscriptions.get(conversation_id)
-        if mine is None:
+        position = self.subscriptions.get(conversation_id)
+        if position is None:
             return
-        mine.number = next(self._numbers)
-        mine.after_seq = mine.last
+        position.number = next(self._numbers)
+        position.after_seq = position.last
         frame: Frame = {"type": "subscribe", "conversation_id": conversation_id, "detail": "full"}
-        frame["after_seq"] = mine.after_seq
-        if mine.log_epoch is not None:
-            frame["log_epoch"] = mine.log_epoch
+        frame["after_seq"] = position.after_seq
+        if position.log_epoch is not None:
+            frame["log_epoch"] = position.log_epoch
         # If the connection is lost meanwhile, the next one subscribes again.
         with contextlib.suppress(TimeoutError):
             await self.request(frame, repeats=False)
 
-    def _take(self, frame: Frame) -> None:
+    def _receive(self, frame: Frame) -> None:
         if (waiting := self._waiting.get(str(frame.get("reply_to")))) is not None and not waiting.done():
             waiting.set_result(frame)
         if "seq" not in frame or "prev_seq" not in frame:
             return
-        mine = self.subscriptions.get(frame["conversation_id"])
-        if mine is None:
+        position = self.subscriptions.get(frame["conversation_id"])
+        if position is None:
             return
-        self.recording.add(seen(self.name, mine, frame))
-        if frame["seq"] > mine.last:
-            mine.last, mine.log_epoch = frame["seq"], frame["log_epoch"]
+        self.recording.add(seen(self.name, position, frame))
+        if frame["seq"] > position.last:
+            position.last, position.log_epoch = frame["seq"], frame["log_epoch"]
             self.on_event(frame)
 
 
-def _tell_nobody(_phase: str, _frame: Frame) -> None:
+def _ignore(_phase: str, _frame: Frame) -> None:
     return
 
 

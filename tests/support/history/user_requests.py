@@ -1,11 +1,11 @@
-"""Checks of what users requested: messages, cancels, remembered decisions, workflows."""
+"""Checks of the users' requests: messages, cancels, remembered decisions, workflows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.support.history.folded import Call, Folded, Question, Run
+from tests.support.history.folded import ApprovalRecord, Call, Folded, Run
 from tests.support.history.records import Seen, Send, Start
 
 NEW = frozenset({"iteration.started", "tool_call.requested", "approval.requested"})
@@ -30,48 +30,48 @@ def an_accepted_message_is_in_its_log_once(history: Folded) -> Iterator[str]:
             yield f"message {send.message_id} was accepted and is in no log"
 
 
-def a_cancelled_run_begins_nothing_more(history: Folded) -> Iterator[str]:
+def a_cancelled_run_begins_no_further_action(history: Folded) -> Iterator[str]:
     """After the cancel in its log a run begins no action, and it ends as cancelled."""
     for run in history.runs.values():
         if run.cancelled is None:
             continue
         for event in run.after_cancel:
             if event.type in NEW:
-                yield f"run {run.run_id}: {event.type} {event.seq} comes after its cancel"
+                yield f"run {run.run_id}: {event.type} {event.seq} follows its cancel"
         if run.ends and _status(run) != "cancelled":
             yield f"run {run.run_id} was cancelled in its log and ended as {_status(run)}"
 
 
-def what_is_remembered_is_not_asked_again(history: Folded) -> Iterator[str]:
+def a_remembered_decision_prevents_further_requests(history: Folded) -> Iterator[str]:
     """A decision for the rest of a run or conversation prevents further approval requests of its kind."""
-    for known in history.questions.values():
+    for known in history.approvals.values():
         for decision in known.resolutions:
             if decision.data.get("remember") is None:
                 continue
-            for other in history.questions.values():
+            for other in history.approvals.values():
                 if _comes_after(decision, other) and _patterns(history, known) & _patterns(history, other):
-                    yield f"approval {other.approval_id} asks what {known.approval_id} decided for good"
+                    yield f"approval {other.approval_id} repeats {known.approval_id}, which was remembered"
 
 
-def a_form_that_does_not_fit_starts_nothing(history: Folded) -> Iterator[str]:
+def invalid_parameters_start_no_workflow(history: Folded) -> Iterator[str]:
     """A workflow starts only with parameters that fit its form."""
     for start in history.of(Start):
         if start.phase == "ok" and not start.fits:
             yield f"workflow run {start.run_id} was started with parameters that do not fit"
 
 
-def a_workflow_takes_each_step_once(history: Folded) -> Iterator[str]:
-    """A workflow run makes each call once, its steps never go back, and a completed run took all steps."""
+def a_workflow_executes_each_step_once(history: Folded) -> Iterator[str]:
+    """A workflow run makes each call once, in increasing steps, and a completed run reported all steps."""
     for run_id in history.workflows:
         run = history.runs.get(run_id)
-        asked = [call.asked for call in history.calls.values() if call.run_id == run_id]
-        if len(set(asked)) < len(asked):
-            yield f"workflow run {run_id} asked for the same call again"
+        requested = [call.signature for call in history.calls.values() if call.run_id == run_id]
+        if len(set(requested)) < len(requested):
+            yield f"workflow run {run_id} requested the same call again"
         steps = _steps(run) if run is not None else []
         if steps != sorted(steps):
-            yield f"workflow run {run_id} went back in its steps: {steps}"
+            yield f"workflow run {run_id} reported steps out of order: {steps}"
         if run is not None and _status(run) == "completed" and (not steps or steps[-1][0] != steps[-1][1]):
-            yield f"workflow run {run_id} completed and told of the steps {steps}"
+            yield f"workflow run {run_id} completed and reported the steps {steps}"
 
 
 def a_workflow_leaves_one_link(history: Folded) -> Iterator[str]:
@@ -93,12 +93,12 @@ def _status(run: Run) -> object:
 
 def _steps(run: Run) -> list[tuple[int, int]]:
     """Return the reported steps of a workflow, each with the total number of steps."""
-    told = [(one.data["step"], one.data["total"]) for one in run.progress]
-    return [(step, total) for step, total in told if isinstance(step, int) and isinstance(total, int)]
+    reported = [(one.data["step"], one.data["total"]) for one in run.progress]
+    return [(step, total) for step, total in reported if isinstance(step, int) and isinstance(total, int)]
 
 
 def _place_of_message(event: Seen) -> str | None:
-    """Return the place of a user's message: the head of its run, queued or not, or an event."""
+    """Return where the log has a user's message: as the start of a run, queued or not, or as an event."""
     match event.type:
         case "run.started" | "run.queued":
             return f"run {event.run_id}"
@@ -108,19 +108,23 @@ def _place_of_message(event: Seen) -> str | None:
             return None
 
 
-def _comes_after(decision: Seen, question: Question) -> bool:
+def _comes_after(decision: Seen, approval: ApprovalRecord) -> bool:
     """Return whether an approval was requested after a decision that applies to it."""
-    asked = question.asked
-    if asked is None or asked.conversation_id != decision.conversation_id or asked.seq < decision.seq:
+    requested = approval.requested
+    if (
+        requested is None
+        or requested.conversation_id != decision.conversation_id
+        or requested.seq < decision.seq
+    ):
         return False
-    return decision.data["remember"] == "conversation" or asked.run_id == decision.run_id
+    return decision.data["remember"] == "conversation" or requested.run_id == decision.run_id
 
 
-def _patterns(history: Folded, question: Question) -> set[str]:
+def _patterns(history: Folded, approval: ApprovalRecord) -> set[str]:
     """Return the patterns by which a decision matches calls: the path of a file, else all arguments."""
-    return {_pattern(history.calls[call_id]) for call_id in question.calls if call_id in history.calls}
+    return {_pattern(history.calls[call_id]) for call_id in approval.calls if call_id in history.calls}
 
 
 def _pattern(call: Call) -> str:
     path = call.arguments.get("path") if isinstance(call.arguments, dict) else None
-    return call.asked if path is None else f"{call.requested.data.get('name')} {path}"
+    return call.signature if path is None else f"{call.requested.data.get('name')} {path}"
