@@ -8,7 +8,7 @@ import pytest
 from tests.support.deltas import Shown
 from tests.support.model_server import ModelServer
 
-from banksman.agent.fallback import Completion, complete_with_fallback
+from banksman.agent.model_request import Completion, complete_with_fallback
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
@@ -69,7 +69,7 @@ async def test_next_model_replies_if_the_first_provider_is_unavailable(
 
     assert (completed.model, completed.provider) == (second, "openai")
     assert completed.reply.text == shown.message == "From the second."
-    warning = next(record for record in caplog.records if record.name == "banksman.agent.fallback")
+    warning = next(record for record in caplog.records if record.name == "banksman.agent.model_request")
     assert "trying the next one" in warning.getMessage()
     assert vars(warning)["model"] == first
 

@@ -349,14 +349,14 @@ MUTANTS = (
     ),
     Mutant(
         "all results in one commit",
-        "results.py",
+        "outcome.py",
         "        if batch and size + more > COMMIT_BYTES:\n",
         "        if False:\n",
         "Results that come at once do not fit the log, and the run never ends.",
     ),
     Mutant(
         "results of any length",
-        "results.py",
+        "outcome.py",
         "    return first_fitting(_shorter(result), RESULT_BYTES)\n",
         "    return result\n",
         "A result does not fit the log, and the run never ends.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from banksman.contracts.calls import CallFinished
 from banksman.contracts.tools import ToolResult
 from banksman.runs.call_attempt import MAX_LOST_RUNNERS
-from banksman.runs.results import COMMIT_BYTES, RESULT_BYTES, batches, storable
+from banksman.runs.outcome import COMMIT_BYTES, RESULT_BYTES, batches, storable
 from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.scenario import Scenario
 

@@ -20,7 +20,7 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runs.results import losses
+from banksman.runs.outcome import losses
 from banksman.runs.state import Conversation
 from banksman.runs.workspaces import LocalWorkspace, place_of, reported, wanted
 

@@ -30,7 +30,7 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.gateway.service.decisions import SubmittedDecision, decide
-from banksman.gateway.service.idempotency import once
+from banksman.gateway.service.idempotency import StoredRequests
 from banksman.runs import handlers
 from banksman.runs.claim import accept
 from banksman.runs.loop import drive
@@ -48,7 +48,7 @@ from tests.runs.simulated import (
     SimulatedClock,
     SimulatedIntake,
     SimulatedLog,
-    SimulatedMemory,
+    SimulatedRequests,
     SimulatedNotifications,
     SimulatedRunners,
     SimulatedRunnerSlots,
@@ -329,8 +329,10 @@ class World:
 
     async def _start(self, conversation_id: str, request_id: str, plan: Plan, body: str) -> None:
         fresh = {"run_id": f"{conversation_id}-r{next(self.ids)}", "message_id": f"m{next(self.ids)}"}
+        frame = ChatSend(type="chat.send", id=request_id, conversation_id=conversation_id, content=body)
+        requests = StoredRequests(SimulatedRequests(self))
         try:
-            ids = await once(SimulatedMemory(self), TENANT, request_id, body.encode(), fresh)
+            ids = await requests.once(TENANT, request_id, frame, fresh, exclude={"id"})
         except Conflict:
             self.situations["client: other body under the same request id"] += 1
             return

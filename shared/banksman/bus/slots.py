@@ -93,7 +93,8 @@ class CallSlots:
             Overloaded, Unavailable, Forbidden: As `durable`.
         """
         subject = subjects.tool_started(tenant, started.attempt)
-        return await self._put(subject, started, _writer(started.runner, started.runner_epoch))
+        writer = _writer(started.runner, started.runner_epoch)
+        return await put_slot(self._bus, RESULTS, subject, started, writer, may_read=self._may_read)
 
     async def put_result(
         self, tenant: str, finished: CallFinished, *, runner_epoch: int = 0
@@ -109,7 +110,8 @@ class CallSlots:
             Overloaded, MessageTooLarge, Unavailable, Forbidden: As `durable`.
         """
         subject = subjects.tool_result(tenant, finished.attempt)
-        return await self._put(subject, finished, _writer(finished.result.runner, runner_epoch))
+        writer = _writer(finished.result.runner, runner_epoch)
+        return await put_slot(self._bus, RESULTS, subject, finished, writer, may_read=self._may_read)
 
     async def read(self, tenant: str, attempt: str) -> AttemptSlots:
         """Return what both slots hold, as the leader of their stream has it.
@@ -140,9 +142,6 @@ class CallSlots:
         except Poison as poison:
             await dead_letter_slot(self._bus, RESULTS, message, poison.reason)
             raise
-
-    async def _put(self, subject: str, value: T, writer: str) -> Placed[T]:
-        return await put_slot(self._bus, RESULTS, subject, value, writer, may_read=self._may_read)
 
 
 async def watch_results(

@@ -13,9 +13,8 @@ from banksman.contracts.events import EventBody, Owner, RunQueued, RunStarted
 from banksman.contracts.work import RunWork, StartRun
 from banksman.runs.approvals import publish_approval_request
 from banksman.runs.outcome import never_started
-from banksman.runs.owner import Ownership, append
+from banksman.runs.owner import Draft, Extent, Ownership, append
 from banksman.runs.ports import Ports
-from banksman.runs.record import Draft, Extent
 from banksman.runs.state import Conversation
 from banksman.runs.steps import CANCELLED, DELETED, next_in_queue
 
@@ -98,7 +97,10 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
         work_seq: Its stream sequence. A second message with the same content has another one.
     """
     if isinstance(work, StartRun) and not state.knows(work.run_id):
-        return _new_run(state, work)
+        if state.run is not None or state.queue:
+            return Enqueue(work.run_id, queued_events(state, work))
+        started = RunStarted(message_id=work.message_id, message=work.content, settings=work.settings)
+        return Claim(work.run_id, (started,))
     if state.run is not None and state.owner is not None:
         # The redelivery of the message that the owner works under: the owner is silent, so this is a
         # takeover.
@@ -127,13 +129,6 @@ def queued_events(state: Conversation, start: StartRun) -> tuple[EventBody, ...]
     if start.run_id in state.cancelled_early:
         return queued, never_started(start.settings, CANCELLED)
     return (queued,)
-
-
-def _new_run(state: Conversation, work: StartRun) -> WorkStep:
-    if state.run is None and not state.queue:
-        started = RunStarted(message_id=work.message_id, message=work.content, settings=work.settings)
-        return Claim(work.run_id, (started,))
-    return Enqueue(work.run_id, queued_events(state, work))
 
 
 async def _claim(

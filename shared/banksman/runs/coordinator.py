@@ -28,10 +28,9 @@ from banksman.runs.call_attempt import (
     call_step,
     unknown_outcome,
 )
-from banksman.runs.outcome import Ending
+from banksman.runs.outcome import Ending, batches, completions, losses, storable
 from banksman.runs.owner import Ownership
 from banksman.runs.ports import Placement
-from banksman.runs.results import batches, completions, losses, storable
 from banksman.runs.state import Conversation, OpenCall
 from banksman.runs.steps import ExecuteCalls, deadline_of
 

@@ -1,21 +1,32 @@
 """The owner of an open run: it commits to the log under its claim, and stops when it finds a higher one.
 
-Ownership is a fact of the log. No lock and no acknowledgement says who owns a run; a claim with a higher
-epoch does.
+Ownership is a fact of the log: the claim with the highest epoch determines who owns a run, and no lock or
+acknowledgement does. One commit is one durable write, so what belongs together goes into one: an outcome, the
+events that follow from it, and the claim of the next queued run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from banksman.contracts.errors import CallerMistake, Fenced, Refused
-from banksman.contracts.events import ApprovalRequested, Commit, EventBody, Owner
+from banksman.contracts.events import (
+    ApprovalRequested,
+    Commit,
+    Event,
+    EventBody,
+    IterationStarted,
+    Owner,
+    RunFinished,
+    RunStarted,
+)
 from banksman.runs.approvals import publish_approval_request
+from banksman.runs.fold import apply_events
 from banksman.runs.ports import Ports
-from banksman.runs.record import Draft, Extent
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
+from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
 
 RETRY_S = 1.0
 """Seconds after which an owner retries what the broker refused or did not answer."""
@@ -24,8 +35,86 @@ Build = Callable[[Conversation], Iterable[EventBody]]
 """Returns what to record, given the state that the commit follows. It runs again after a conflict."""
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a commit holds besides the events that are recorded."""
+
+    follows: bool
+    """The events that follow from them for the same run."""
+    starts_next: bool
+    """The start of the next queued run, when this one ends."""
+
+
 EXTENTS = (Extent(True, True), Extent(True, False), Extent(False, False))
 """From the largest to the smallest: each is tried when the one before it does not fit one message."""
+
+
+@dataclass
+class Draft:
+    """The events of a commit that follows `state`; `state` moves on with each of them."""
+
+    state: Conversation
+    now: datetime
+    events: list[Event] = field(default_factory=list[Event])
+
+    def add(self, run_id: str | None, bodies: Iterable[EventBody]) -> None:
+        """Append events and fold them."""
+        for body in bodies:
+            event = Event(
+                seq=self.state.last_seq + 1,
+                ts=self.now,
+                run_id=run_id,
+                iteration=_iteration(self.state, body),
+                data=body,
+            )
+            self.events.append(event)
+            self.state = replace(apply_events(self.state, (event,)), last_seq=event.seq)
+
+    def follow(self, extent: Extent) -> None:
+        """Append the events that follow from the log alone, as far as `extent` goes."""
+        while extent.follows:
+            step = next_step(self.state, self.now)
+            if isinstance(step, Record):
+                self.add(step.run_id, step.bodies)
+            elif isinstance(step, Idle) and extent.starts_next and (queued := next_in_queue(self.state)):
+                self.add(queued[0], (queued[1],))
+            else:
+                return
+
+    @property
+    def rests(self) -> bool:
+        """True when the conversation needs no owner: no run is open, or the open one waits for a decision."""
+        return isinstance(next_step(self.state, self.now), Idle | Park)
+
+    def commit(
+        self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: int | None = None
+    ) -> Commit:
+        """Return the commit that holds the events.
+
+        Args:
+            commit_id: Unique to this commit.
+            log_epoch: The epoch of the log.
+            owner: The owner of the run after this commit.
+            claim: The owner epoch that this commit claims; None when it claims nothing.
+        """
+        return Commit(
+            ts=self.now,
+            id=commit_id,
+            log_epoch=log_epoch,
+            first_seq=self.state.last_seq + 1 - len(self.events),
+            owner=owner,
+            owner_epoch=self.state.owner_epoch if claim is None else claim,
+            claim=claim is not None,
+            events=tuple(self.events),
+        )
+
+
+def _iteration(state: Conversation, body: EventBody) -> int | None:
+    if isinstance(body, IterationStarted):
+        return body.n
+    if isinstance(body, RunStarted | RunFinished) or state.run is None:
+        return None
+    return state.run.iteration or None
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The ports of an agent's procedures: everything they need from outside.
 
-The bus serves each port in production (`bus.slots`, `bus.run_queue`, `runs.placement`,
+The bus serves each port in production (`bus.slots`, `bus.publish`, `runs.placement`,
 `runs.conversation_log`, `runs.notifications`), a simulated world in the protocol tests. Every method raises
 `Refused` when the broker is away or full, and the process may crash at any await.
 """

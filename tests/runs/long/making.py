@@ -27,7 +27,7 @@ from banksman.contracts.messages import Usage
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.fold import apply_commit
-from banksman.runs.record import Draft
+from banksman.runs.owner import Draft
 from banksman.runs.state import Conversation
 from tests.support.nats import NatsServer
 

@@ -44,7 +44,7 @@ from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.openai_request import parse_chat_completion
 from banksman.runs.fold import apply_commit
-from banksman.runs.record import Draft
+from banksman.runs.owner import Draft
 from banksman.runs.snapshots import UnreadableSnapshot, snapshot_of, state_of
 from banksman.runs.state import REMEMBERED_FOR, REMEMBERED_IDS, Conversation, Measured, with_ids
 

@@ -49,9 +49,9 @@ def become_newer() -> None:
     wire.Stored, wire.Wire = _Stored, _Wire
     from banksman.bus import connection
     from banksman.contracts import events
-    from banksman.runs import record
+    from banksman.runs import owner
 
-    class Draft(record.Draft):
+    class Draft(owner.Draft):
         """Begins each run with an event of a new type."""
 
         def add(self, run_id: str | None, bodies: Iterable[Any]) -> None:
@@ -63,7 +63,7 @@ def become_newer() -> None:
                     )
 
     connection.Client = _Client
-    record.Draft = Draft
+    owner.Draft = Draft
 
 
 def main() -> None:

@@ -12,15 +12,15 @@ from datetime import datetime
 
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
-from banksman.bus.run_queue import RunQueue
+from banksman.bus.publish import RunQueue
 from banksman.contracts.errors import Conflict
 from banksman.contracts.events import Commit
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import ResumeRun
 from banksman.runs.approvals import open_approval_request
 from banksman.runs.conversation_log import ConversationLog
+from banksman.runs.owner import Draft
 from banksman.runs.ports import Clock
-from banksman.runs.record import Draft
 from banksman.runs.state import Conversation
 from banksman.runs.steps import next_in_queue
 

@@ -23,7 +23,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
-from banksman.bus.run_queue import RunQueue
+from banksman.bus.publish import RunQueue
 from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
 from banksman.contracts.ids import new_id

@@ -9,14 +9,13 @@ from functools import partial
 
 from banksman.agent.compaction import Cut, cut
 from banksman.agent.context import BYTES_PER_TOKEN, Size, context_tokens, size_of
-from banksman.agent.fallback import complete_with_fallback
+from banksman.agent.model_request import complete_with_fallback, unless_cancelled
 from banksman.agent.pricing import cost
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.agent.transcript import shortened, transcript
-from banksman.agent.waiting import unless_cancelled
 from banksman.contracts.errors import BanksmanError, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import Message, Usage, UserMessage

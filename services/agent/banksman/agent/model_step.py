@@ -10,7 +10,7 @@ from functools import partial
 
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
-from banksman.agent.fallback import Completion, complete_with_fallback
+from banksman.agent.model_request import Completion, complete_with_fallback, unless_cancelled
 from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
@@ -27,7 +27,6 @@ from banksman.agent.providers.catalog import Providers
 from banksman.agent.replies import Reply, end_events, failure_events, reply_events
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenants import Tenants
-from banksman.agent.waiting import unless_cancelled
 from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.kv import Bucket

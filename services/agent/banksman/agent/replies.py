@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from banksman.agent.policy import Pattern, decide, hosts_fetched, remembered_decisions
-from banksman.agent.previews import preview
+from banksman.agent.approval import Pattern, decide, hosts_fetched, preview, remembered_decisions
 from banksman.agent.protocols.base import Calls, Final, Malformed, Reading, RequestedCall
 from banksman.contracts.assistants import Decision
 from banksman.contracts.errors import BanksmanError, ErrorCode

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
 
-from banksman.agent.quota import capped, counts, used_up
 from banksman.agent.usage import UsageLedger
+from banksman.contracts.assistants import RunSettings
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
 from banksman.contracts.work import StartRun
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Ownership
-from banksman.runtime.tenants import TenantSettings
+from banksman.runtime.tenants import TenantLimits, TenantSettings
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,7 @@ class Tenants:
 
     def capped(self, start: StartRun) -> StartRun:
         """Return a start with its settings cut to the tenant's limits, as the log will record them."""
-        settings = capped(start.settings, self.settings.of(start.tenant))
+        settings = _cut_to_limits(start.settings, self.settings.of(start.tenant))
         return start.model_copy(update={"settings": settings})
 
     async def used_up(self, owned: Ownership) -> Ending | None:
@@ -31,7 +37,59 @@ class Tenants:
         progress do not: their price is known only with the reply.
         """
         limits = self.settings.of(owned.state.tenant)
-        if not counts(limits):
+        if not _any_counted(limits):
             return None
         await self.usage.reach(owned.state.stream_seq)
-        return used_up(limits, self.usage.totals(owned.state.tenant), owned.ports.clock.now())
+        return _used_up(limits, self.usage.totals(owned.state.tenant), owned.ports.clock.now())
+
+
+def _cut_to_limits(settings: RunSettings, limits: TenantLimits) -> RunSettings:
+    """Return the settings of a run, cut to the tenant's limits."""
+    tools, bounds = settings.tools, settings.limits
+    return settings.model_copy(
+        update={
+            "tools": tools.model_copy(
+                update={"max_iterations": _least(tools.max_iterations, limits.max_iterations)}
+            ),
+            "limits": bounds.model_copy(
+                update={
+                    "run_timeout_s": _least(bounds.run_timeout_s, limits.run_timeout_s),
+                    "calls_per_reply": _least(bounds.calls_per_reply, limits.calls_per_reply),
+                    "max_tokens_per_run": _least(bounds.max_tokens_per_run, limits.max_tokens_per_run),
+                    "max_cost_usd": _least(bounds.max_cost_usd, limits.max_cost_usd_per_run),
+                }
+            ),
+        }
+    )
+
+
+def _any_counted(limits: TenantLimits) -> bool:
+    """Return whether any limit applies to what a tenant consumed."""
+    return any(limits.within(window) != (None, None) for window in WINDOWS)
+
+
+def _used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending | None:
+    """Return how a run ends whose tenant has used up a limit; None while something is left."""
+    for window in WINDOWS:
+        tokens, cost_usd = limits.within(window)
+        counted = totals.current(window, now)
+        if tokens is not None and counted.tokens >= tokens:
+            used = f"{counted.tokens} of {tokens} tokens"
+            return _ending(ErrorCode.TENANT_TOKEN_LIMIT, window, counted, used, now)
+        if cost_usd is not None and counted.cost_usd >= cost_usd:
+            used = f"{counted.cost_usd:.2f} of {cost_usd:.2f} USD"
+            return _ending(ErrorCode.TENANT_COST_LIMIT, window, counted, used, now)
+    return None
+
+
+def _ending(code: ErrorCode, window: Window, counted: UsageCount, used: str, now: datetime) -> Ending:
+    frees = ends_at(window, now).isoformat(timespec="minutes").replace("+00:00", "Z")
+    text = (
+        f"The limit of this {window} is used up: {used} since {counted.begins.isoformat()}. "
+        f"It frees at {frees}."
+    )
+    return Ending("failed", code, text, "not_executed")
+
+
+def _least(requested: N | None, most: N | None) -> N | None:
+    return min((bound for bound in (requested, most) if bound is not None), default=None)

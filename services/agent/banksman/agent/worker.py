@@ -11,10 +11,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from banksman.agent.model_step import ModelStep
 from banksman.agent.quarantine import Quarantine, is_suspect
-from banksman.bus.approval_slots import EXPIRY_TIMER, REMOVAL_TIMER, ApprovalSlots
+from banksman.bus.approval_slots import EXPIRY_TIMER, REMOVAL_TIMER, ApprovalSlots, fired_timer
 from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
-from banksman.bus.timers import fired_timer
 from banksman.contracts import subjects
 from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (

@@ -20,7 +20,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
-from banksman.bus.run_queue import RunQueue
+from banksman.bus.publish import RunQueue
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.asgi import errors

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.anthropic_reply import ReplyReader
-from banksman.agent.providers.anthropic_request import body
+from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.retry import TransientFault, status_fault
-from banksman.agent.providers.sdk import SdkProvider
+from banksman.agent.providers.collect import ReplyBuilder, well_formed
+from banksman.agent.providers.sdk import SdkProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.events import FinishReason
+from banksman.contracts.messages import Usage
+from banksman.contracts.wire import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic
+    from anthropic.types import (
+        ContentBlock,
+        MessageDeltaUsage,
+        RawContentBlockDelta,
+        RawMessageStreamEvent,
+    )
+    from anthropic.types import Usage as StartUsage
+
 
 # An error inside a stream has the status 200 of the stream, so its type decides.
 # https://docs.anthropic.com/en/api/errors
@@ -100,3 +111,139 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         if error.type in _TRANSIENT_TYPES:
             return TransientFault(message)
         return ProviderFailed(self.name, message)
+
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_WRITTEN_1H = "ephemeral_1h_input_tokens"
+
+
+@dataclass(slots=True)
+class _Thinking:
+    """A thinking block, which later requests return unchanged."""
+
+    text: list[str] = field(default_factory=list[str])
+    signature: list[str] = field(default_factory=list[str])
+    redacted: str | None = None
+
+    def param(self) -> JsonObject:
+        if self.redacted is not None:
+            return {"type": "redacted_thinking", "data": self.redacted}
+        return {
+            "type": "thinking",
+            "thinking": well_formed("".join(self.text)),
+            "signature": "".join(self.signature),
+        }
+
+
+class ReplyReader:
+    """Reads the events of one streamed message."""
+
+    def __init__(self, deltas: DeltaSink) -> None:
+        self._builder = ReplyBuilder(deltas)
+        self._thinking: dict[int, _Thinking] = {}
+        self._counts: dict[str, int] = {}
+        self._stop_reason: str | None = None
+        self._complete = False
+
+    @property
+    def full(self) -> bool:
+        """True if the reply reached its size limit and the rest of the stream is not needed."""
+        return self._builder.full
+
+    async def take(self, event: RawMessageStreamEvent) -> None:
+        """Read the next event. Unknown types are ignored, as the API's versioning rules require."""
+        match event.type:
+            case "message_start":
+                self._count(cast("StartUsage | None", event.message.usage))
+            case "content_block_start":
+                await self._begin(event.index, event.content_block)
+            case "content_block_delta":
+                await self._continue(event.index, event.delta)
+            case "message_delta":
+                self._stop_reason = event.delta.stop_reason or self._stop_reason
+                self._count(cast("MessageDeltaUsage | None", event.usage))
+            case "message_stop":
+                self._complete = True
+            case _:
+                pass
+
+    def reply(self) -> ModelReply:
+        """Return the complete reply.
+
+        Raises:
+            TransientFault: The stream ended before its last event.
+        """
+        if not self._complete and not self.full:
+            raise TransientFault("the stream ended before the message was complete")
+        reason = self._stop_reason or ""
+        return self._builder.reply(
+            _FINISH_REASONS.get(reason, "unknown"), reason, self._usage(), self._state()
+        )
+
+    async def _begin(self, index: int, block: ContentBlock) -> None:
+        match block.type:
+            case "text":
+                await self._builder.add_text(block.text or "")
+            case "tool_use":
+                # The input arrives in later fragments. Here it is always an empty object.
+                self._builder.add_call(index, id=block.id, name=block.name)
+            case "thinking":
+                self._thinking[index] = _Thinking([block.thinking or ""], [block.signature or ""])
+                await self._builder.add_reasoning(block.thinking or "")
+            case "redacted_thinking":
+                self._thinking[index] = _Thinking(redacted=block.data)
+            case _:
+                pass
+
+    async def _continue(self, index: int, delta: RawContentBlockDelta) -> None:
+        match delta.type:
+            case "text_delta":
+                await self._builder.add_text(delta.text)
+            case "input_json_delta" if self._builder.has_call(index):
+                self._builder.add_call(index, arguments=delta.partial_json)
+            case "thinking_delta":
+                self._thinking.setdefault(index, _Thinking()).text.append(delta.thinking)
+                await self._builder.add_reasoning(delta.thinking)
+            case "signature_delta":
+                self._thinking.setdefault(index, _Thinking()).signature.append(delta.signature)
+            case _:
+                pass
+
+    def _count(self, usage: StartUsage | MessageDeltaUsage | None) -> None:
+        """Store the latest value of each count.
+
+        Counts are cumulative, and the last event repeats only some.
+        """
+        for name in _COUNTS:
+            value = cast("int | None", getattr(usage, name, None))
+            if value is not None:
+                self._counts[name] = value
+        written = getattr(usage, "cache_creation", None)
+        for_an_hour = cast("int | None", getattr(written, _WRITTEN_1H, None))
+        if for_an_hour is not None:
+            self._counts[_WRITTEN_1H] = for_an_hour
+
+    def _usage(self) -> Usage:
+        cached = self._counts.get("cache_read_input_tokens", 0)
+        written = self._counts.get("cache_creation_input_tokens", 0)
+        return Usage(
+            # The vendor's `input_tokens` exclude cached tokens; ours include them.
+            input_tokens=self._counts.get("input_tokens", 0) + cached + written,
+            output_tokens=self._counts.get("output_tokens", 0),
+            cached_tokens=cached,
+            cache_written_tokens=written,
+            cache_written_1h_tokens=min(written, self._counts.get(_WRITTEN_1H, 0)),
+        )
+
+    def _state(self) -> JsonObject | None:
+        blocks: list[JsonValue] = [block.param() for _, block in sorted(self._thinking.items())]
+        return {THINKING_FIELD: blocks} if blocks else None

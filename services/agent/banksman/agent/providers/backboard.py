@@ -25,8 +25,7 @@ from banksman.agent.providers.backboard_request import (
     tools,
 )
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.retry import TransientFault
-from banksman.agent.providers.sdk import SdkProvider
+from banksman.agent.providers.sdk import SdkProvider, TransientFault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 

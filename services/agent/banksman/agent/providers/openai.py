@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from json import JSONDecodeError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.openai_reply import ReplyReader
+from banksman.agent.providers.collect import ReplyBuilder
+from banksman.agent.providers.loose_json import as_count, as_list, as_object, as_text
 from banksman.agent.providers.openai_request import body
-from banksman.agent.providers.retry import TransientFault, status_fault
-from banksman.agent.providers.sdk import SdkProvider
+from banksman.agent.providers.sdk import SdkProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.events import FinishReason
+from banksman.contracts.messages import Usage
+from banksman.contracts.wire import JsonObject
 
 if TYPE_CHECKING:
     from openai import APIError, APIStatusError, AsyncOpenAI
+
 
 _OWN_ADDRESS = "https://api.openai.com"
 
@@ -94,3 +98,96 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
         if error.type in _LASTING_FAULTS or error.code in _LASTING_CODES:
             return ProviderFailed(self.name, error.message)
         return TransientFault(error.message)
+
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "tool_calls": "tool_calls",
+    "length": "length",
+    "content_filter": "content_filter",
+}
+
+# vLLM, DeepSeek and others stream reasoning in the first of these fields, OpenRouter in the second.
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+
+
+class ReplyReader:
+    """Reads the chunks of one streamed reply. Compatible servers omit any field or set it to null."""
+
+    def __init__(self, deltas: DeltaSink) -> None:
+        self._builder = ReplyBuilder(deltas)
+        self._finish_reason = ""
+        self._usage: dict[str, Any] = {}
+        self._reasoning_field = ""
+
+    @property
+    def full(self) -> bool:
+        """True if the reply reached its size limit and the rest of the stream is not needed."""
+        return self._builder.full
+
+    async def take(self, chunk: object) -> None:
+        """Read the next chunk."""
+        fields = as_object(chunk)
+        self._usage = as_object(fields.get("usage")) or self._usage
+        for choice in map(as_object, as_list(fields.get("choices"))):
+            self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
+            await self._take_delta(as_object(choice.get("delta")))
+
+    def reply(self) -> ModelReply:
+        """Return the complete reply.
+
+        Raises:
+            TransientFault: The stream ended without a finish reason. The SDK reports this as success, but the
+                connection may have been closed early.
+        """
+        reason = self._finish_reason
+        if not reason and not self.full:
+            raise TransientFault("the stream ended without a finish reason")
+        finish_reason = _FINISH_REASONS.get(reason, "unknown")
+        state: JsonObject | None = (
+            {self._reasoning_field: self._builder.reasoning} if self._reasoning_field else None
+        )
+        return self._builder.reply(finish_reason, reason, _usage(self._usage), state)
+
+    async def _take_delta(self, delta: dict[str, Any]) -> None:
+        await self._builder.add_text(as_text(delta.get("content")) or as_text(delta.get("refusal")))
+        for call in map(as_object, as_list(delta.get("tool_calls"))):
+            self._take_call(call)
+        for field in _REASONING_FIELDS:
+            piece = as_text(delta.get(field))
+            if piece:
+                self._reasoning_field = field
+                await self._builder.add_reasoning(piece)
+                return
+
+    def _take_call(self, call: dict[str, Any]) -> None:
+        function = as_object(call.get("function"))
+        arguments = function.get("arguments")
+        self._builder.add_call(
+            self._index(call),
+            id=as_text(call.get("id")),
+            name=as_text(function.get("name")),
+            arguments=as_object(arguments) or as_text(arguments),
+        )
+
+    def _index(self, call: dict[str, Any]) -> int:
+        """Return the call's index.
+
+        Without one, an id starts the next call; a fragment without id continues the last.
+        """
+        index = call.get("index")
+        if isinstance(index, int):
+            return index
+        last = self._builder.last_call()
+        if last is None:
+            return 0
+        return last + 1 if call.get("id") else last
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    details = as_object(usage.get("prompt_tokens_details"))
+    return Usage(
+        input_tokens=as_count(usage.get("prompt_tokens")),
+        output_tokens=as_count(usage.get("completion_tokens")),
+        cached_tokens=as_count(details.get("cached_tokens")),
+    )

@@ -1,21 +1,46 @@
-"""The base of the adapters of vendor SDKs: one client per process, created on first use, and the retries."""
+"""The base of the adapters of vendor SDKs: one client per process, and the retries of requests.
+
+The SDKs' own retries are disabled. They know neither the deadline of the run nor the text that clients have
+received of an attempt that failed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.retry import with_retries
 from banksman.contracts.errors import ProviderFailed
 
+MAX_DELAY_S = 8.0
+"""Maximum seconds between two attempts if the vendor names no time."""
+
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
+_MAX_MESSAGE_CHARS = 500
+
 logger = logging.getLogger(__name__)
+
+
+class TransientFault(Exception):
+    """An attempt failed, and another attempt may succeed."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+    ) -> None:
+        self.message = message[:_MAX_MESSAGE_CHARS]
+        self.status = status
+        self.retry_after_s = retry_after_s
+        super().__init__(self.message)
 
 
 class Closable(Protocol):
@@ -44,26 +69,76 @@ class SdkProvider(ABC, Generic[C]):
         This process then omits the temperature for that model.
         """
         until = time.monotonic() + deadline_s
-        if request.model in self._without_temperature:
-            request = _without_temperature(request)
-        try:
-            return await self._complete(request, deltas, deadline_s)
-        except ProviderFailed as refusal:
-            if request.options.temperature is None or not _refuses_temperature(refusal):
-                raise
-            logger.warning("the model refused the temperature: %s", refusal, extra={"model": request.model})
-        self._without_temperature.add(request.model)
-        await deltas.restart()
-        return await self._complete(_without_temperature(request), deltas, max(0.1, until - time.monotonic()))
+        while True:
+            if request.model in self._without_temperature:
+                options = request.options.model_copy(update={"temperature": None})
+                request = replace(request, options=options)
+            try:
+                return await self._with_retries(self.attempts(request, deltas), deltas, deadline_s)
+            except ProviderFailed as refusal:
+                if request.options.temperature is None or not _refuses_temperature(refusal):
+                    raise
+                logger.warning(
+                    "the model refused the temperature: %s", refusal, extra={"model": request.model}
+                )
+            self._without_temperature.add(request.model)
+            await deltas.restart()
+            deadline_s = max(0.1, until - time.monotonic())
 
-    async def _complete(self, request: ModelRequest, deltas: DeltaSink, deadline_s: float) -> ModelReply:
-        return await with_retries(
-            self.attempts(request, deltas),
-            provider=self.name,
-            settings=self.settings,
-            deltas=deltas,
-            deadline_s=deadline_s,
+    async def _with_retries(
+        self, attempt: Callable[[], Awaitable[ModelReply]], deltas: DeltaSink, deadline_s: float
+    ) -> ModelReply:
+        """Repeat `attempt` while it raises `TransientFault` and time and attempts remain.
+
+        Raises:
+            ProviderFailed: The last attempt failed, or the deadline passed.
+        """
+        number = 1
+        scope = asyncio.timeout(deadline_s)
+        try:
+            async with scope:
+                while True:
+                    try:
+                        return await attempt()
+                    except TransientFault as fault:
+                        delay_s = self._delay_s(fault, number, scope)
+                    await asyncio.sleep(delay_s)
+                    await deltas.restart()
+                    number += 1
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            text = f"no complete reply within {deadline_s:g} s"
+            raise ProviderFailed(self.name, text, unavailable=True) from error
+
+    def _delay_s(self, fault: TransientFault, number: int, scope: asyncio.Timeout) -> float:
+        """Return the pause before the next attempt, randomized so that agents do not retry at the same time.
+
+        It is the vendor's time plus up to 10 %, or else 50 to 100 % of a time that doubles.
+
+        Raises:
+            ProviderFailed: No attempt is left, or the next one would begin after the deadline.
+        """
+        if fault.retry_after_s is not None:
+            delay_s = fault.retry_after_s * random.uniform(1.0, 1.1)
+        else:
+            longest_s = min(MAX_DELAY_S, self.settings.first_delay_s * 2 ** (number - 1))
+            delay_s = longest_s * random.uniform(0.5, 1.0)
+        ends_at = scope.when()
+        too_late = ends_at is not None and asyncio.get_running_loop().time() + delay_s >= ends_at
+        if number >= self.settings.max_attempts or too_late:
+            raise ProviderFailed(self.name, fault.message, status=fault.status, unavailable=True) from fault
+        logger.warning(
+            "repeating the model request: %s",
+            fault.message,
+            extra={
+                "provider": self.name,
+                "attempt": number,
+                "status": fault.status,
+                "delay_s": round(delay_s, 3),
+            },
         )
+        return delay_s
 
     def warm(self) -> None:
         """See `Provider.warm`."""
@@ -93,10 +168,45 @@ class SdkProvider(ABC, Generic[C]):
         """
 
 
+def status_fault(
+    provider: str, status: int, message: str, headers: Mapping[str, str]
+) -> TransientFault | ProviderFailed:
+    """Map an error status to an exception. The header `x-should-retry` of the vendors takes precedence."""
+    transient = status in _TRANSIENT_STATUSES or status >= 500
+    if headers.get("x-should-retry") in ("true", "false"):
+        transient = headers["x-should-retry"] == "true"
+    if transient:
+        return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
+    return ProviderFailed(provider, message[:_MAX_MESSAGE_CHARS], status=status)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the wait in `retry-after-ms` or `retry-after` (seconds or a date); None if missing."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    return _until(value) if seconds is None and value else seconds
+
+
 def _refuses_temperature(refusal: ProviderFailed) -> bool:
     """Return True if the vendor refused the request because of its temperature, as its newest models do."""
     return refusal.status in (400, 422) and "temperature" in str(refusal).lower()
 
 
-def _without_temperature(request: ModelRequest) -> ModelRequest:
-    return replace(request, options=request.options.model_copy(update={"temperature": None}))
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text else None
+    except ValueError:
+        return None
+    return number if number is not None and 0 <= number < float("inf") else None
+
+
+def _until(date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (zoned - datetime.now(UTC)).total_seconds())

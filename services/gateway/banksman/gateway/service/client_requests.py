@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from banksman.bus.run_queue import RunQueue
+from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import ConversationSettings
 from banksman.contracts.errors import BadInput, Forbidden, NotFound, NotReady
 from banksman.contracts.frames import (

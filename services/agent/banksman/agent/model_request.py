@@ -1,17 +1,26 @@
-"""A model request that goes to the next model if a provider is unavailable."""
+"""Sends a model request, to the next model if a provider is unavailable, until the run is cancelled."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.catalog import Providers
-from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.errors import ProviderFailed, Refused
+from banksman.runs.owner import Ownership
+from banksman.runs.steps import deadline_of
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +76,36 @@ async def complete_with_fallback(
         else:
             return Completion(model, provider.name, reply)
     raise ValueError("models: at least one is expected")
+
+
+async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of `work`; None if the run is cancelled first, which also cancels `work`.
+
+    Raises:
+        Fenced: A higher claim owns the run.
+    """
+    task = asyncio.create_task(work)
+    try:
+        while not task.done():
+            await _done_or_notified(owned, task)
+            if not task.done():
+                # While the broker is away the model goes on: the commit of its reply finds a cancel too.
+                with contextlib.suppress(Refused):
+                    await owned.refresh()
+                if owned.state.run is None or owned.state.run.cancel is not None or owned.state.deleted:
+                    return None
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> None:
+    # The provider ends the request at the deadline; the wait is longer, so that its error is what is
+    # reported.
+    state, until = owned.state, deadline_of(owned.run) + timedelta(seconds=5)
+    notified = asyncio.create_task(owned.ports.notifications.wait(state.tenant, state.conversation_id, until))
+    try:
+        await asyncio.wait({task, notified}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        notified.cancel()
