@@ -107,17 +107,30 @@ async def test_a_run_that_outlasts_the_wait_is_returned_in_its_current_state(
     assert (outcome["content"], outcome["tool_calls"][0]["result"]["stdout"]) == ("Done.", "hi\n")
 
 
-async def test_server_sent_events_contain_the_whole_run(http: httpx.AsyncClient, play: Play) -> None:
-    """R30, R20: the frames of the websocket, numbered, with streamed text; the stream closes at the end."""
-    name = play(READ, Reply(text="one two three", chunk_chars=4))
-    conversation = await conversation_of(http, name)
+async def test_server_sent_events_contain_the_whole_run(
+    http: httpx.AsyncClient, model: ScriptedModel, play: Play
+) -> None:
+    """R30, R20: the frames of the websocket, numbered, with streamed text; the stream closes at the end.
 
-    frames = [frame async for frame in _stream(http, conversation, detail="steps")]
+    The reply ends when the client has its text: a delta that arrives after the stored message is not shown.
+    """
+    gate, whole = new_id("g"), "one two three"
+    reply = Reply(text=whole, chunk_chars=4, gate=Gate(name=gate, after_events=1 + 4))
+    conversation = await conversation_of(http, play(READ, reply))
+
+    frames: list[Frame] = []
+    text = ""
+    async for frame in _stream(http, conversation, detail="steps"):
+        frames.append(frame)
+        if frame["type"] == "message.delta":
+            text += frame["data"]["text"]
+            if text == whole:
+                await asyncio.to_thread(model.open_gate, gate)
 
     types = [frame["type"] for frame in frames]
     assert types[0] == "run.started" and types[-1] == "run.finished"
     assert {"tool_call.requested", "tool_call.completed", "message.delta"} <= set(types)
-    assert "".join(f["data"]["text"] for f in frames if f["type"] == "message.delta") == "one two three"
+    assert text == whole
     seqs = [frame["seq"] for frame in frames if "seq" in frame]
     assert seqs == sorted(set(seqs))
 
