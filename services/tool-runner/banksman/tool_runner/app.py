@@ -93,7 +93,11 @@ async def _serve(
     )
     admission = Admission(lease, scheduler.registry, local.box, local.problem)
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
-    worker = Worker(calls, admission, turns, _executor(bus, clock, local), tasks)
+    executor = None
+    if local.box is not None:
+        outputs = Objects(bus, names.OUTPUTS)
+        executor = CallExecutor(bus, calls, admission, turns, local.box, local.workspaces, outputs)
+    worker = Worker(calls, admission, executor, tasks)
     files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease)
     router = runner_router(local.identity.runner, worker, files)
     await stack.enter_async_context(ControlPlane(bus, router, title="Banksman tool-runner"))
@@ -145,10 +149,3 @@ def _runner_calls(
         note=LateResults(bus).store,
         active=active,
     )
-
-
-def _executor(bus: Bus, clock: BrokerClock, local: LocalRunner) -> CallExecutor | None:
-    if local.box is None:
-        return None
-    outputs = Objects(bus, names.OUTPUTS)
-    return CallExecutor(bus, local.identity.runner, local.box, local.workspaces, outputs, clock.now)

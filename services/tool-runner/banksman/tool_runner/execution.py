@@ -1,12 +1,12 @@
-"""Executes a call that has its turn, and builds its result."""
+"""Executes an admitted call, from the wait for its turn to its stored result."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from banksman.bus.connection import Bus
@@ -14,12 +14,17 @@ from banksman.bus.objects import Objects
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.fitting import first_fitting, json_bytes
-from banksman.contracts.tools import ToolResult
+from banksman.contracts.tools import ToolResult, failed
+from banksman.runs.lease import LeaseLost
+from banksman.runs.runner import RunnerCalls
 from banksman.runtime.failpoints import reach
+from banksman.tool_runner.admission import Admission
 from banksman.tool_runner.progress import progress
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, failure
 from banksman.tool_runner.tools.toolbox import ToolBox
+from banksman.tool_runner.workspaces.registry import HeldWorkspace, SnapshotLost
+from banksman.tool_runner.workspaces.turns import Turns, takes_workspace
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 logger = logging.getLogger(__name__)
@@ -33,44 +38,79 @@ STORE_OUTPUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveCall:
+    """One admitted call that waits or runs."""
+
+    request: CallRequest
+    workspace: HeldWorkspace
+    stop: Stop = field(default_factory=Stop)
+    """Ends the call, also while it waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class CallExecutor:
-    """Executes calls that have their turn. Every call ends with a result."""
+    """Executes the admitted calls of one runner. Every call that starts ends with a result."""
 
     bus: Bus
-    runner: str
+    calls: RunnerCalls
+    admission: Admission
+    turns: Turns
     box: ToolBox
     workspaces: WorkspaceStore
     outputs: Objects
-    now: Callable[[], datetime]
-    """The broker's clock; the deadline of a request uses it too."""
 
-    async def run(self, request: CallRequest, stop: Stop, turn: AsyncExitStack) -> ToolResult:
-        """Execute a call. Its turn ends before its output is uploaded, so that the next call can start."""
-        started_at = self.now()
-        async with progress(self.bus, self.runner, request) as on_output:
-            outcome = await self._outcome(request, stop, on_output)
+    async def run(self, call: ActiveCall) -> None:
+        """Wait for the turn, execute the call and store its result. Log errors: no caller awaits it."""
+        request = call.request
+        try:
+            async with self.turns.turn(request.call.name, request.tenant, request.workspace_id) as turn:
+                unusable = await self._prepare_workspace(call)
+                await self.calls.perform(request, lambda _: self._execute(call, turn, unusable))
+        except BanksmanError as error:
+            logger.error("%s: ended without a stored result: %s", request.attempt, error)
+        except Exception:
+            logger.exception("%s: ended without a stored result", request.attempt)
+
+    async def _prepare_workspace(self, call: ActiveCall) -> str | None:
+        """Bring the files of the workspace to this runner; return None, or the reason why that failed."""
+        request = call.request
+        try:
+            await self.admission.registry.prepare(
+                call.workspace,
+                request.place,
+                changes=not self.admission.may_repeat(request),
+                has_turn=takes_workspace(request.call.name),
+            )
+        except SnapshotLost as error:
+            return str(error)
+        except OSError as error:
+            return f"The workspace cannot be used: {error.strerror}"
+        except BaseException:
+            # The call has not started, so the owner may send it again, here or elsewhere.
+            self.calls.release(request)
+            raise
+        return None
+
+    async def _execute(self, call: ActiveCall, turn: AsyncExitStack, unusable: str | None) -> ToolResult:
+        """Execute a call whose start is stored. `unusable` is the reason why it has no workspace, or None."""
+        # The process may have been frozen while the start was stored, and the lease may have expired.
+        if not self.admission.holds_lease():
+            raise LeaseLost("the lease ended before the call could start")
+        request = call.request
+        if unusable is not None:
+            return failed(request.call.id, "unavailable", f"Not executed. {unusable}")
+        started_at = self.calls.now()
+        async with progress(self.bus, self.calls.runner, request) as on_output:
+            outcome = await self._outcome(request, call.stop, on_output)
         await reach("runner.end")
         # The next call may start now: the upload of a long output can take seconds.
         await turn.aclose()
-        result = ToolResult(
-            tool_call_id=request.call.id,
-            content=outcome.value,
-            is_error=outcome.is_error,
-            error_kind=outcome.error_kind,
-            exit_code=outcome.exit_code,
-            truncated=outcome.truncated,
-            output_ref=await self._store_output(request, outcome.output),
-            duration_ms=outcome.duration_ms,
-            runner=self.runner,
-            started_at=started_at,
-            changed=outcome.changed,
-        )
-        return storable(result)
+        return storable(await self._result(request, outcome, started_at))
 
     async def _outcome(self, request: CallRequest, stop: Stop, on_output: OnProgress | None) -> ToolOutcome:
         call = request.call
         # The run may end before the call's own time-out.
-        timeout_s = min(call.timeout_s, (request.deadline - self.now()).total_seconds())
+        timeout_s = min(call.timeout_s, (request.deadline - self.calls.now()).total_seconds())
         if timeout_s <= 0:
             return failure("timeout", "the run timed out before the call could start")
         try:
@@ -92,6 +132,21 @@ class CallExecutor:
         except OSError as error:
             logger.error("%s: the workspace cannot be opened: %s", request.workspace_id, error)
             return failure("unavailable", f"the workspace cannot be opened: {error.strerror}")
+
+    async def _result(self, request: CallRequest, outcome: ToolOutcome, started_at: datetime) -> ToolResult:
+        return ToolResult(
+            tool_call_id=request.call.id,
+            content=outcome.value,
+            is_error=outcome.is_error,
+            error_kind=outcome.error_kind,
+            exit_code=outcome.exit_code,
+            truncated=outcome.truncated,
+            output_ref=await self._store_output(request, outcome.output),
+            duration_ms=outcome.duration_ms,
+            runner=self.calls.runner,
+            started_at=started_at,
+            changed=outcome.changed,
+        )
 
     async def _store_output(self, request: CallRequest, output: bytes | None) -> str | None:
         """Store a whole output; return its name, or None if there is no output or it cannot be stored."""

@@ -17,7 +17,7 @@ GIB = 1024 * MIB
 
 
 class _Limits(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _default_concurrency() -> int:

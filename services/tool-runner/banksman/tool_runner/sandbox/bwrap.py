@@ -19,9 +19,8 @@ from banksman.tool_runner.sandbox.base import (
     SandboxUnavailable,
     Stop,
 )
-from banksman.tool_runner.sandbox.call import BwrapCall
+from banksman.tool_runner.sandbox.call import BwrapCall, ListenerInbox
 from banksman.tool_runner.sandbox.cgroups import CallCgroup, CallCgroups
-from banksman.tool_runner.sandbox.listener import ListenerInbox
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
@@ -54,7 +53,6 @@ class BwrapSandbox:
         self._limits = limits
         self._max_output_chars = max_output_chars
         self._cgroups = cgroups
-        self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
         self._spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program())
         become_subreaper()
 
@@ -67,29 +65,24 @@ class BwrapSandbox:
     ) -> SandboxOutcome:
         """Run one command to its end; see `Sandbox.run`."""
         stop = stop or Stop()
-        async with self._slots:
-            output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
-            with contextlib.ExitStack() as on_failure:
-                on_failure.callback(output.close)
-                outcome = await self._run(command, output, on_output, stop)
-                on_failure.pop_all()
-            return outcome
-
-    async def _run(
-        self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
-    ) -> SandboxOutcome:
-        # The call may have been cancelled while it waited for a slot.
+        output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
+        # Nothing to kill later: the call may have been cancelled while its proxy was set up.
         if stop.reason is not None:
             return SandboxOutcome(None, output, stop.reason, 0)
         started = time.monotonic()
-        async with self._cgroup() as cgroup:
-            call = self._spawn(command, output, on_output, stop, cgroup)
-            try:
-                await self._watch(call, command.timeout_s, stop)
-            finally:
-                await call.end(self._limits.kill_wait_s)
-        duration_ms = round((time.monotonic() - started) * 1000)
-        return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
+        try:
+            async with self._cgroup() as cgroup:
+                call = self._spawn(command, output, on_output, stop, cgroup)
+                try:
+                    await self._watch(call, command.timeout_s, stop)
+                finally:
+                    await call.end(self._limits.kill_wait_s)
+            exit_code = call.exit_code()
+        except BaseException:
+            # Without an outcome, the caller cannot close the output.
+            output.close()
+            raise
+        return SandboxOutcome(exit_code, output, stop.reason, round((time.monotonic() - started) * 1000))
 
     async def sweep(self) -> None:
         """Kill orphans of a killed spawner every second, until cancelled."""
@@ -122,45 +115,23 @@ class BwrapSandbox:
         stop: Stop,
         cgroup: CallCgroup | None,
     ) -> BwrapCall:
-        with contextlib.ExitStack() as inner, contextlib.ExitStack() as ours:
-            status_read, status_write = _pipe(ours, inner)
-            out_read, out_write = _pipe(ours, inner)
-            err_read, err_write = _pipe(ours, inner)
-            # /dev/stdout reopens the pipe by its path, which only its owner may do.
-            self._identity.own(out_write)
-            self._identity.own(err_write)
-            proxy_inbox = None if command.on_listener is None else ListenerInbox(command.on_listener)
+        with contextlib.ExitStack() as given, contextlib.ExitStack() as on_failure:
+            inbox: ListenerInbox | None = None
             special: dict[str, int] = {}
-            if proxy_inbox is not None:
-                inner.callback(proxy_inbox.given.close)
-                ours.callback(proxy_inbox.close)
-                special["proxy"] = proxy_inbox.given.fileno()
+            if command.on_listener is not None:
+                inbox = ListenerInbox(command.on_listener)
+                given.callback(inbox.given.close)
+                on_failure.callback(inbox.close)
+                special["proxy"] = inbox.given.fileno()
             if cgroup is not None:
                 special["cgroup"] = cgroup.open()
-                inner.callback(os.close, special["cgroup"])
-            tree = self._spawner.spawn(
-                bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD),
-                inner_command(command, self._limits),
-                stdout=out_write,
-                stderr=err_write,
-                status=status_write,
-                on_end=stop.exited,
-                special=special,
-            )
-            # BwrapCall owns these from here; the write ends are closed in this process, so that the pipes end
-            # with the sandbox.
-            ours.pop_all()
-        return BwrapCall(
-            tree,
-            self._spawner,
-            status_fd=status_read,
-            streams={"stdout": out_read, "stderr": err_read},
-            output=output,
-            stop=stop,
-            max_output_bytes=self._limits.max_output_bytes,
-            on_output=on_output,
-            proxy_inbox=proxy_inbox,
-        )
+                given.callback(os.close, special["cgroup"])
+            options = bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
+            inner = inner_command(command, self._limits)
+            tree = self._spawner.spawn(options, inner, on_end=stop.exited, special=special)
+            on_failure.pop_all()
+        max_output_bytes = self._limits.max_output_bytes
+        return BwrapCall(tree, self._spawner, output, stop, max_output_bytes, on_output, inbox)
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop) -> None:
         """Return when the command has ended or must be ended."""
@@ -196,10 +167,3 @@ def find_bwrap(program: str = "bwrap") -> str:
             remedy="apt-get install bubblewrap libseccomp2",
         )
     return path
-
-
-def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
-    read, write = os.pipe2(os.O_CLOEXEC)
-    reader.callback(os.close, read)
-    writer.callback(os.close, write)
-    return read, write

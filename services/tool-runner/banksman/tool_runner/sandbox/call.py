@@ -5,11 +5,11 @@ import contextlib
 import json
 import logging
 import os
+import socket
 from typing import cast
 
 from banksman.tool_runner.sandbox import processes
-from banksman.tool_runner.sandbox.base import OnOutput, SandboxUnavailable, Stop
-from banksman.tool_runner.sandbox.listener import ListenerInbox
+from banksman.tool_runner.sandbox.base import OnListener, OnOutput, SandboxUnavailable, Stop
 from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 from banksman.tool_runner.sandbox.spawner import SpawnedTree, Spawner
 
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * 1024
 _STATUS_BYTES = 4096
+_LISTENER_BYTES = 64
 
 
 class BwrapCall:
@@ -26,27 +27,24 @@ class BwrapCall:
         self,
         tree: SpawnedTree,
         spawner: Spawner,
-        *,
-        status_fd: int,
-        streams: dict[Stream, int],
         output: CapturedOutput,
         stop: Stop,
         max_output_bytes: int,
         on_output: OnOutput | None,
-        proxy_inbox: ListenerInbox | None = None,
+        proxy_inbox: ListenerInbox | None,
     ) -> None:
-        """Take ownership of the file descriptors and start reading."""
+        """Become the owner of the descriptors of `tree`, and start to read its output."""
         self._proxy_inbox = proxy_inbox
         self._tree = tree
         self._spawner = spawner
-        self._status_fd = status_fd
-        self._streams = streams
+        self._status_fd = tree.status_fd
+        self._streams: dict[Stream, int] = {"stdout": tree.stdout_fd, "stderr": tree.stderr_fd}
         self._output = output
         self._stop = stop
         self._max_output_bytes = max_output_bytes
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
-        for stream, fd in streams.items():
+        for stream, fd in self._streams.items():
             # A blocking read would stop the event loop if another process drained the pipe first.
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._read, stream)
@@ -126,6 +124,40 @@ class BwrapCall:
             self._proxy_inbox.close()
 
     _report: bytes = b""
+
+
+class ListenerInbox:
+    """Receives the listening socket of a sandbox's proxy.
+
+    The socket belongs to the network namespace of the sandbox, and the runner accepts connections on it in
+    its own namespace. No part of the proxy runs in the sandbox, and no sandbox can reach the proxy of
+    another.
+    """
+
+    def __init__(self, on_listener: OnListener) -> None:
+        self._on_listener = on_listener
+        self._ours, self.given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """`given` goes to the spawner; the caller closes it afterwards."""
+        self._ours.setblocking(False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._ours, self._receive)
+
+    def close(self) -> None:
+        """Stop receiving."""
+        if self._ours.fileno() >= 0:
+            self._loop.remove_reader(self._ours)
+            self._ours.close()
+
+    def _receive(self) -> None:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(self._ours, _LISTENER_BYTES, 1)
+        except OSError:
+            descriptors = []
+        self.close()
+        if descriptors:
+            listener = socket.socket(fileno=descriptors[0])
+            listener.set_inheritable(False)
+            self._on_listener(listener)
 
 
 def _reported_exit_code(report: bytes) -> int | None:

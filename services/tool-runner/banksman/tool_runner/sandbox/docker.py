@@ -80,9 +80,8 @@ class DockerSandbox:
         )
         _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
         self._threads = ThreadPoolExecutor(_ENGINE_THREADS, "docker")
-        self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
         self._in_use: set[Path] = set()
-        """Workspaces with a command that runs or waits for a slot."""
+        """Workspaces with a running command."""
         self._starting: dict[Path, asyncio.Task[Container]] = {}
         self._live: dict[Path, Container] = {}
         self._condemned: dict[str, Path] = {}
@@ -105,19 +104,14 @@ class DockerSandbox:
     ) -> SandboxOutcome:
         """Run one command to its end; see `Sandbox.run`."""
         stop = stop or Stop()
-        with self._using(command.workspace):
-            async with self._slots:
-                return await self._run_in_slot(command, on_output, stop)
-
-    async def _run_in_slot(
-        self, command: SandboxCommand, on_output: OnOutput | None, stop: Stop
-    ) -> SandboxOutcome:
         output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(output.close)
-            outcome = await self._run(command, output, on_output, stop)
-            on_failure.pop_all()
-        return outcome
+        try:
+            with self._using(command.workspace):
+                return await self._run(command, output, on_output, stop)
+        except BaseException:
+            # Without an outcome, the caller cannot close the output.
+            output.close()
+            raise
 
     @contextlib.contextmanager
     def _using(self, workspace: Path) -> Generator[None]:

@@ -19,8 +19,14 @@ _END_WAIT_S = 5.0
 class SpawnedTree:
     """The process tree of one call, as the spawner reports it."""
 
-    def __init__(self, number: int, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, number: int, on_end: Callable[[], None], stdout_fd: int, stderr_fd: int, status_fd: int
+    ) -> None:
         self.number = number
+        self.stdout_fd = stdout_fd
+        self.stderr_fd = stderr_fd
+        self.status_fd = status_fd
+        """The read end of the pipe for bwrap's report; the caller of `spawn` closes all three."""
         self._on_end = on_end
         self.pid: int | None = None
         """Process id of the outer bwrap; None until the spawner has reported it."""
@@ -55,15 +61,13 @@ class Spawner:
         options: Sequence[str],
         command: Sequence[str],
         *,
-        stdout: int,
-        stderr: int,
-        status: int,
         on_end: Callable[[], None],
         special: Mapping[str, int],
     ) -> SpawnedTree:
-        """Start bwrap with the given options, command and descriptors; `on_end` is called once.
+        """Start bwrap with the given options and command; `on_end` is called once.
 
-        `special` names further descriptors; see `spawner_process.MAX_SPAWN_FDS`.
+        `special` names descriptors for the spawner; see `spawner_process.MAX_SPAWN_FDS`. The caller closes
+        them, and those of the tree.
 
         Raises:
             SandboxUnavailable: the spawner cannot be started.
@@ -71,10 +75,19 @@ class Spawner:
         if self._process is None:
             self._process = self._start()
         self._last_number += 1
-        tree = self._trees[self._last_number] = SpawnedTree(self._last_number, on_end)
-        with _memfd(pack_command(options, command)) as packed:
-            descriptors = (packed, stdout, stderr, status, *special.values())
-            self._send("spawn", tree, descriptors, special)
+        # The write ends are closed in this process, so that the pipes end with the sandbox.
+        with contextlib.ExitStack() as given, contextlib.ExitStack() as on_failure:
+            packed = given.enter_context(_memfd(pack_command(options, command)))
+            (stdout, stdout_fd), (stderr, stderr_fd), (status, status_fd) = (
+                _pipe(given, on_failure) for _ in range(3)
+            )
+            # A command that opens /dev/stdout reopens the pipe by its path, which only its owner may do.
+            self._identity.own(stdout)
+            self._identity.own(stderr)
+            tree = SpawnedTree(self._last_number, on_end, stdout_fd, stderr_fd, status_fd)
+            self._trees[tree.number] = tree
+            self._send("spawn", tree, (packed, stdout, stderr, status, *special.values()), special)
+            on_failure.pop_all()
         return tree
 
     def kill(self, tree: SpawnedTree) -> None:
@@ -167,3 +180,11 @@ def _memfd(content: bytes) -> Generator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _pipe(writer: contextlib.ExitStack, reader: contextlib.ExitStack) -> tuple[int, int]:
+    """Return the write end and the read end of a new pipe, each closed by its stack."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    writer.callback(os.close, write)
+    reader.callback(os.close, read)
+    return write, read

@@ -21,7 +21,6 @@ from banksman.tool_runner.sandbox.base import (
     SandboxCommand,
     SandboxOutcome,
     SandboxUnavailable,
-    Stop,
 )
 from banksman.tool_runner.sandbox.output import Stream
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
@@ -51,9 +50,10 @@ class Bash:
         timeout_s = min(_timeout(arguments, self._limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         try:
-            async with self._proxy_session(run) as on_listener:
+            # A hard quota needs a file system feature; without it, a watchdog measures and kills.
+            async with self._proxy_session(run) as on_listener, beside(self._watch_quota(run)):
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
-                outcome = await self._run_within_quota(command, run, on_output)
+                outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
         ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
@@ -83,15 +83,9 @@ class Bash:
         async with self._proxy.session(rules_of(run.network), label) as session:
             yield session.listen
 
-    async def _run_within_quota(
-        self, command: SandboxCommand, run: ToolRun, on_output: OnOutput | None
-    ) -> SandboxOutcome:
-        # A hard quota needs a file system feature; without it, a watchdog measures and kills.
-        async with beside(self._watch_quota(run.workspace, run.stop)):
-            return await self._sandbox.run(command, on_output=on_output, stop=run.stop)
-
-    async def _watch_quota(self, workspace: Workspace, stop: Stop) -> None:
+    async def _watch_quota(self, run: ToolRun) -> None:
         """Stop a call that makes its workspace too large. One that is already too large may not grow."""
+        workspace = run.workspace
         allowed_bytes = max(workspace.limits.max_bytes, workspace.meter.usage.disk_bytes)
         allowed_entries = max(workspace.limits.max_entries, workspace.meter.usage.entries)
         bounds = workspace.limits.model_copy(
@@ -99,7 +93,7 @@ class Bash:
         )
         while True:
             if workspace.meter.due and (await workspace.meter.renew()).excess(bounds):
-                stop.request("workspace_limit")
+                run.stop.request("workspace_limit")
             await asyncio.sleep(self._limits.sandbox.watchdog_interval_s)
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> ToolOutcome:

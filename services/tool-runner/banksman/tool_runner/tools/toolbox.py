@@ -77,17 +77,13 @@ class ToolBox:
         if run.stop.reason is not None:
             return failure("cancelled", "the call was cancelled before it started")
         started = time.monotonic()
-        outcome = await _run_guarded(tool, arguments, run)
+        try:
+            outcome = await tool.run(arguments, run)
+        except Exception as error:
+            # The details may contain secrets of this machine, so they go to the log and not to the model.
+            log.exception("tool %s failed", name)
+            outcome = failure("tool_error", f"{name} failed: {type(error).__name__}")
         return dataclasses.replace(outcome, duration_ms=round((time.monotonic() - started) * 1000))
-
-
-async def _run_guarded(tool: Tool, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-    """Turn an unforeseen exception of a tool into the result of its call; the details go to the log only."""
-    try:
-        return await tool.run(arguments, run)
-    except Exception as error:
-        log.exception("tool %s failed", tool.definition.name)
-        return failure("tool_error", f"{tool.definition.name} failed: {type(error).__name__}")
 
 
 def workspace_tools(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -195,27 +196,26 @@ class WorkspaceRegistry:
             Unavailable: the platform does not reply.
             OSError: the files cannot be written.
         """
-        async with held.lock:
-            if has_turn or not self._replaces_files(held, place):
-                await self._prepare(held, place, changes=changes)
-                return
-        # A call of an earlier term may still run in the files that are replaced. The turn is taken before the
-        # lock: in the other order, this request and a call that holds the turn would wait for each other.
-        async with self._turns.workspace(*held.key), held.lock:
-            await self._prepare(held, place, changes=changes)
+        async with AsyncExitStack() as locks:
+            await locks.enter_async_context(held.lock)
+            if not has_turn and self._replaces_files(held, place):
+                # A call of an earlier term may still run in the files that are replaced. The turn is taken
+                # before the lock: in the other order, this request and a call that holds the turn would wait
+                # for each other.
+                await locks.aclose()
+                await locks.enter_async_context(self._turns.workspace(*held.key))
+                await locks.enter_async_context(held.lock)
+            if not held.state.admits(place):
+                raise WorkspaceMoved
+            if place.term > held.state.term or not self.workspaces.exists(*held.key):
+                await self._install(held, place)
+            if changes:
+                await self._begin_change(held)
 
     def _replaces_files(self, held: HeldWorkspace, place: WorkspacePlacement) -> bool:
         """Return whether `_install` would delete files of an earlier term."""
         newer = held.state.admits(place) and place.term > held.state.term
         return newer and self.workspaces.exists(*held.key)
-
-    async def _prepare(self, held: HeldWorkspace, place: WorkspacePlacement, *, changes: bool) -> None:
-        if not held.state.admits(place):
-            raise WorkspaceMoved
-        if place.term > held.state.term or not self.workspaces.exists(*held.key):
-            await self._install(held, place)
-        if changes:
-            await self._begin_change(held)
 
     async def report(self, held: HeldWorkspace, report: WorkspaceReport) -> WorkspaceReportReply:
         """Send a report while `held.lock` is held, and adopt the state of the platform's record.
