@@ -12,7 +12,7 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS
 from banksman.contracts import subjects
-from tests.bus.making import commit
+from tests.bus.builders import commit
 
 
 async def test_the_broker_clock_matches_the_time_stamps_of_stored_messages(bus: Bus, tenant: str) -> None:

@@ -27,7 +27,7 @@ from banksman.contracts.errors import ErrorCode, Forbidden, Poison
 from banksman.contracts.work import RunSignal
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
-from tests.bus.making import AckRecorder, Recorder
+from tests.bus.builders import AckRecorder, Recorder
 from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

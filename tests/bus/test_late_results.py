@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import dead_letters, note_late, read_dead_letter, replay
+from banksman.bus.dead import dead_letters, store_late_result, read_dead_letter, replay
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
@@ -20,7 +20,7 @@ from banksman.contracts.work import DeadLetter
 from banksman.deployment.users import AGENT, OPERATOR
 from banksman.runs.call_attempt import unknown_outcome
 from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
-from tests.bus.making import finished, now
+from tests.bus.builders import finished, now
 from tests.support.fixtures import SecuredNats
 
 RUNNER = "tool-runner-r1"
@@ -130,8 +130,8 @@ async def test_a_note_is_stored_once_and_is_never_replayed(secured_nats: Secured
         await secured_nats.connect(RUNNER) as runner,
         await secured_nats.connect(OPERATOR) as operator,
     ):
-        number = await note_late(runner, late(tenant))
-        assert await note_late(runner, late(tenant)) == number
+        number = await store_late_result(runner, late(tenant))
+        assert await store_late_result(runner, late(tenant)) == number
         assert len(await notes(operator, tenant)) == 1
         with pytest.raises(Conflict, match=f"dead letter {number} is a note of a late result"):
             await replay(operator, number)

@@ -12,7 +12,7 @@ from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog, StoredCommit
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
-from tests.bus.making import commit
+from tests.bus.builders import commit
 from tests.support.lossy import LossyWire, lossy_wire
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually, let_others_run

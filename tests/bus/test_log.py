@@ -15,7 +15,7 @@ from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Owner
-from tests.bus.making import commit
+from tests.bus.builders import commit
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S

@@ -13,7 +13,7 @@ from banksman.bus.publish import durable
 from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
-from tests.bus.making import finished, make_approval_reply, make_approval_request, started
+from tests.bus.builders import finished, make_approval_reply, make_approval_request, started
 from tests.support.fixtures import connect
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer

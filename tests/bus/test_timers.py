@@ -18,7 +18,7 @@ from banksman.bus.outcomes import Handler
 from banksman.bus.work import work
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound, Poison
-from tests.bus.making import Recorder, now
+from tests.bus.builders import Recorder, now
 from tests.support.nats import NatsServer
 
 

@@ -18,7 +18,7 @@ from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
 from banksman.contracts.errors import Fenced, Poison
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
-from tests.bus.making import AckRecorder, Recorder
+from tests.bus.builders import AckRecorder, Recorder
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S

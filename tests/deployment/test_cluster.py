@@ -18,7 +18,7 @@ from banksman.bus.work import Done, Outcome, WorkMessage, work
 from banksman.contracts import subjects
 from banksman.deployment.streams import provision, verify
 from banksman.deployment.topology import StorageBudget, app_topology
-from tests.bus.making import commit, make_approval_reply, make_approval_request
+from tests.bus.builders import commit, make_approval_reply, make_approval_request
 from tests.support.nats import NatsCluster
 
 pytestmark = pytest.mark.timeout(60)

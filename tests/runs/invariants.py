@@ -34,7 +34,7 @@ MAY_HAVE_STARTED = frozenset({"unknown_outcome", "cancelled", "timeout"})
 
 
 class InvariantChecker:
-    """Records events independently of the fold that it checks."""
+    """Records events without the fold, which it checks."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -75,9 +75,9 @@ class InvariantChecker:
         assert commit.owner_epoch == before.owner_epoch + commit.claim, "a claim raises the epoch by one"
         if commit.owner is not None:
             assert commit.owner.owner_epoch == commit.owner_epoch
-            assert commit.owner.work_seq not in self.acked_work, "claimed under a message that is acked"
+            assert commit.owner.work_seq not in self.acked_work, "claimed under a message that was acked"
         if not commit.claim:
-            assert commit.owner in (before.owner, None), "only a claim makes an owner"
+            assert commit.owner in (before.owner, None), "only a claim changes the owner"
 
     def _claims(self, commit: Commit, after: Conversation) -> None:
         before = 0 if commit.events else self.claims.get(after.conversation_id, 0)
@@ -146,10 +146,10 @@ class InvariantChecker:
         """Check that a run without an owner waits for a user, or has a decision, and can continue."""
         step = next_step(state, self.world.now)
         if state.owner is not None:
-            assert not isinstance(step, Idle | Park), f"owned, and there is nothing to do but {step}"
+            assert not isinstance(step, Idle | Park), f"the run has an owner, and its next step is {step}"
         elif state.run is not None:
-            assert state.run.cancel is None, "cancelled, and nobody owns it"
-            assert state.run.approval is not None, "open, and nobody owns it or waits"
+            assert state.run.cancel is None, "a cancelled run has no owner"
+            assert state.run.approval is not None, "an open run has neither an owner nor an approval request"
 
     # -- effects, slots and acks ---------------------------------------------------------------------------
 
@@ -163,9 +163,9 @@ class InvariantChecker:
         self.effects[call.id] = self.effects.get(call.id, 0) + 1
         assert call.idempotent or self.effects[call.id] == 1, f"{call.id} is executed again"
         if call.id in self.calls_with_request:
-            assert self.approved.get(call.id) == call.digest, f"{call.id} was not approved as it is executed"
+            assert self.approved.get(call.id) == call.digest, f"{call.id} runs with unapproved arguments"
         else:
-            assert self.calls[call.id].digest == call.digest, f"{call.id} is not the call of the model"
+            assert self.calls[call.id].digest == call.digest, f"{call.id} differs from the model's call"
         result = self.results.get(call.id)
         kind = None if result is None else result.error_kind
         assert call.idempotent or result is None or kind == "unknown_outcome", (
@@ -179,7 +179,7 @@ class InvariantChecker:
             for task in process.tasks:
                 stands_before_start = task.op is not None and task.op.label in ("start", "queued")
                 assert not (task.attempt in attempts and stands_before_start), (
-                    f"{task.attempt} is forgotten while {process.id} may still start it"
+                    f"the slots of {task.attempt} are deleted while {process.id} may still start it"
                 )
 
     def ack(self, message: Message) -> None:
@@ -204,7 +204,7 @@ class InvariantChecker:
         broker = self.world.broker
         assert self.accepted <= set(self.ended), f"accepted without an end: {self.accepted - set(self.ended)}"
         for name, queue in broker.queues.items():
-            assert not queue.open, f"{name}: {[m.body for m in queue.open]} are never done with"
+            assert not queue.open, f"{name}: {[m.body for m in queue.open]} are never acked"
         for state in broker.folds.values():
             assert state.run is None and not state.queue and state.owner is None
             assert not calls_without_result(state.history)
@@ -220,10 +220,10 @@ class InvariantChecker:
         executed = self.effects.get(call.id, 0) > 0
         kind = result.error_kind
         if kind is None or result.runner is not None:
-            assert executed, f"{call.id} has a result of its own without being executed"
+            assert executed, f"{call.id} has a result and was not executed"
         elif not call.idempotent and kind in NEVER_STARTED | MAY_HAVE_STARTED - {"unknown_outcome"}:
             assert not executed, f"{call.id} was executed, and its result says {kind}"
         elif kind == "unknown_outcome":
             assert any(attempt.rpartition("-")[0] == call.id for attempt in self.starts), (
-                f"{call.id} never began"
+                f"{call.id} was never started"
             )

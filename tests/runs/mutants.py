@@ -3,10 +3,10 @@
     python -m tests.runs.mutants              # all of them, two at a time
     python -m tests.runs.mutants clean        # those whose name contains the word
 
-Each mutant is a copy of the package that precedes the real one on the path. The scenarios and properties run
-first, because they take seconds, and then the random schedules. This is not part of the test suite, because
-it takes minutes; run it after every change of `banksman.runs` or of these tests. The exit code is 1 if a
-mutant survives, or if its text is missing in the sources.
+Each mutant is a modified copy of the package, which precedes the original on the path. The scenarios and
+property tests run first, because they take seconds; the random schedules follow. The mutants take minutes,
+so they are not part of the test suite. Run them after every change of `banksman.runs` or of these tests. The
+exit code is 1 if a mutant survives, or if the sources do not contain its text.
 """
 
 from __future__ import annotations
@@ -37,72 +37,72 @@ class Mutant:
     new: str
     breaks: str
     package: Path = RUNS
-    """The package that holds the file."""
+    """The package that contains the file."""
 
 
 MUTANTS = (
     Mutant(
-        "forget slots always",
+        "slots are always deleted",
         "call_attempt.py",
         "return self.fresh and self.number == 1 and self.cancel_sent_at is None",
         "return True",
         "A runner that was disconnected may start a call whose slots were deleted.",
     ),
     Mutant(
-        "nothing is inherited",
+        "a takeover inherits no calls",
         "coordinator.py",
         "        return cls.resumed(owned) if owned.took_over else cls(owned)\n",
         "        return cls(owned)\n",
-        "A new owner trusts slots that an earlier one may have had filled.",
+        "A new owner trusts slots that requests of an earlier owner may fill.",
     ),
     Mutant(
-        "void does nothing",
+        "a void is not stored",
         "coordinator.py",
         "        await ports.slots.put_started(state.tenant, void)\n",
         "",
-        "A call that must not start is never prevented.",
+        "A call that must not start is not prevented from starting.",
     ),
     Mutant(
-        "void always moves on",
+        "every void announces another attempt",
         "coordinator.py",
         "            moved=moved,",
         "            moved=True,",
-        "A call that was ended is moved on by whoever reads its void.",
+        "A process that reads the void of an ended call starts another attempt.",
     ),
     Mutant(
-        "void never moves on",
+        "no void announces another attempt",
         "call_attempt.py",
         "    if void.moved:\n        return NextAttempt()\n",
         "",
-        "A call that moved on is taken for one that was ended.",
+        "A call with another attempt is treated as ended.",
     ),
     Mutant(
-        "a lost runner is waited for",
+        "the owner waits for a lost runner",
         "call_attempt.py",
         "    if not runner_alive or started.runner is None:\n",
         "    if started.runner is None:\n",
-        "A call that started on a lost runner has no outcome in time.",
+        "A call that started on a lost runner gets no outcome in time.",
     ),
     Mutant(
         "unknown outcomes are repeated",
         "call_attempt.py",
-        '        return Declare(unknown_outcome(call.call_id, "the machine that ran it went away"))\n',
+        '        return Declare(unknown_outcome(call.call_id, "the machine that ran it was lost"))\n',
         "        return NextAttempt()\n",
         "An effect is repeated after a crash.",
     ),
     Mutant(
-        "placement is not noted",
+        "the placement is not recorded",
         "coordinator.py",
         "        call.placement = placement\n",
         "",
-        "A runner that went away with a request is not noticed.",
+        "The loss of a runner with an accepted request is not detected.",
     ),
     Mutant(
         "busy counts as lost",
         "call_attempt.py",
         '(self.no_runner_since or now) if kind == "wrong_epoch" else None',
         "self.no_runner_since or now",
-        "A call that waits for a busy runner is given up.",
+        "A call that waits for a busy runner ends as unavailable.",
     ),
     Mutant(
         "an idempotent call is left running",
@@ -110,14 +110,14 @@ MUTANTS = (
         "    if call.placement is not None and call.cancel_sent_at is None:\n"
         "        return SendCancel(call.placement)\n",
         "",
-        "A cancelled call goes on.",
+        "A cancelled call continues.",
     ),
     Mutant(
         "slots are never read again",
         "coordinator.py",
         "        if slots.finished is None and (not call.fresh or call.is_stale(ports.clock.now())):",
         "        if slots.finished is None and not call.fresh:",
-        "An owner that missed a result waits for ever.",
+        "An owner that missed a result waits without end.",
     ),
     Mutant(
         "no fence",
@@ -127,7 +127,7 @@ MUTANTS = (
         "Two owners drive one run.",
     ),
     Mutant(
-        "no request is repeated",
+        "an approval request is not published again",
         "claim.py",
         "            case RepublishApproval():\n"
         "                await publish_approval_request(ports, state)\n",
@@ -135,42 +135,42 @@ MUTANTS = (
         "An approval request that a crash omitted is lost.",
     ),
     Mutant(
-        "a takeover does not ask",
+        "a takeover publishes no approval request",
         "loop.py",
         "                await publish_approval_request(owned.ports, owned.state)\n",
         "",
         "An approval request that a crash omitted is lost while other calls run.",
     ),
     Mutant(
-        "nobody holds on",
+        "the owner does not wait for the broker",
         "loop.py",
         "            await owned.wait_for_broker(cause)\n",
         "            raise\n",
-        "A run is given up because the broker was away for a while.",
+        "A run ends because the broker was temporarily unavailable.",
     ),
     Mutant(
         "early cancels are forgotten",
         "fold.py",
         'CancelRequested(by="user") if run_id in state.cancelled_early else None',
         "None",
-        "A run that was cancelled before its start runs.",
+        "A run that was cancelled before its start is executed.",
     ),
     Mutant(
-        "a crash loop is forgotten",
+        "the count of a crash loop is reset",
         "fold.py",
         "    if state.claims_in_row >= CRASH_LOOP_CLAIMS:\n        return state.claims_in_row\n",
         "",
-        "A run in a crash loop goes on half wound down.",
+        "A run in a crash loop continues after some of its calls were ended.",
     ),
     Mutant(
-        "waiting counts",
+        "the time limit includes waiting for a user",
         "fold.py",
         "waited_s=run.waited_s + waited",
         "waited_s=run.waited_s",
-        "A run times out because a person took their time.",
+        "A run times out because its user decided late.",
     ),
     Mutant(
-        "results in the order they came",
+        "results in the order of their arrival",
         "history.py",
         "    results.sort(\n",
         "    sorted(results,\n",
@@ -184,7 +184,7 @@ MUTANTS = (
         "What is executed is not what was approved.",
     ),
     Mutant(
-        "rejection is feedback",
+        "a rejection is returned to the model",
         "steps.py",
         'if run.settings.tools.on_reject == "abort" and any',
         "if False and any",
@@ -198,7 +198,7 @@ MUTANTS = (
         "A call that hangs during an approval request occupies its owner for days.",
     ),
     Mutant(
-        "a spent start claims the queue",
+        "the start of an ended run claims the next run",
         "claim.py",
         "    if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:\n"
         "        return AckOnly()\n",
@@ -210,14 +210,14 @@ MUTANTS = (
         "claim.py",
         "if state.owner.work_seq == work_seq else AckOnly()",
         "if True else AckOnly()",
-        "Two messages fight for one run.",
+        "Two messages claim one run in turn.",
     ),
     Mutant(
         "any resume starts the queue",
         "claim.py",
         "if queued and queued[0] == work.run_id else AckOnly()",
         "if queued else AckOnly()",
-        "A run is claimed under a message that was to be acked.",
+        "A run is claimed under a message that is due for an ack.",
     ),
     Mutant(
         "the queue is not woken",
@@ -231,10 +231,10 @@ MUTANTS = (
         "handlers.py",
         "            if reply.outcome not in CLOSED_BY_SIGNAL:\n",
         "            if False:\n",
-        "An approved run never goes on.",
+        "An approved run never continues.",
     ),
     Mutant(
-        "any stored decision counts",
+        "an unsigned decision counts",
         "handlers.py",
         "        if reason is not None:\n            await ports.approvals.discard",
         "        if False:\n            await ports.approvals.discard",
@@ -262,7 +262,7 @@ MUTANTS = (
         "A decision after the expiry is accepted.",
     ),
     Mutant(
-        "a steer withdraws again",
+        "a redelivered steer takes effect",
         "handlers.py",
         "        if _has_message(state, signal.message_id):\n",
         "        if False and _has_message(state, signal.message_id):\n",
@@ -273,7 +273,7 @@ MUTANTS = (
         "service/decisions.py",
         "    if problem(stored, request, key) is not None:\n",
         "    if False:\n",
-        "A client receives a decision that does not count.",
+        "A client receives an invalid decision.",
         package=GATEWAY,
     ),
     Mutant(
@@ -281,7 +281,7 @@ MUTANTS = (
         "service/idempotency.py",
         "    return stored.ids\n",
         "    return ids\n",
-        "A repeated request is a second run.",
+        "A repeated request starts a second run.",
         package=GATEWAY,
     ),
     Mutant(
@@ -303,24 +303,24 @@ MUTANTS = (
         "runner.py",
         "            self._remember(attempt_key(request))\n            if started:\n",
         "            if started:\n",
-        "A request that arrives late is run again.",
+        "A request that arrives late is executed again.",
     ),
     Mutant(
         "no epoch check",
         "runner.py",
         "        if request.runner_epoch != self.runner_epoch:\n",
         "        if False:\n",
-        "A request to an earlier process is run by this one.",
+        "A request to an earlier process is executed by its successor.",
     ),
     Mutant(
         "a late start after deletion",
         "handlers.py",
         "if not state.deleted or (over and state.tombstone != state.last_seq):",
         "if not state.deleted:",
-        "What is left after a purge does not say that the conversation was deleted.",
+        "The log after a purge does not show that the conversation was deleted.",
     ),
     Mutant(
-        "a deadly call is tried for ever",
+        "a call that kills runners is repeated without end",
         "coordinator.py",
         "            if call.lost_runners >= MAX_LOST_RUNNERS:\n",
         "            if False:\n",
@@ -331,7 +331,7 @@ MUTANTS = (
         "coordinator.py",
         "if slots.finished is not None and slots.finished.result.tool_call_id != call.call_id:",
         "if False:",
-        "A history holds a result without its call.",
+        "A history contains a result without its call.",
     ),
     Mutant(
         "unreadable slots are freed",
@@ -341,7 +341,7 @@ MUTANTS = (
         "A call starts after its outcome was reported.",
     ),
     Mutant(
-        "what was approved starts whenever it can",
+        "an approved call starts after the expiry",
         "call_attempt.py",
         "    if call.approved_until is not None and now > call.approved_until:\n",
         "    if False:\n",
@@ -352,28 +352,28 @@ MUTANTS = (
         "outcome.py",
         "        if batch and size + more > COMMIT_BYTES:\n",
         "        if False:\n",
-        "Results that come at once do not fit the log, and the run never ends.",
+        "Results that arrive together do not fit into one commit, and the run never ends.",
     ),
     Mutant(
         "results of any length",
         "outcome.py",
         "    return first_fitting(_shorter(result), RESULT_BYTES)\n",
         "    return result\n",
-        "A result does not fit the log, and the run never ends.",
+        "A result does not fit into a commit, and the run never ends.",
     ),
     Mutant(
-        "holding on trusts what it knew",
+        "an owner trusts its state after an outage",
         "coordinator.py",
         "        return cls(owned, inherited=frozenset(call.call.id for call in owned.run.open_calls))\n",
         "        return cls(owned)\n",
         "An owner that lost the broker trusts slots that it may have filled.",
     ),
     Mutant(
-        "whoever holds on looks once",
+        "the owner reads the log once after a refusal",
         "owner.py",
         "            except Refused:\n                continue\n",
         "            except Refused:\n                raise cause from None\n",
-        "A run is given up because the broker was away for a while.",
+        "A run ends because the broker was temporarily unavailable.",
     ),
     Mutant(
         "claims are not counted",
@@ -387,7 +387,7 @@ MUTANTS = (
         "workspaces.py",
         "    if not record.dirty:\n        return chosen",
         "    if True:\n        return chosen",
-        "Changes are lost that a runner would have brought back.",
+        "Changes are lost although their runner would have returned in time.",
     ),
     Mutant(
         "a move loses nothing",
@@ -397,39 +397,39 @@ MUTANTS = (
         "Changes are lost without a report.",
     ),
     Mutant(
-        "complete is complete",
+        "any complete snapshot clears the record",
         "workspaces.py",
         "        if report.complete and report.generation == record.generation:\n",
         "        if report.complete:\n",
-        "A late word that all is copied hides a newer change.",
+        "A late report of a complete snapshot hides a newer change.",
     ),
     Mutant(
-        "any copy is newer",
+        "any snapshot is newer",
         "workspaces.py",
         "    return known is None or snapshot.created_at >= known.created_at\n",
         "    return True\n",
-        "A late copy replaces a newer one.",
+        "A late snapshot replaces a newer one.",
     ),
     Mutant(
-        "processes of before report",
+        "earlier processes report",
         "workspaces.py",
         "    if not mine or report.runner_epoch < record.runner_epoch:\n",
         "    if not mine:\n",
         "A disconnected process reports changes.",
     ),
     Mutant(
-        "requests from before a move",
+        "requests from before a move are admitted",
         "workspaces.py",
         "        return place.term >= self.term and place.term > self.past\n",
         "        return True\n",
-        "A call changes files that were given away.",
+        "A call changes files of a workspace that has moved.",
     ),
     Mutant(
-        "changes before they are reported",
+        "changes begin before they are reported",
         "workspaces.py",
         "        if self.changed:\n            return None\n",
         "        if True:\n            return None\n",
-        "A workspace that nobody knows to have changed is given away.",
+        "A changed workspace moves as if it were unchanged.",
     ),
 )
 
@@ -448,7 +448,7 @@ def killed(mutant: Mutant) -> bool:
     source = (ROOT / mutant.package / mutant.file).read_text()
     if source.count(mutant.old) != 1:
         return _print_outcome(
-            mutant, f"its text is in {mutant.file} {source.count(mutant.old)} times", alive=True
+            mutant, f"{mutant.file} contains its text {source.count(mutant.old)} times", alive=True
         )
     with tempfile.TemporaryDirectory() as directory:
         copied = Path(directory) / "banksman" / mutant.package.name

@@ -121,7 +121,7 @@ def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
     usage = Usage(input_tokens=10, output_tokens=5)
 
     def build(state: Conversation) -> Iterable[EventBody]:
-        asked = tuple(
+        items = tuple(
             _item(call)
             for call, planned in made
             if planned.needs_approval and not is_remembered(state, call.name)
@@ -133,8 +133,8 @@ def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
             ToolCallRequested(call=call, arguments_error="not JSON" if planned.unreadable else None)
             for call, planned in made
         ]
-        request = ApprovalRequested(approval_id=approval_id, expires_at=expires, items=asked)
-        return _unless_cancelled(state, (message, *requested, *([request] if asked else [])))
+        request = ApprovalRequested(approval_id=approval_id, expires_at=expires, items=items)
+        return _unless_cancelled(state, (message, *requested, *([request] if items else [])))
 
     return build
 

@@ -53,7 +53,7 @@ class Message:
 
 @dataclass(eq=False)
 class Task:
-    """A coroutine of a process, and the op it waits at."""
+    """A coroutine of a process, and the op at which it waits."""
 
     process: Process
     name: str
@@ -84,7 +84,7 @@ class Task:
         assert self.op is not None
         if done:
             self.op.do()
-        self._continue(lambda: self.coroutine.throw(Unavailable(f"{self.op and self.op.label}: no answer")))
+        self._continue(lambda: self.coroutine.throw(Unavailable(f"{self.op and self.op.label}: no response")))
 
     def refuse(self) -> None:
         """Raise the error of full storage in it, without executing the op."""

@@ -28,7 +28,7 @@ from tests.runs.world import KEY, World
 ACTIONS = 260
 """Actions of one schedule; a `go on` is several steps."""
 
-MOST_QUEUED = 2
+MAX_QUEUED = 2
 """The maximum of queued runs; only active runs meet interesting faults."""
 
 FAULTS = {
@@ -43,7 +43,7 @@ FAULTS = {
     "forgery": 0.03,
     "broker forgets ids": 0.02,
 }
-PEOPLE = {
+USERS = {
     "start": 0.06,
     "repeat": 0.03,
     "decide": 0.09,
@@ -55,8 +55,8 @@ PEOPLE = {
 ALWAYS = {"go on": 0.6, "deliver": 0.15, "short time": 0.05, "recover": 0.08}
 
 TARGETS = (
-    "ack", "append", "ask", "call", "declare", "discard", "effect", "effect ends", "finish", "forget",
-    "model", "publish work", "queued", "read log", "settle approval", "start", "void",
+    "ack", "append", "request approval", "call", "declare", "discard", "effect", "effect ends", "finish",
+    "forget", "model", "publish work", "queued", "read log", "settle approval", "start", "void",
 )  # fmt: skip
 """Awaits that a schedule may target: a task at such an await may meet a fault."""
 
@@ -88,7 +88,7 @@ EMPHASES = (
     Emphasis({"crash": 0.05}, ("model", "read slots", "alive"), needs_approval=0.2),
     Emphasis(
         {"decide": 0.2, "crash": 0.03},
-        ("ask", "publish work", "settle approval", "append"),
+        ("request approval", "publish work", "settle approval", "append"),
         needs_approval=0.7,
     ),
     Emphasis(
@@ -133,14 +133,14 @@ class RandomSchedule:
         self.emphasis = self.chance.choice(EMPHASES)
         often = 0.0 if self.emphasis.calm else 0.45
         faults = {name: rate for name, rate in FAULTS.items() if self.chance.random() < often}
-        people = {name: rate for name, rate in PEOPLE.items() if self.chance.random() < 0.6}
+        users = {name: rate for name, rate in USERS.items() if self.chance.random() < 0.6}
         if self.chance.random() < 0.7:
-            people.pop("delete", None)
+            users.pop("delete", None)
         self.rates = {
             **ALWAYS,
             **{name: rate * self.chance.choice((1, 1, 3)) for name, rate in faults.items()},
         }
-        self.rates |= {"start": PEOPLE["start"], **people, **self.emphasis.rates}
+        self.rates |= {"start": USERS["start"], **users, **self.emphasis.rates}
         self.target = self.chance.choice((*self.emphasis.targets, ""))
         self.fault_rate = self.chance.choice((0.05, 0.3, 0.8))
         self.slow = self.chance.choice((self.target, self.chance.choice(TARGETS), ""))
@@ -175,7 +175,7 @@ class RandomSchedule:
         }
 
     def run(self) -> SituationCounter:
-        """Run all actions, then let the system come to rest.
+        """Run all actions, and then run without faults until nothing changes.
 
         Raises:
             AssertionError: An invariant is violated; the message contains the seed.
@@ -311,7 +311,7 @@ class RandomSchedule:
     def _start(self) -> None:
         self.number += 1
         request = (self._conversation(), f"q{self.number}", self._plan())
-        if len(self.world.broker.fold(request[0]).queue) >= MOST_QUEUED:
+        if len(self.world.broker.fold(request[0]).queue) >= MAX_QUEUED:
             return
         self.started.append(request)
         self.world.client_starts(*request)

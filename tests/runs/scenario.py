@@ -13,11 +13,11 @@ from tests.runs.plans import Plan
 from tests.runs.processes import Message, Process, Task
 from tests.runs.world import World
 
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 
 
 class Scenario(World):
-    """One conversation, `c`, and its runs in the order they were started."""
+    """One conversation, `c`, and its runs in the order of their starts."""
 
     def start(self, *plans: Plan) -> None:
         """Start runs as a client, one after another."""
@@ -34,21 +34,21 @@ class Scenario(World):
         """Run, without user actions and for at most `seconds` of simulated time, until `reached()` is
         true."""
         ends = self.now + timedelta(seconds=seconds)
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if reached():
                 return
             if not self._continue() and not self._wait(ends):
-                raise AssertionError(f"nothing happens any more: {self.story()}")
+                raise AssertionError(f"no task can continue: {self.story()}")
         raise AssertionError(f"not reached: {self.story()}")
 
     def run(self, *, seconds: float = 0.0) -> None:
         """Run until no task can continue, without user actions and for at most `seconds` of simulated
         time."""
         ends = self.now + timedelta(seconds=seconds)
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if not self._continue() and not self._wait(ends):
                 return
-        raise AssertionError(f"it never rests: {self.story()}")
+        raise AssertionError(f"tasks continue without end: {self.story()}")
 
     def run_to(self, label: str, *, seconds: float = 0.0) -> Task:
         """Run until a task is at the await `label`, which is not yet executed."""
@@ -132,8 +132,8 @@ class Scenario(World):
 
     @property
     def approval_request(self) -> ApprovalRequested:
-        asked = [body for body in self.bodies() if isinstance(body, ApprovalRequested)]
-        return asked[-1]
+        requests = [body for body in self.bodies() if isinstance(body, ApprovalRequested)]
+        return requests[-1]
 
     def decide(self, verdict: SubmittedDecision | str) -> None:
         """Decide the last approval request through the gateway."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from banksman.bus.kv import Entry
 from banksman.bus.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
@@ -127,7 +128,7 @@ class SimulatedApprovals:
     world: World
 
     async def publish_request(self, request: ApprovalRequest) -> None:
-        await Op("ask", lambda: self.world.publish_approval_request(request))
+        await Op("request approval", lambda: self.world.publish_approval_request(request))
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
         return await Op("settle approval", lambda: self.world.broker.put_approval_reply(reply))
@@ -149,13 +150,18 @@ class SimulatedApprovals:
 
 
 @dataclass
-class SimulatedMemory:
+class SimulatedRequests:
     """KV `idempotency`."""
 
     world: World
 
-    async def remember(self, tenant: str, request_id: str, record: RequestRecord) -> RequestRecord:
-        return await Op("remember", lambda: self.world.broker.notes.setdefault(request_id, record))
+    async def create(self, key: str, value: RequestRecord) -> int | None:
+        stored = await Op("remember", lambda: self.world.broker.notes.setdefault(key, value))
+        return 1 if stored is value else None
+
+    async def get(self, key: str) -> Entry[RequestRecord] | None:
+        # A record never changes: the read is not a step that can interleave.
+        return Entry(key, self.world.broker.notes[key], 1)
 
 
 @dataclass

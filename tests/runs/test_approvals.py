@@ -70,7 +70,7 @@ def test_calls_without_approval_run_before_the_run_is_parked() -> None:
 def test_redelivery_stores_an_approval_request_that_a_crash_omitted() -> None:
     scenario = Scenario()
     scenario.start(NEEDS_APPROVAL)
-    scenario.crash_at(scenario.run_to("ask"), done=False)
+    scenario.crash_at(scenario.run_to("request approval"), done=False)
     assert scenario.open_run.waits
     scenario.run()
     assert list(scenario.broker.requests) == [scenario.approval_request.approval_id]
@@ -80,7 +80,7 @@ def test_redelivery_stores_an_approval_request_that_a_crash_omitted() -> None:
 def test_takeover_stores_an_approval_request_that_a_crash_omitted() -> None:
     scenario = Scenario()
     scenario.start(Plan((calls(CallPlan(lasts_s=5), needing_approval()),)))
-    scenario.crash_at(scenario.run_to("ask"), done=False)
+    scenario.crash_at(scenario.run_to("request approval"), done=False)
     scenario.run(seconds=1)
     assert list(scenario.broker.requests) == [scenario.approval_request.approval_id]
     scenario.end()
@@ -246,7 +246,7 @@ def test_a_decision_before_the_expiry_wins_over_the_timer() -> None:
 
 @pytest.mark.parametrize("kind", range(5))
 def test_an_invalid_decision_is_dead_lettered_and_the_approval_request_stays_open(kind: int) -> None:
-    """P4. Unsigned, signed with another key, for other calls, in the system's name, or too late."""
+    """P4. The decision is unsigned, signed with another key, for other calls, of the system, or too late."""
     scenario = parked()
     forge(scenario, kind)
     scenario.run(seconds=5)
@@ -317,7 +317,7 @@ def test_a_decision_signed_for_another_approval_request_closes_none() -> None:
 
 @pytest.mark.parametrize("how", ["cancel", "steer", "expiry"])
 def test_closing_an_approval_request_verifies_the_stored_decision(how: str) -> None:
-    """P4. A forged approval is in the slot, and its own delivery comes last."""
+    """P4. A forged approval is in the slot, and it is delivered last."""
     scenario = parked(Plan((calls(needing_approval()),), expires_s=60))
     forge(scenario)
     reply = scenario.broker.queues["replies"].messages[0]
@@ -351,7 +351,7 @@ def test_a_frozen_owner_does_not_close_an_approval_request_of_a_lost_run() -> No
     """P3, P4. For the frozen owner the run has timed out; for its successor the run waits for a user."""
     scenario = Scenario()
     scenario.start(Plan((calls(needing_approval(), "effect"),), run_timeout_s=20))
-    frozen = scenario.run_to("ask")
+    frozen = scenario.run_to("request approval")
     frozen.process.paused = True
     scenario.redeliver(scenario.work(), scenario.other)
     scenario.run(seconds=2)

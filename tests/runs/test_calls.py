@@ -69,10 +69,10 @@ def test_calls_of_one_reply_run_in_parallel_and_their_results_are_in_order() -> 
     assert [event for event in scenario.story() if event == "tool_call.completed"] == [
         "tool_call.completed"
     ] * 2
-    asked = list(scenario.invariants.calls)
-    assert list(scenario.invariants.results) == asked[::-1]
-    answered = [m.result.tool_call_id for m in scenario.state.history if isinstance(m, ToolMessage)]
-    assert answered == asked
+    requested = list(scenario.invariants.calls)
+    assert list(scenario.invariants.results) == requested[::-1]
+    results = [m.result.tool_call_id for m in scenario.state.history if isinstance(m, ToolMessage)]
+    assert results == requested
 
 
 def test_results_go_back_to_the_model_in_the_next_iteration() -> None:
@@ -258,8 +258,9 @@ def test_a_void_before_the_next_attempt_does_not_end_the_call_after_a_takeover()
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_fenced_owner_cannot_restart_a_call_that_has_ended(moved: bool) -> None:
-    """P2, P4. It is disconnected before or right after it voided the attempt; the next owner ends the
-    call."""
+    """P2, P4. The owner is disconnected before or after it voids the attempt. The next owner ends the
+    call.
+    """
     scenario = Scenario()
     scenario.start(EFFECT)
     start = scenario.run_to("start")
@@ -304,7 +305,7 @@ def test_a_runner_accepts_a_call_again_after_its_start_could_not_be_stored() -> 
 
 
 def test_a_start_without_an_acknowledgement_is_not_executed() -> None:
-    """P2. The runner cannot distinguish it from the start of another process."""
+    """P2. The runner cannot distinguish such a start from the start of another process."""
     scenario, start = scenario_at("start")
     scenario.fail(start, done=True)
     scenario.run(seconds=100)
@@ -400,7 +401,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize(("planned", "output"), RESULTS.values(), ids=RESULTS)
-@pytest.mark.parametrize("queued", [False, True], ids=["alone", "with a long message behind it"])
+@pytest.mark.parametrize("queued", [False, True], ids=["alone", "before a queued long message"])
 def test_large_results_end_their_run_in_as_many_commits_as_they_need(
     planned: tuple[CallPlan, ...], output: str, queued: bool
 ) -> None:

@@ -151,7 +151,7 @@ def closed_before_the_commit(scenario: Scenario) -> None:
 
 
 def test_an_approval_request_closed_by_a_cancel_does_not_resume_the_run() -> None:
-    """P7. The reply in the slot precedes the cancel in the log, and is no decision to continue from."""
+    """P7. The reply in the slot precedes the cancel in the log; it is not a decision that resumes the run."""
     scenario = Scenario()
     run_id = parked(scenario)
     scenario.cancel(run_id)
@@ -308,7 +308,7 @@ def test_a_steer_in_the_last_iteration_starts_a_run_of_its_own() -> None:
 def test_a_steer_during_the_last_approval_request_does_not_wait_for_the_decision(
     label: str, done: bool
 ) -> None:
-    """Also if the handler of the steer dies at any step."""
+    """This also holds if the handler of the steer dies at any step."""
     scenario = Scenario()
     scenario.start(Plan((calls(needing_approval()),), max_iterations=1))
     scenario.run()

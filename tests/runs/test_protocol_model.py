@@ -94,9 +94,11 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(which=index, verdict=st.sampled_from(["approve", "reject"]))
     def a_user_decides(self, which: int, verdict: str) -> None:
-        asked = list(self.world.broker.requests)
-        if asked:
-            self.world.client_decides(asked[which % len(asked)], SubmittedDecision(by="ann", all=verdict))
+        requests = list(self.world.broker.requests)
+        if requests:
+            self.world.client_decides(
+                requests[which % len(requests)], SubmittedDecision(by="ann", all=verdict)
+            )
 
     @rule(which=index)
     def a_user_cancels(self, which: int) -> None:

@@ -1,7 +1,7 @@
 """Randomized fault test of the protocol: no schedule of faults loses a run or repeats an effect.
 
-Every invariant of `invariants.py` is checked at every commit, effect, ack and deleted slot; once the faults
-are over, everything must come to rest. Another test verifies that the schedules reach every situation.
+Every invariant of `invariants.py` is checked at every commit, effect, ack and deleted slot. After the faults,
+all runs must end. Another test verifies that the schedules reach every situation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEEDS = 800
 ENOUGH = 5
 """The number of failures after which no further seed runs."""
 RARELY = {
-    # Each of these needs several coinciding events; a scenario of its own covers each of them directly.
+    # Each of these requires several coinciding events. A separate scenario covers each of them directly.
     "approval: forged decision read by a gateway": 30,
     "approval: mixed": 40,
     "approval request: stored again after a crash": 5,
@@ -78,7 +78,7 @@ def test_no_schedule_loses_a_run_or_repeats_an_effect(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("situation", EXPECTED)
 def test_the_schedules_reach_every_situation(outcome: Outcome, situation: str) -> None:
-    """A green test proves nothing about a promise that no schedule exercises."""
+    """Without this, the schedules could pass although no schedule exercises a promise."""
     assert outcome.situations[situation] >= RARELY.get(situation, OFTEN)
 
 

@@ -22,7 +22,7 @@ def test_a_repeatable_call_is_given_up_after_the_maximum_of_lost_runners() -> No
     for _ in range(MAX_LOST_RUNNERS):
         runner = scenario.run_to("effect ends", seconds=10).process
         scenario.crash(runner)
-        # It gets the request again meanwhile, and does not respond.
+        # The runner receives the repeated request, and does not respond.
         scenario.run(seconds=2.5)
         scenario.restart(runner)
     scenario.run(seconds=100)
@@ -65,7 +65,7 @@ def test_an_approved_call_that_could_not_start_before_the_expiry_does_not_start(
 
 
 def test_results_that_do_not_fit_one_commit_go_into_several_in_order() -> None:
-    """P1. For any number and any length of results."""
+    """P1. Results of any number and length can be committed."""
     results = [result(number, RESULT_BYTES - 200) for number in range(7)]
 
     found = list(batches(results))

@@ -14,17 +14,17 @@ from tests.runs.scenario import Scenario
 
 EFFECT = Plan((calls("effect"),))
 dies = pytest.mark.parametrize("died_at", ["model", "append", "call", "forget"])
-comes = pytest.mark.parametrize("comes_at", ["read log", "append", "model"])
+arrives = pytest.mark.parametrize("arrives_at", ["read log", "append", "model"])
 handled = pytest.mark.parametrize("handler", ["", "append", "nudge", "ack"], ids=lambda at: at or "lives")
 
 
-def taken_over(died_at: str, comes_at: str) -> tuple[Scenario, Task]:
-    """Return a scenario whose owner died at `died_at` and whose new owner is at `comes_at`."""
+def taken_over(died_at: str, arrives_at: str) -> tuple[Scenario, Task]:
+    """Return a scenario whose owner died at `died_at` and whose new owner is at `arrives_at`."""
     scenario = Scenario()
     scenario.start(EFFECT)
     scenario.crash(scenario.run_to(died_at, seconds=3).process)
     successor = scenario.redeliver(scenario.work(), scenario.other)
-    walk(scenario, successor, comes_at)
+    walk(scenario, successor, arrives_at)
     return scenario, successor
 
 
@@ -47,11 +47,11 @@ def handle_signal(scenario: Scenario, handler: str) -> None:
 
 
 @dies
-@comes
+@arrives
 @handled
-def test_a_steer_during_a_takeover_takes_effect_once(died_at: str, comes_at: str, handler: str) -> None:
+def test_a_steer_during_a_takeover_takes_effect_once(died_at: str, arrives_at: str, handler: str) -> None:
     """P1, P2."""
-    scenario, _ = taken_over(died_at, comes_at)
+    scenario, _ = taken_over(died_at, arrives_at)
     scenario.steer("c", 1, Plan())
     handle_signal(scenario, handler)
     scenario.end()
@@ -64,11 +64,11 @@ def test_a_steer_during_a_takeover_takes_effect_once(died_at: str, comes_at: str
 
 
 @dies
-@comes
+@arrives
 @handled
-def test_a_cancel_during_a_takeover_ends_the_run_once(died_at: str, comes_at: str, handler: str) -> None:
-    """P1, P7. Unless the run had already ended."""
-    scenario, _ = taken_over(died_at, comes_at)
+def test_a_cancel_during_a_takeover_ends_the_run_once(died_at: str, arrives_at: str, handler: str) -> None:
+    """P1, P7. A cancel after the end of the run has no effect."""
+    scenario, _ = taken_over(died_at, arrives_at)
     scenario.cancel(scenario.work().body.run_id)
     handle_signal(scenario, handler)
     cancelled = "run.cancel_requested" in scenario.story()
@@ -79,10 +79,10 @@ def test_a_cancel_during_a_takeover_ends_the_run_once(died_at: str, comes_at: st
 
 
 @dies
-@comes
+@arrives
 @handled
-def test_a_rename_during_a_takeover_takes_effect_once(died_at: str, comes_at: str, handler: str) -> None:
-    scenario, _ = taken_over(died_at, comes_at)
+def test_a_rename_during_a_takeover_takes_effect_once(died_at: str, arrives_at: str, handler: str) -> None:
+    scenario, _ = taken_over(died_at, arrives_at)
     scenario.signal("rename", RenameConversation(tenant="acme", conversation_id="c", title="Pumps"))
     handle_signal(scenario, handler)
     scenario.end()

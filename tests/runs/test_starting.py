@@ -1,4 +1,4 @@
-"""One request is one run, a run has one start, and a second run is queued."""
+"""A request starts one run, a run has one start, and a second run is queued."""
 
 from __future__ import annotations
 

@@ -174,11 +174,11 @@ def test_an_approval_request_is_stored_before_the_message_is_acked() -> None:
     scenario = Scenario()
     scenario.start(Plan((calls(needing_approval(), CallPlan("effect", lasts_s=2)),)))
     for _ in range(8):
-        fail(scenario, "ask", done=False)
+        fail(scenario, "request approval", done=False)
         assert not scenario.work().acked
     scenario.crash(scenario.agent)
     for _ in range(8):
-        fail(scenario, "ask", done=False)
+        fail(scenario, "request approval", done=False)
     scenario.run(seconds=60)
     assert scenario.approval_request.approval_id in scenario.broker.requests
     assert scenario.work().acked

@@ -86,7 +86,7 @@ class World:
         self.chance.choice(
             [
                 *(self.call, self.call, self.receive, self.receive, self.report, self.report, self.report),
-                *(self.copy, self.stored, self.silence, self.ask),
+                *(self.snapshot, self.snapshot_stored, self.lose_response, self.read_record),
                 *(self.crash, self.restart, self.lease_ends, self.time),
             ]
         )()
@@ -158,9 +158,9 @@ class World:
         runner = next(one for one in self.runners if one.name == waiting.runner)
         if runner.pending is waiting and runner.up and self.chance.random() < 0.8:
             runner.pending = None
-            self.answered(runner, waiting, verdict)
+            self.handle_verdict(runner, waiting, verdict)
 
-    def answered(self, runner: Runner, waiting: Waiting, verdict: WorkspaceReportReply) -> None:
+    def handle_verdict(self, runner: Runner, waiting: Waiting, verdict: WorkspaceReportReply) -> None:
         if not verdict.mine:
             return
         runner.local.apply(verdict)
@@ -168,14 +168,14 @@ class World:
         if waiting.change is not None and runner.local.changed:
             self.change(runner, waiting.change)
 
-    def silence(self) -> None:
+    def lose_response(self) -> None:
         """End the wait of a runner for a response."""
         runner = self.chance.choice(self.runners)
         if runner.pending is not None:
             runner.local.changed = runner.local.changed and not runner.pending.report.complete
             runner.pending = None
 
-    def ask(self) -> None:
+    def read_record(self) -> None:
         """Let a runner request the record, as it does after its start and after a missing response."""
         runner = self.chance.choice(self.runners)
         if runner.up and runner.pending is None and runner.local.term:
@@ -184,12 +184,12 @@ class World:
             runner.pending = Waiting(report, runner.name, runner.epoch)
             self.reports.append(runner.pending)
 
-    def copy(self) -> None:
+    def snapshot(self) -> None:
         runner = self.chance.choice(self.runners)
         if runner.up and runner.pending is None and runner.snapshotting is None and runner.local.changed:
             runner.snapshotting = (runner.local.edits, frozenset(runner.files), self.now)
 
-    def stored(self) -> None:
+    def snapshot_stored(self) -> None:
         runner = self.chance.choice(self.runners)
         if not runner.up or runner.pending is not None or runner.snapshotting is None:
             return
@@ -229,15 +229,15 @@ class World:
 
 def test_no_change_is_lost_without_a_report() -> None:
     """P2, P9. Messages are late, lost or repeated, in several hundred schedules with fixed seeds."""
-    moved = losses_told = 0
+    moved = losses_reported = 0
     for seed in range(WORLDS):
         world = World(seed)
         for _ in range(STEPS):
             world.now += timedelta(milliseconds=1)
             world.step()
         moved += world.moves
-        losses_told += world.record is not None and world.record.loss is not None
-    assert moved > WORLDS / 10 and losses_told
+        losses_reported += world.record is not None and world.record.loss is not None
+    assert moved > WORLDS / 10 and losses_reported
 
 
 def owner(**fields: object) -> WorkspaceOwner:

@@ -17,6 +17,7 @@ from banksman.bus.slots import AttemptSlots
 from banksman.contracts.calls import CallReply, CallRequest, CallStarted
 from banksman.contracts.errors import CallerMistake, Conflict, ErrorCode, Fenced, NotReady
 from banksman.contracts.events import Commit
+from banksman.contracts.frames import ChatSend
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import (
@@ -48,8 +49,8 @@ from tests.runs.simulated import (
     SimulatedClock,
     SimulatedIntake,
     SimulatedLog,
-    SimulatedRequests,
     SimulatedNotifications,
+    SimulatedRequests,
     SimulatedRunners,
     SimulatedRunnerSlots,
     SimulatedSlots,
@@ -64,7 +65,9 @@ RUNNER_GONE_S = 60.0
 """Seconds that a workspace waits for its runner before it moves to another."""
 DELETE_AGAIN_S = 1.0
 CAPACITY = 3
-STORES = frozenset({"append", "ask", "void", "declare", "settle approval", "publish work", "publish start"})
+STORES = frozenset(
+    {"append", "request approval", "void", "declare", "settle approval", "publish work", "publish start"}
+)
 """Awaits that write to streams that may be full."""
 HANGS_S = 150.0
 """Seconds after which a runner ends a hanging call itself, long after the owner has ended it."""
@@ -100,7 +103,7 @@ class World:
         """The time until which storage is full for owners and handlers."""
         self.output = ""
         """The output of each call."""
-        self.asked: dict[str, set[str]] = {}
+        self.requested_runners: dict[str, set[str]] = {}
         """Runners that received a call request."""
         for runner in self.runners.values():
             self._boot(runner)
@@ -144,7 +147,7 @@ class World:
             process.up = True
 
     def cut_off(self, runner: Process) -> None:
-        """End the lease of a runner and start its successor, while the old process continues its tasks."""
+        """End the lease of a runner and start its successor; the old process continues its tasks."""
         self.situations["fault: runner disconnected"] += 1
         runner.lease_lost = True
         self.zombies.append(runner)
@@ -308,7 +311,7 @@ class World:
         self.situations["delete: purged"] += 1
         self.situations["delete: purged behind what came late"] += last > tombstone
         self.broker.purge(conversation_id, tombstone)
-        assert self.broker.fold(conversation_id).deleted, "the tombstone is gone"
+        assert self.broker.fold(conversation_id).deleted, "the tombstone was purged"
 
     def _ack(self, queue: str, message: Message) -> None:
         if queue == "work":
@@ -359,7 +362,9 @@ class World:
             if approval_id in self.broker.replies:
                 self.situations["approval: forged decision read by a gateway"] += 1
             return
-        await Op("tell client", lambda: self.invariants.report_decision(approval_id, decided.reply.outcome))
+        await Op(
+            "reply to client", lambda: self.invariants.report_decision(approval_id, decided.reply.outcome)
+        )
 
     def signal(self, request_id: str, signal: RunSignal) -> None:
         self.broker.publish("signals", f"signal:{request_id}", signal)
@@ -418,32 +423,32 @@ class World:
         if not runner.up or runner.calls is None or self.lossy():
             return None
         if runner.name in self.unfit:
-            return CallReply(answer="refused", reason="The sandbox does not hold.")
+            return CallReply(answer="refused", reason="The sandbox failed its self-test.")
         request = CallRequest.model_validate_json(request.model_dump_json())
-        answer, perform = runner.calls.admit(request)
-        self._count_answer(answer, perform, request, runner)
+        reply, perform = runner.calls.admit(request)
+        self._count_reply(reply, perform, request, runner)
         if perform:
             task = Task(
                 runner, "perform", self._perform(runner, runner.calls, request), attempt=request.attempt
             )
             runner.tasks.append(task)
             self._act(task, task.start)
-        return None if self.lossy() else answer
+        return None if self.lossy() else reply
 
-    def _count_answer(self, answer: CallReply, perform: bool, request: CallRequest, runner: Process) -> None:
-        if answer.answer in ("busy", "done"):
-            self.situations[f"runner: {answer.answer}"] += 1
-        if answer.answer == "wrong_epoch":
+    def _count_reply(self, reply: CallReply, perform: bool, request: CallRequest, runner: Process) -> None:
+        if reply.answer in ("busy", "done"):
+            self.situations[f"runner: {reply.answer}"] += 1
+        if reply.answer == "wrong_epoch":
             self.situations["runner: wrong epoch"] += 1
-        if answer.answer == "accepted" and not perform:
+        if reply.answer == "accepted" and not perform:
             self.situations["runner: request repeated during execution"] += 1
         call_id, _, number = request.attempt.rpartition("-")
-        asked = self.asked.setdefault(call_id, set())
+        runners = self.requested_runners.setdefault(call_id, set())
         if perform and number != "1":
             self.situations["runner: next attempt"] += 1
-            if runner.name not in asked:
+            if runner.name not in runners:
                 self.situations["runner: next attempt elsewhere"] += 1
-        asked.add(runner.name)
+        runners.add(runner.name)
 
     async def _perform(self, runner: Process, calls: RunnerCalls, request: CallRequest) -> None:
         await Op("queued", lambda: None, may_fail=False, about=request.attempt)
@@ -504,7 +509,7 @@ class World:
 
     # -- running to a state of rest ------------------------------------------------------------------------
 
-    def settle_down(self, *, users_decide: bool = True, most: int = 20_000) -> None:
+    def settle_down(self, *, users_decide: bool = True, max_steps: int = 20_000) -> None:
         """Run without faults until nothing changes: all processes run, messages of silent holders are
         redelivered, and users decide or approval requests expire."""
         self.lossy = lambda: False
@@ -513,7 +518,7 @@ class World:
             process.paused = False
             process.lease_lost = process in self.zombies
             self.restart(process)
-        for number in range(most):
+        for number in range(max_steps):
             ready = self.ready
             if ready:
                 self.step(ready[number % len(ready)])
@@ -523,7 +528,7 @@ class World:
                 or self.pass_time_to_next_wake()
             ):
                 return
-        raise AssertionError(f"not quiet after {most} steps: {[(t.name, t.op) for t in self.ready]}")
+        raise AssertionError(f"not quiet after {max_steps} steps: {[(t.name, t.op) for t in self.ready]}")
 
     def deliver_something(self, number: int = 0) -> bool:
         """Deliver one message that no task handles to an agent."""

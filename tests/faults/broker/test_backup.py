@@ -17,7 +17,7 @@ from banksman.bus.jetstream import call
 from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, api
 from banksman.model_server import Gate, Reply, ToolCall
-from tests.bus.making import commit
+from tests.bus.builders import commit
 from tests.faults.broker.commands import banksman
 from tests.support.chaos.fleet import Fleet
 from tests.support.client import Client

@@ -17,7 +17,7 @@ from banksman.bus.jetstream import call
 from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, EVENTS, api
 from banksman.contracts.errors import Unavailable
-from tests.bus.making import commit, make_approval_reply, make_approval_request
+from tests.bus.builders import commit, make_approval_reply, make_approval_request
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
 from tests.support.polling import scripted_delay

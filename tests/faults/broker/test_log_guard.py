@@ -29,7 +29,7 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import SEGMENT_COMMITS, HeadsRecorder, LogHeads
 from banksman.log_integrity.survey import survey
 from banksman.runs.conversation_log import ConversationLog
-from tests.bus.making import commit, now
+from tests.bus.builders import commit, now
 from tests.faults.broker.stores import (
     Damage,
     blocks,
@@ -201,7 +201,7 @@ async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_t
         await _altered(own_nats, cut_the_tail)
         with pytest.raises(LogDamaged) as refused:
             await log.append(state, commit(COMMITS + 1))
-        assert f"what was stored at {state.stream_seq} is gone" in refused.value.problem
+        assert f"the message stored at {state.stream_seq} is missing" in refused.value.problem
         await _until(bus, lambda: damaged.problem(tenant, LATE) is not None)
         with pytest.raises(LogDamaged):
             await log.read(tenant, LATE)

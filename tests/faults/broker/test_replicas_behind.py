@@ -23,7 +23,7 @@ from banksman.contracts.assistants import Assistant
 from banksman.contracts.ids import new_id
 from banksman.deployment.streams import stream_info
 from banksman.runs.conversation_log import ConversationLog
-from tests.bus.making import commit, make_approval_reply, make_approval_request
+from tests.bus.builders import commit, make_approval_reply, make_approval_request
 
 pytestmark = pytest.mark.timeout(180)
 WAIT_TIMEOUT_S = 60.0

@@ -17,7 +17,7 @@ from banksman.bus.names import APPROVALS, CODE_DUPLICATE_UNDER_WAY, MSG_ID, RESU
 from banksman.bus.publish import durable, message_id
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from tests.bus.making import make_approval_reply, make_approval_request
+from tests.bus.builders import make_approval_reply, make_approval_request
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsCluster, NatsServer
 from tests.support.polling import let_others_run

@@ -25,11 +25,11 @@ async def test_a_result_stored_by_another_tenant_is_ignored(bus: Bus, tenant: st
         attempt=attempt,
         result=ToolResult(tool_call_id=call_id, content={"success": True}, runner="mallory"),
     )
-    heard = asyncio.Event()
+    notified = asyncio.Event()
 
     async def stored(fact: StoredSlot) -> None:
         if fact.attempt == attempt:
-            heard.set()
+            notified.set()
 
     log = EventLog(bus)
     async with (
@@ -41,7 +41,7 @@ async def test_a_result_stored_by_another_tenant_is_ignored(bus: Bus, tenant: st
         subscriptions = await watch_results(bus, stored)
         await CallSlots(bus).put_result(new_id("t"), forged)
         async with asyncio.timeout(30):
-            await heard.wait()
+            await notified.wait()
         await bus.ready()
         assert watch.slots(tenant, attempt) == AttemptSlots()
         await CallSlots(bus).put_result(tenant, forged)

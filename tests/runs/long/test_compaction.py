@@ -64,10 +64,10 @@ async def test_the_log_contains_messages_that_the_model_no_longer_receives(
     server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
     await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(8)), Reply(text="done")))
 
-    said = [message.content for message in await agent.events(MessageCompleted)]
+    replies = [message.content for message in await agent.events(MessageCompleted)]
     numbers = [event.seq for event in await agent.history()]
 
-    assert [str(text)[:6] for text in said] == [f"Step {n}" for n in range(8)] + ["done"]
+    assert [str(text)[:6] for text in replies] == [f"Step {n}" for n in range(8)] + ["done"]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -79,11 +79,11 @@ async def test_a_summary_covers_all_replaced_messages_and_its_usage_counts(
 
     outcome = await agent.run(TASK, model, max_tokens_per_run=1_000_000)
 
-    (asked,) = server.requests("summary")
+    (request,) = server.requests("summary")
     (compaction,) = await agent.events(HistoryCompacted)
-    text = json.dumps(asked.body)
+    text = json.dumps(request.body)
     assert TASK in text and "Step 0" in text and "Called read_file" in text
-    assert "tools" not in asked.body
+    assert "tools" not in request.body
     assert compaction.model == "openai:scripted/summary"
     assert compaction.usage.input_tokens > 500
     spent = sum(message.usage.input_tokens for message in await agent.events(MessageCompleted))
@@ -96,8 +96,8 @@ async def test_the_next_run_begins_with_the_summary(agent: Agent, server: ModelS
 
     await agent.run("And Ancona?", play(server, "openai", Reply(text="smaller"), name="next"))
 
-    (asked,) = sent_requests(server, "next")
-    assert SUMMARY in asked and "And Ancona?" in asked
+    (request,) = sent_requests(server, "next")
+    assert SUMMARY in request and "And Ancona?" in request
     assert len(await agent.events(HistoryCompacted)) == 1
 
 
@@ -236,12 +236,12 @@ async def test_a_steer_that_a_summary_replaced_does_not_take_effect_again(
     await agent.signal(steer)
     server.open_gate("steered")
     await server.wait_for_requests("work", len(replies))
-    heard = [one for one in await agent.events(MessageCompleted) if one.role == "user"]
+    steers = [one for one in await agent.events(MessageCompleted) if one.role == "user"]
     await agent.signal(steer)
     server.open_gate("again")
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         await driving
 
     assert "Mind the tides." not in sent_requests(server)[-1]
-    assert [one for one in await agent.events(MessageCompleted) if one.role == "user"] == heard
-    assert len(heard) == 1
+    assert [one for one in await agent.events(MessageCompleted) if one.role == "user"] == steers
+    assert len(steers) == 1

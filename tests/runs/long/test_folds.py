@@ -1,4 +1,4 @@
-"""A cached fold is only an optimisation: a process drops what the log no longer contains."""
+"""Cached folds: a process discards a fold of commits that the log no longer contains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.snapshots import object_name
 from banksman.runs.state import Conversation
 from tests.runs.long.conftest import Agent
-from tests.runs.long.making import Story, commit_of
+from tests.runs.long.story import Story, commit_of
 from tests.support.model_server import ModelServer
 
 
@@ -31,7 +31,7 @@ def story(bus: Bus, tenant: str, conversation: str) -> Story:
 async def test_a_cached_fold_of_a_purged_log_is_found_deleted(
     bus: Bus, story: Story, tenant: str, conversation: str
 ) -> None:
-    """P1: a start that arrives late at this process still gets its terminal event."""
+    """P1: a run whose start arrives late at this process has a terminal event."""
     await story.run()
     other = ConversationLog(bus)
     assert not (await other.read(tenant, conversation)).deleted
@@ -50,7 +50,7 @@ async def test_the_snapshot_of_a_deleted_conversation_is_deleted(agent: Agent, s
     await agent.run("go", "openai:scripted/once")
     snapshots = Objects(agent.log.bus, SNAPSHOTS)
     name = object_name(agent.tenant, agent.conversation)
-    await snapshots.put(name, b"what was said")
+    await snapshots.put(name, b"a long history")
 
     await agent.signal(DeleteConversation(tenant=agent.tenant, conversation_id=agent.conversation, by="ann"))
 
@@ -75,4 +75,4 @@ async def test_a_log_that_lost_its_last_commits_is_folded_again(
             draft = commit_of(state, None, (ConversationUpdated(title="Pumps"),))
             stored = await story.log.append(state, draft)
     assert stored.title == "Pumps"
-    assert stored.run is not None, "what the lost commit told did not happen"
+    assert stored.run is not None, "the lost commit still has an effect"

@@ -70,7 +70,7 @@ class Log:
         run = self.state.run.run_id if self.state.run else None
         draft = Draft(self.state, NOW + timedelta(seconds=self.numbers))
         draft.add(run_id or run, bodies)
-        commit = draft.commit(self.id("e"), "l1", None)
+        commit = draft.to_commit(self.id("e"), "l1", None)
         self.state = apply_commit(
             self.state, self.state.stream_seq + 1, type(commit).model_validate_json(commit.model_dump_json())
         )
@@ -80,7 +80,7 @@ class Log:
             asked = RunStarted(message_id=self.id("m"), message=content, settings=SETTINGS)
             self.commit(asked, run_id=self.id("c-r"))
 
-    def ask(self) -> bool:
+    def begin_iteration(self) -> bool:
         """Begin an iteration; return False if no run is open."""
         run = self.state.run
         if run is not None and not run.asking:
@@ -88,20 +88,20 @@ class Log:
         return run is not None
 
     def reply(self, text: str | None, results: list[str], tokens: int) -> None:
-        if not self.ask():
+        if not self.begin_iteration():
             return
         calls = [ToolCall(id=self.id("k"), name="bash", arguments={"command": "ls"}) for _ in results]
-        said = MessageCompleted(
+        reply = MessageCompleted(
             message_id=self.id("m"), role="assistant", content=text, usage=Usage(input_tokens=tokens)
         )
-        self.commit(said, *(ToolCallRequested(call=call) for call in calls))
+        self.commit(reply, *(ToolCallRequested(call=call) for call in calls))
         # Results arrive in any order; the fold sorts them.
         for call, text in reversed(list(zip(calls, results, strict=True))):
             result = ToolResult(tool_call_id=call.id, content={"success": True, "stdout": text})
             self.commit(ToolCallCompleted(result=result))
 
     def retry(self, text: str) -> None:
-        if self.ask():
+        if self.begin_iteration():
             self.commit(
                 ProtocolRetry(
                     attempt=1, max=3, error="e", message_id=self.id("m"), reply=text, correction="Write JSON."
@@ -126,7 +126,7 @@ class Log:
 
     def compact(self, limit: int, iterations: int | None) -> None:
         """Compact as an agent does, right before a model request."""
-        if not self.ask() or self.state.run is None:
+        if not self.begin_iteration() or self.state.run is None:
             return
         state, asked = self.state, self.state.run.message
         size = size_of(request(state.history), state.history, state.measured)
@@ -137,7 +137,7 @@ class Log:
         event = HistoryCompacted(
             message_id=self.id("m"),
             how="summarised",
-            summary="What was said.",
+            summary="What was discussed.",
             kept_from=chosen.kept_from,
             tokens_before=chosen.tokens_before,
             tokens_after=0,
@@ -168,19 +168,19 @@ actions: st.SearchStrategy[Callable[[Log], None]] = st.one_of(
 
 
 def check_history(log: Log) -> None:
-    """Check the vendors' rules, and that nothing that a run depends on is missing."""
+    """Check the vendors' rules, and that the history contains the message of the open run."""
     history = log.state.history
     missing: list[str] = []
     for message in history:
         match message:
             case ToolMessage(result=result):
-                assert missing and missing.pop(0) == result.tool_call_id, "a result is not behind its call"
+                assert missing and missing.pop(0) == result.tool_call_id, "a result does not follow its call"
             case _:
-                assert not missing, "a call without its result"
+                assert not missing, "a call has no result"
                 missing = [call.id for call in getattr(message, "calls", ())]
     assert not missing
     if log.state.run is not None:
-        assert log.state.run.message in history, "the message that the run answers is gone"
+        assert log.state.run.message in history, "the history lacks the message of the run"
     for protocol in ("native", "json_text"):
         prepared = protocol_for(protocol).prepare(request(history))
         parse_message(json.loads(json.dumps(anthropic_request.body(prepared, "anthropic"))))
@@ -222,7 +222,7 @@ def long_log(iterations: int, *, words: int = 400) -> Log:
     log.start("the task")
     for _ in range(iterations):
         log.reply(None, ["word " * words], 0)
-    log.ask()
+    log.begin_iteration()
     return log
 
 
@@ -270,7 +270,7 @@ def test_compaction_that_would_save_nothing_is_skipped() -> None:
     """A request that is long for another reason is sent unchanged, and the provider decides."""
     log = Log()
     log.start("word " * 4_000)
-    log.ask()
+    log.begin_iteration()
     state = log.state
     assert state.run is not None
     size = size_of(request(state.history), state.history, None)
@@ -295,13 +295,13 @@ def test_the_users_task_stays_verbatim_and_other_ids_are_remembered() -> None:
     log.start("the task")
     for _ in range(12):
         log.reply(None, ["word " * 400], 0)
-    log.ask()
+    log.begin_iteration()
     earlier = log.state.history[0]
     log.compact(4_000, 2)
 
     state = log.state
     summary, task, *rest = state.history
-    assert isinstance(summary, UserMessage) and "What was said." in str(summary.content)
+    assert isinstance(summary, UserMessage) and "What was discussed." in str(summary.content)
     assert isinstance(task, UserMessage) and task.content == "the task"
     assert len(rest) == 4
     assert isinstance(earlier, UserMessage) and earlier.message_id in state.heard
@@ -363,9 +363,9 @@ def test_ids_are_forgotten_only_if_old_and_followed_by_many() -> None:
     ids: dict[str, datetime] = {}
     for number in range(REMEMBERED_IDS + 500):
         ids = dict(with_ids(ids, f"r{number}", at=NOW))
-    assert len(ids) == REMEMBERED_IDS + 500, "young ones are never forgotten"
+    assert len(ids) == REMEMBERED_IDS + 500, "recent ids are never forgotten"
     ids = dict(with_ids(ids, "late", at=NOW + REMEMBERED_FOR + timedelta(seconds=1)))
     assert len(ids) == REMEMBERED_IDS
     assert "late" in ids and f"r{REMEMBERED_IDS + 499}" in ids and "r0" not in ids
     few = with_ids({"old": NOW}, "new", at=NOW + timedelta(days=900))
-    assert set(few) == {"old", "new"}, "after years of silence the last ones are still known"
+    assert set(few) == {"old", "new"}, "the last ids are remembered for years"

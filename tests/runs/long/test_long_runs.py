@@ -33,17 +33,17 @@ def test_a_usual_run_reports_its_calls_in_full() -> None:
 
 @pytest.mark.parametrize(("count", "chars"), [(40, 10_000), (300, 10_000), (700, 10_000)])
 def test_the_texts_of_many_calls_are_cut_and_no_call_is_missing(count: int, chars: int) -> None:
-    told = outcome_calls(calls(count, chars))
-    assert [call.iteration for call in told] == list(range(1, count + 1))
-    assert size(told) <= MAX_TRACKED_BYTES
-    assert "characters left out" in str(told[0].result["stdout"])
-    assert told[0].params == {"command": "echo 0"}
+    reported = outcome_calls(calls(count, chars))
+    assert [call.iteration for call in reported] == list(range(1, count + 1))
+    assert size(reported) <= MAX_TRACKED_BYTES
+    assert "characters left out" in str(reported[0].result["stdout"])
+    assert reported[0].params == {"command": "echo 0"}
 
 
 def test_of_thousands_of_calls_the_newest_are_reported() -> None:
-    told = outcome_calls(calls(20_000, 50))
-    assert MAX_TRACKED_BYTES * 0.9 < size(told) <= MAX_TRACKED_BYTES
-    assert told[-1].iteration == 20_000
+    reported = outcome_calls(calls(20_000, 50))
+    assert MAX_TRACKED_BYTES * 0.9 < size(reported) <= MAX_TRACKED_BYTES
+    assert reported[-1].iteration == 20_000
 
 
 def test_the_end_of_a_run_of_hundreds_of_calls_fits_one_message() -> None:

@@ -1,4 +1,4 @@
-"""Snapshots: cheap, never wrong, and invisible to readers."""
+"""Snapshots limit the cost of a cold read, equal the fold of the log, and are not part of replays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from banksman.deployment.users import AGENT, GATEWAY, WORKFLOWS
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.snapshots import SNAPSHOT_EVERY, object_name, snapshot_commit, snapshot_of
 from banksman.runs.state import Conversation
-from tests.runs.long.making import SETTINGS, Story, commit_of, received, whole_fold
+from tests.runs.long.story import SETTINGS, Story, commit_of, received, whole_fold
 from tests.support.fixtures import SecuredNats, connect
 from tests.support.nats import NatsServer
 
@@ -75,7 +75,7 @@ async def test_the_cost_of_a_cold_read_does_not_depend_on_the_length_of_the_log(
 
     assert state == await whole_fold(log, state.tenant, state.conversation_id)
     assert max(messages) <= SNAPSHOT_EVERY + 20
-    # It contains the ids of ended runs, of which it remembers a thousand.
+    # A snapshot contains the ids of the last thousand ended runs.
     assert sizes[1] < 150_000
     stored = await log.read(state.tenant, state.conversation_id)
     assert len(stored) > 5_000
@@ -118,8 +118,8 @@ async def test_a_replay_contains_every_event_once_and_no_snapshot(log: EventLog,
 async def test_an_owner_continues_under_its_claim_after_a_snapshot(log: EventLog, story: Story) -> None:
     for _ in range(6):
         await story.run()
-    asked = RunStarted(message_id="m", message="go", settings=SETTINGS)
-    await story.commit(asked, claim=True)
+    started = RunStarted(message_id="m", message="go", settings=SETTINGS)
+    await story.commit(started, claim=True)
     await story.commit(ConversationUpdated(title="before"))
     owner = story.state
     written = snapshot_commit(owner, snapshot_of(owner), new_id("e"), datetime.now(UTC))
@@ -199,17 +199,17 @@ async def append_by_hand(log: EventLog, state: Conversation, snapshot: Snapshot)
     assert isinstance(await log.append(state.tenant, state.conversation_id, last, after=at, snapshot=at), int)
 
 
-@pytest.fixture(params=["newer form", "damaged", "object gone", "of another log", "neither"])
-def useless(request: pytest.FixtureRequest, story: Story) -> Snapshot:
-    """Unusable snapshots, made of a state that would be visible if a reader used them."""
+@pytest.fixture(params=["newer form", "damaged", "missing object", "of another log", "neither"])
+def unusable(request: pytest.FixtureRequest, story: Story) -> Snapshot:
+    """Unusable snapshots. Their state differs from the log, so a reader that uses one is detected."""
     wrong = snapshot_of(replace(story.state, title="wrong", log_epoch="another"))
     match request.param:
         case "newer form":
             return wrong.model_copy(update={"form": "99-0123456789abcdef"})
         case "damaged":
             return wrong.model_copy(update={"state": (wrong.state or "")[:-40]})
-        case "object gone":
-            return wrong.model_copy(update={"state": None, "ref": "nobody/nothing"})
+        case "missing object":
+            return wrong.model_copy(update={"state": None, "ref": "missing/missing"})
         case "of another log":
             return wrong
         case _:
@@ -217,12 +217,12 @@ def useless(request: pytest.FixtureRequest, story: Story) -> Snapshot:
 
 
 async def test_a_snapshot_that_cannot_be_used_is_folded_without(
-    log: EventLog, story: Story, useless: Snapshot
+    log: EventLog, story: Story, unusable: Snapshot
 ) -> None:
     for _ in range(3):
         await story.run()
     await story.commit(RunStarted(message_id="m", message="go", settings=SETTINGS), claim=True)
-    await append_by_hand(log, story.state, useless)
+    await append_by_hand(log, story.state, unusable)
 
     state = await ConversationLog(log.bus).read(story.state.tenant, story.state.conversation_id)
 

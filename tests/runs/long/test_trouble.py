@@ -52,12 +52,12 @@ class SilentLog:
 
     log: Log
     silent: bool = False
-    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    requested: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         if self.silent:
-            self.asked.set()
-            raise Unavailable("no answer")
+            self.requested.set()
+            raise Unavailable("no response")
         return await self.log.read(tenant, conversation_id)
 
     async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
@@ -82,7 +82,7 @@ async def test_an_open_run_is_not_dead_lettered_when_its_driver_fails_repeatedly
     for number in range(1, DELIVERIES + 1):
         outcomes.append(await handle(bus, RUNS, faulty.on_work, replace(message, num_delivered=number)))
         await agent.signal(RenameConversation(**named, title=f"{number}", request_id=f"r{number}"))
-    assert Done() not in outcomes, "its message is gone, and nobody would ever end it"
+    assert Done() not in outcomes, "the message of an open run was removed, so no process could end the run"
 
     assert await handle(bus, RUNS, agent.worker.on_work, replace(message, num_delivered=99)) == Done()
     (outcome,) = await agent.events(RunFinished)
@@ -90,7 +90,7 @@ async def test_an_open_run_is_not_dead_lettered_when_its_driver_fails_repeatedly
 
 
 async def test_a_silent_broker_during_a_model_request_ends_no_run(agent: Agent, server: ModelServer) -> None:
-    """P1: the reply is retained, although the log could not be read when it changed."""
+    """P1: the reply is retained even if the log cannot be read after a change."""
     server.play("slow", [Reply(text="Here I am.", gate=Gate(name="slow"))])
     message = agent.start("go", "openai:scripted/slow")
     ports = agent.worker.ports
@@ -100,7 +100,7 @@ async def test_a_silent_broker_during_a_model_request_ends_no_run(agent: Agent, 
     log.silent = True
     await ports.work.wake_owner(agent.tenant, agent.conversation)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        await log.asked.wait()
+        await log.requested.wait()
     log.silent = False
     server.open_gate("slow")
 
@@ -113,7 +113,7 @@ async def test_a_silent_broker_during_a_model_request_ends_no_run(agent: Agent, 
 async def test_a_reply_written_during_a_broker_outage_is_published_later_in_full(
     own_nats: NatsServer, own_bus: Bus, agents: Agents, server: ModelServer
 ) -> None:
-    """P1: more deltas than a connection buffers for an unavailable server; losing them is harmless."""
+    """P1: the deltas exceed the connection's buffer for an unavailable server; their loss is harmless."""
     text = "word " * 20_000
     server.play("long", [Reply(text=text, gate=Gate(name="long", after_events=3))])
     async with agents(own_bus) as agent:

@@ -46,7 +46,7 @@ def commit_of(
     """Return a commit after `state`."""
     draft = Draft(state, datetime.now(UTC))
     draft.add(run_id, bodies)
-    return draft.commit(new_id("e"), state.log_epoch or "l1", owner, claim=claim)
+    return draft.to_commit(new_id("e"), state.log_epoch or "l1", owner, claim=claim)
 
 
 @dataclass
@@ -70,24 +70,24 @@ class Story:
         """Append one run: two iterations with a call each, and a final reply."""
         self.runs += 1
         n = self.runs
-        asked = RunStarted(message_id=f"m{n}", message=f"question {n}", settings=SETTINGS)
-        await self.commit(asked, IterationStarted(n=1, max=10), claim=True)
+        started = RunStarted(message_id=f"m{n}", message=f"request {n}", settings=SETTINGS)
+        await self.commit(started, IterationStarted(n=1, max=10), claim=True)
         for iteration in (1, 2):
             call = ToolCall(id=f"k{n}-{iteration}", name="bash", arguments={"command": f"echo {n}"})
             await self.commit(reply_message(f"m{n}-{iteration}", None), ToolCallRequested(call=call))
             result = ToolResult(tool_call_id=call.id, content={"success": True, "stdout": output})
             await self.commit(ToolCallCompleted(result=result))
             await self.commit(IterationStarted(n=iteration + 1, max=10))
-        answer = RunFinished(
+        finished = RunFinished(
             status="completed", content="ok", service="s", model="demo:demo", iterations=3, usage=self.usage
         )
-        await self.commit(reply_message(f"m{n}-3", f"answer {n}"), answer)
+        await self.commit(reply_message(f"m{n}-3", f"reply {n}"), finished)
 
     async def compact(self) -> None:
         """Replace all but the last four messages."""
         self.runs += 1
-        asked = RunStarted(message_id=f"m{self.runs}", message="go on", settings=SETTINGS)
-        await self.commit(asked, claim=True)
+        started = RunStarted(message_id=f"m{self.runs}", message="go on", settings=SETTINGS)
+        await self.commit(started, claim=True)
         kept_from = len(self.state.history) - 5
         await self.commit(
             HistoryCompacted(
@@ -125,7 +125,7 @@ async def whole_fold(log: EventLog, tenant: str, conversation: str) -> Conversat
 
 def received(server: NatsServer, name: str) -> tuple[int, int]:
     """Return the messages and bytes that the server has sent to the connection of that name."""
-    with urlopen(f"{server.monitoring_url}/connz?limit=1024", timeout=5) as answer:
-        connections = json.loads(answer.read())["connections"]
+    with urlopen(f"{server.monitoring_url}/connz?limit=1024", timeout=5) as response:
+        connections = json.loads(response.read())["connections"]
     (found,) = [one for one in connections if one.get("name") == name]
     return found["out_msgs"], found["out_bytes"]
