@@ -18,8 +18,10 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
+from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
@@ -32,18 +34,19 @@ from banksman.gateway.nats_api.router import api_router
 from banksman.gateway.page import routes as page
 from banksman.gateway.passthrough import routes as passthrough
 from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.gateway.service.assistants import Assistants, AssistantStore
+from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.client_requests import ClientRequests
 from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.decisions import Decisions
 from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.idempotency import StoredRequests
+from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.runs import Runs
-from banksman.gateway.service.system_prompts import SystemPrompts
+from banksman.gateway.service.tenant_store import assistant_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.usage import UsageReports
@@ -141,7 +144,8 @@ async def _service(
     hub = await stack.enter_async_context(LiveHub(log))
     views = Views(log, damaged=damaged)
     conversations, approvals = Conversations(bus, views, clock), ApprovalSlots(bus)
-    assistants, prompts, requests = AssistantStore(bus), SystemPrompts(bus), StoredRequests(bus)
+    assistants, prompts = assistant_store(bus), prompt_store(bus)
+    requests = StoredRequests(Bucket(bus, IDEMPOTENCY, RequestRecord))
     tools, workflows = Tools(bus), Workflows(bus)
     return Gateway(
         settings=settings.gateway,
@@ -152,14 +156,12 @@ async def _service(
             conversations=conversations,
             assistants=assistants,
             prompts=prompts,
-            tools=tools,
             workflows=workflows,
-            approvals=approvals,
+            decisions=Decisions(approvals, tools, clock, settings.approvals.key()),
             requests=requests,
             queue=RunQueue(bus),
             backlog=backlog,
             clock=clock,
-            signing_key=settings.approvals.key(),
             default_model=settings.default_model,
         ),
         conversations=conversations,

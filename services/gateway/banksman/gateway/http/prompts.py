@@ -47,13 +47,15 @@ async def update_prompt(
 ) -> SystemPrompt:
     """Replace a system prompt."""
     prompt = _prompt(check_token(prompt_id, "prompt_id"), body)
-    return await gateway.prompts.replace(caller.tenant, prompt)
+    return await gateway.prompts.replace(caller.tenant, prompt, rewrite_equal=True)
 
 
 @routes.delete("/v1/system-prompts/{prompt_id}", status_code=204, response_class=Response)
 async def delete_prompt(prompt_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a system prompt."""
-    await gateway.prompts.delete(caller.tenant, check_token(prompt_id, "prompt_id"))
+    # `get` stores the built-in prompt first: deleting it succeeds also before its first use.
+    prompt = await gateway.prompts.get(caller.tenant, check_token(prompt_id, "prompt_id"))
+    await gateway.prompts.delete(caller.tenant, prompt.id)
 
 
 @routes.get("/v1/system-prompts/{prompt_id}/enhanced")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import ConversationSettings
-from banksman.contracts.errors import BadInput, Forbidden, NotFound, NotReady
+from banksman.contracts.assistants import Assistant, ConversationSettings
+from banksman.contracts.errors import BadInput, Forbidden, NotFound
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -21,25 +20,19 @@ from banksman.contracts.frames import (
 )
 from banksman.contracts.ids import conversation_of, digest, new_id, run_id_for
 from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.work import CancelRun, DeleteConversation, RenameConversation, StartRun, SteerRun
-from banksman.gateway.service.assistants import AssistantStore
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, new_record
-from banksman.gateway.service.decisions import ApprovalSlots, DecisionResult, SubmittedDecision, decide
-from banksman.gateway.service.idempotency import RequestStore, once
+from banksman.gateway.service.decisions import Decisions, SubmittedDecision
+from banksman.gateway.service.idempotency import StoredRequests
 from banksman.gateway.service.run_settings import model_name, resolve
-from banksman.gateway.service.system_prompts import SystemPrompts
-from banksman.gateway.service.tools import Tools
+from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows, start_of
 from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
-
-NOT_READY_AFTER_S = 5.0
-"""Seconds that a decision waits for its approval request to be stored."""
-RETRY_S = 0.1
 
 _NO_SETTINGS = ConversationSettings()
 
@@ -55,16 +48,14 @@ class ClientRequests:
 
     views: Views
     conversations: Conversations
-    assistants: AssistantStore
-    prompts: SystemPrompts
-    tools: Tools
+    assistants: TenantStore[Assistant]
+    prompts: TenantStore[SystemPrompt]
     workflows: Workflows
-    approvals: ApprovalSlots
-    requests: RequestStore
+    decisions: Decisions
+    requests: StoredRequests
     queue: RunQueue
     backlog: Backlog
     clock: Clock
-    signing_key: bytes
     default_model: str | None
 
     async def handle(self, caller: Caller, request: Request) -> Ack:
@@ -201,8 +192,7 @@ class ClientRequests:
         submitted = SubmittedDecision(
             caller.user, request.decisions, request.all, request.remember, ids["answer"]
         )
-        schemas = await self._schemas(caller, request)
-        result = await self._store_decision(caller, request.approval_id, submitted, schemas)
+        result = await self.decisions.submit(caller.tenant, request.approval_id, submitted)
         reply = result.reply
         return Ack(
             reply_to=request.id,
@@ -212,36 +202,6 @@ class ClientRequests:
             already_resolved=not result.won,
             outcome=reply.outcome,
         )
-
-    async def _store_decision(
-        self,
-        caller: Caller,
-        approval_id: str,
-        submitted: SubmittedDecision,
-        schemas: Mapping[str, JsonObject],
-    ) -> DecisionResult:
-        # A client may decide before the agent has stored the request that it saw in the log.
-        deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
-        while True:
-            try:
-                return await decide(
-                    self.approvals,
-                    self.clock,
-                    self.signing_key,
-                    caller.tenant,
-                    approval_id,
-                    submitted,
-                    schemas,
-                )
-            except NotReady:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise
-            await asyncio.sleep(RETRY_S)
-
-    async def _schemas(self, caller: Caller, request: ApprovalDecision) -> Mapping[str, JsonObject]:
-        if all(decision.arguments is None for decision in request.decisions):
-            return {}
-        return {tool.name: tool.input_schema for tool in await self.tools.registered(caller.tenant)}
 
     async def _start_workflow(self, caller: Caller, request: WorkflowStart) -> Ack:
         if request.conversation_id is not None:
@@ -267,10 +227,8 @@ class ClientRequests:
         )
 
     async def _once(self, caller: Caller, request: Request, ids: Mapping[str, str]) -> Mapping[str, str]:
-        body = request.model_dump_json(exclude={"id"}).encode()
-        meaning = request.model_dump_json(exclude={"id"}, exclude_defaults=True).encode()
         key = _scoped(caller, request)
-        return await once(self.requests, caller.tenant, key, body, ids, meaning=meaning)
+        return await self.requests.once(caller.tenant, key, request, ids, exclude={"id"})
 
 
 def _scoped(caller: Caller, request: Request) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,9 +13,14 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.tools import call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.gateway.service.tools import Tools
 from banksman.runs.approvals import problem, sign
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import argument_problem
+
+NOT_READY_AFTER_S = 5.0
+"""Seconds that a decision waits for its approval request to be stored."""
+RETRY_S = 0.1
 
 
 class ApprovalSlots(Protocol):
@@ -54,6 +60,38 @@ class DecisionResult:
     """Whether it is the submitted decision, stored now or by an earlier attempt of the same request."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Accepts the decisions of every interface."""
+
+    slots: ApprovalSlots
+    tools: Tools
+    clock: Clock
+    signing_key: bytes
+
+    async def submit(self, tenant: str, approval_id: str, submitted: SubmittedDecision) -> DecisionResult:
+        """Check, sign and store a decision; wait up to 5 seconds for its approval request to be stored.
+
+        A client may decide before the agent has stored the request that the client saw in the log.
+
+        Raises:
+            NotReady, BadInput, Conflict: As `decide`.
+        """
+        schemas: Mapping[str, JsonObject] = {}
+        if any(decision.arguments is not None for decision in submitted.decisions):
+            schemas = {tool.name: tool.input_schema for tool in await self.tools.registered(tenant)}
+        deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
+        while True:
+            try:
+                return await decide(
+                    self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, schemas
+                )
+            except NotReady:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+
 async def decide(
     slots: ApprovalSlots,
     clock: Clock,
@@ -63,7 +101,7 @@ async def decide(
     submitted: SubmittedDecision,
     schemas: Mapping[str, JsonObject],
 ) -> DecisionResult:
-    """Check, sign and store a decision. Every interface decides through this function.
+    """Check, sign and store a decision.
 
     Args:
         slots: The slots of approvals.

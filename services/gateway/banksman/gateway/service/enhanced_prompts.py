@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.contracts.assistants import ToolSettings
+from banksman.contracts.assistants import Assistant, ToolSettings
 from banksman.contracts.errors import NotFound
 from banksman.contracts.messages import Message, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolDefinition
-from banksman.gateway.service.assistants import AssistantStore
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views
 from banksman.gateway.settings import OfferSettings
@@ -41,7 +41,7 @@ class EnhancedPrompts:
 
     conversations: Conversations
     views: Views
-    assistants: AssistantStore
+    assistants: TenantStore[Assistant]
     tools: Tools
     settings: OfferSettings
     placements: Placements

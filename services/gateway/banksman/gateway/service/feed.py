@@ -186,32 +186,32 @@ class Feed:
             self._sink.put_delta(key, frame)
 
     def _take(self, stored: StoredCommit) -> None:
+        """Send the events of a commit that the client has not received yet."""
         self._position = stored.stream_seq
+        log_epoch = self._log_epoch if stored.stream_seq <= self._head else stored.commit.log_epoch
         for event in stored.commit.events:
-            if event.seq > self._last and not self._closed:
-                self._last = event.seq
-                in_head = stored.stream_seq <= self._head
-                self._send(event, self._log_epoch if in_head else stored.commit.log_epoch)
+            if event.seq <= self._last or self._closed:
+                continue
+            self._last = event.seq
+            self._note_completion(event)
+            if self._run_id not in (None, event.run_id) or DETAILS.index(detail_of(event)) > self._rank:
+                continue
+            self._sink.put(encoded_event(event, self.conversation_id, log_epoch, self._prev))
+            self._prev = event.seq
+            if self._run_id is not None and isinstance(event.data, RunFinished):
+                self.ended.set()
 
-    def _send(self, event: Event, log_epoch: str) -> None:
+    def _note_completion(self, event: Event) -> None:
+        """Note the message or call that an event completes: its live output is not sent after the event."""
         match event.data:
-            case MessageCompleted(message_id=message_id):
-                self._completed_message = message_id
-                self._complete(message_id)
+            case MessageCompleted(message_id=completed):
+                self._completed_message = completed
             case ToolCallCompleted(result=result):
-                self._complete(result.tool_call_id)
+                completed = result.tool_call_id
             case _:
-                pass
-        if self._run_id not in (None, event.run_id) or DETAILS.index(detail_of(event)) > self._rank:
-            return
-        self._sink.put(encoded_event(event, self.conversation_id, log_epoch, self._prev))
-        self._prev = event.seq
-        if self._run_id is not None and isinstance(event.data, RunFinished):
-            self.ended.set()
-
-    def _complete(self, message_or_call: str) -> None:
+                return
         if self._early is not None:
-            self._completed.add(message_or_call)
+            self._completed.add(completed)
 
     def _live_frame(self, kind: str, run_id: str, data: dict[str, Any]) -> dict[str, Any]:
         return {

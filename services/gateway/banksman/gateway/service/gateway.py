@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.bus.approval_slots import ApprovalSlots
+from banksman.contracts.registry import SystemPrompt
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.client_requests import ClientRequests
@@ -13,7 +14,7 @@ from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.runs import Runs
-from banksman.gateway.service.system_prompts import SystemPrompts
+from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
@@ -35,7 +36,7 @@ class Gateway:
     feeds: Feeds
     approvals: ApprovalSlots
     assistants: Assistants
-    prompts: SystemPrompts
+    prompts: TenantStore[SystemPrompt]
     enhanced_prompts: EnhancedPrompts
     workflows: Workflows
     files: Files

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
-from banksman.bus.names import IDEMPOTENCY
+from pydantic import BaseModel
+
+from banksman.bus.kv import Entry
 from banksman.contracts.errors import Conflict, NotReady
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored
@@ -31,63 +31,58 @@ class RequestRecord(Stored):
         return self.meaning_digest == other.meaning_digest
 
 
-class RequestStore(Protocol):
+class RequestBucket(Protocol):
     """Stores request records for 24 hours."""
 
-    async def remember(self, tenant: str, request_id: str, record: RequestRecord) -> RequestRecord:
-        """Store a record unless the request id has one; return the stored record."""
+    async def create(self, key: str, value: RequestRecord) -> int | None:
+        """Store a record; return None if the key has one."""
+        ...
+
+    async def get(self, key: str) -> Entry[RequestRecord] | None:
+        """Return a record; None if the key has none."""
         ...
 
 
 class StoredRequests:
-    """Request records in KV `idempotency`, keys `{tenant}.{digest of the request id}`."""
+    """The accepted requests of all tenants, keys `{tenant}.{digest of the request id}`."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bucket = Bucket(bus, IDEMPOTENCY, RequestRecord)
+    def __init__(self, bucket: RequestBucket) -> None:
+        self._bucket = bucket
 
-    async def remember(self, tenant: str, request_id: str, record: RequestRecord) -> RequestRecord:
-        """Store a record unless the request id has one; return the stored record.
+    async def once(
+        self,
+        tenant: str,
+        request_id: str,
+        body: BaseModel,
+        ids: Mapping[str, str],
+        *,
+        exclude: set[str] | None = None,
+    ) -> Mapping[str, str]:
+        """Return the ids of a request: `ids` for a new request, the stored ids for a repeated one.
+
+        Args:
+            tenant: The tenant of the request.
+            request_id: The id of the request, unique within the tenant.
+            body: The request's body.
+            ids: The ids that a new request gets.
+            exclude: Fields that may differ between two sendings of the same request.
 
         Raises:
+            Conflict: The id was used with another body.
             NotReady: The stored record expired between the write and the read.
         """
+        record = RequestRecord(
+            body_digest=digest(body.model_dump_json(exclude=exclude).encode()),
+            ids=dict(ids),
+            meaning_digest=digest(body.model_dump_json(exclude=exclude, exclude_defaults=True).encode()),
+        )
         key = f"{tenant}.{digest(request_id.encode())}"
         if await self._bucket.create(key, record) is not None:
-            return record
+            return ids
         entry = await self._bucket.get(key)
         if entry is None:
             raise NotReady("the request id expired just now")
-        return entry.value
-
-
-async def once(
-    store: RequestStore,
-    tenant: str,
-    request_id: str,
-    body: bytes,
-    ids: Mapping[str, str],
-    *,
-    meaning: bytes | None = None,
-) -> Mapping[str, str]:
-    """Return the ids of a request: `ids` for a new request, the stored ids for a repeated one.
-
-    Args:
-        store: The request records.
-        tenant: The tenant of the request.
-        request_id: The id of the request, unique within the tenant.
-        body: The request's body.
-        ids: The ids that a new request gets.
-        meaning: The body without fields that have their default value; None if it has no such form.
-
-    Raises:
-        Conflict: The id was used with another body.
-    """
-    record = RequestRecord(
-        body_digest=digest(body),
-        ids=dict(ids),
-        meaning_digest=None if meaning is None else digest(meaning),
-    )
-    stored = await store.remember(tenant, request_id, record)
-    if not stored.matches(record):
-        raise Conflict(f"request id {request_id!r} was used before with another body")
-    return stored.ids
+        stored = entry.value
+        if not stored.matches(record):
+            raise Conflict("the request id was used before with another body")
+        return stored.ids

@@ -146,22 +146,17 @@ class Connection:
         self.end(SLOW_CONSUMER, "the client reads too slowly; resume")
 
     async def _read(self) -> None:
+        """Receive frames until the connection ends; answer refused ones and queue the others."""
         while (text := await self._transport.receive()) is not None:
-            self._receive(text)
-
-    def _receive(self, text: str) -> None:
-        if self._caller is not None and self._caller.expired:
-            self.end(UNAUTHENTICATED, EXPIRED)
-            return
-        if not self._rate.take():
-            self._refuse_rate(text)
-            return
-        try:
-            frame = parse_frame(text)
-        except FrameRefused as refused:
-            self.send(refused.frame)
-            return
-        self._accept(frame)
+            if self._caller is not None and self._caller.expired:
+                self.end(UNAUTHENTICATED, EXPIRED)
+            elif not self._rate.take():
+                self._refuse_rate(text)
+            else:
+                try:
+                    self._accept(parse_frame(text))
+                except FrameRefused as refused:
+                    self.send(refused.frame)
 
     def _refuse_rate(self, text: str) -> None:
         if not self._warnings.take():
@@ -254,41 +249,40 @@ class Connection:
                 await self._handle(frame)
 
     async def _handle(self, frame: ClientFrame) -> None:
+        """Handle a request, and send its reply or its error."""
+        caller = self._caller
+        assert caller is not None
         try:
-            await self._dispatch(frame)
+            match frame:
+                case Subscribe():
+                    await self._subscriptions.subscribe(caller, frame)
+                case Unsubscribe():
+                    await self._subscriptions.unsubscribe(frame.conversation_id)
+                    self.send(Ack(reply_to=frame.id, conversation_id=frame.conversation_id))
+                case AuthRefresh():
+                    self._refresh(frame, caller)
+                case ConversationCreate():
+                    await self._create(caller, frame)
+                case ChatSend() | RunCancel() | ApprovalDecision() | WorkflowStart() | InputReply():
+                    self.send(await self._context.gateway.requests.handle(caller, frame))
+                case Hello():
+                    await self._welcome(caller, frame)
+                case Ping():
+                    raise BadInput("type", frame.type, "a frame that is queued")
+                case _:
+                    assert_never(frame)
         except BanksmanError as error:
             self.send(error_frame(error, frame.id))
         except Exception:
             logger.exception("handling %s failed", frame.type)
-            failed = ErrorFrame(reply_to=frame.id, code=ErrorCode.INTERNAL, message="internal error")
-            self.send(failed)
+            self.send(ErrorFrame(reply_to=frame.id, code=ErrorCode.INTERNAL, message="internal error"))
 
-    async def _dispatch(self, frame: ClientFrame) -> None:
-        caller = self._caller
-        assert caller is not None
-        requests = self._context.gateway.requests
-        match frame:
-            case Subscribe():
-                await self._subscriptions.subscribe(caller, frame)
-            case Unsubscribe():
-                await self._subscriptions.unsubscribe(frame.conversation_id)
-                self.send(Ack(reply_to=frame.id, conversation_id=frame.conversation_id))
-            case AuthRefresh():
-                self._refresh(frame, caller)
-            case ConversationCreate():
-                ack = await requests.handle(caller, frame)
-                self.send(ack)
-                live = Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
-                feed = await self._subscriptions.open(caller, live)
-                await self._subscriptions.start(feed, None, quiet=True)
-            case ChatSend() | RunCancel() | ApprovalDecision() | WorkflowStart() | InputReply():
-                self.send(await requests.handle(caller, frame))
-            case Hello():
-                await self._welcome(caller, frame)
-            case Ping():
-                raise BadInput("type", frame.type, "a frame that is queued")
-            case _:
-                assert_never(frame)
+    async def _create(self, caller: Caller, frame: ConversationCreate) -> None:
+        ack = await self._context.gateway.requests.handle(caller, frame)
+        self.send(ack)
+        live = Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
+        feed = await self._subscriptions.open(caller, live)
+        await self._subscriptions.start(feed, None, quiet=True)
 
     def _refresh(self, frame: AuthRefresh, caller: Caller) -> None:
         try:

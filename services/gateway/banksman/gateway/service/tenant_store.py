@@ -1,0 +1,114 @@
+"""A store of the tenants' documents in one KV bucket: assistants, system prompts."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.names import ASSISTANTS, PROMPTS
+from banksman.contracts.assistants import Assistant, ToolSettings
+from banksman.contracts.errors import Conflict, NotFound
+from banksman.contracts.registry import SystemPrompt
+from banksman.prompting.builtin import DEFAULT_PROMPT
+
+DEFAULT_ASSISTANT = Assistant(
+    id="default", name="Default", system_prompt=DEFAULT_PROMPT, tools=ToolSettings(enabled=True)
+)
+"""The assistant that each tenant begins with: tools on, the built-in prompt."""
+DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAULT_PROMPT)
+"""The system prompt that each tenant begins with."""
+
+D = TypeVar("D", Assistant, SystemPrompt)
+
+
+class TenantStore(Generic[D]):
+    """The documents of one kind, keys `{tenant}.{id}`. Each tenant begins with one of them, the default."""
+
+    def __init__(self, bus: Bus, bucket: str, model: type[D], noun: str, default: D) -> None:
+        self._bucket = Bucket(bus, bucket, model)
+        self._noun = noun
+        self._default = default
+
+    async def get(self, tenant: str, document_id: str) -> D:
+        """Return a document. The first request for the default stores it.
+
+        Raises:
+            NotFound: No such document.
+        """
+        entry = await self._bucket.get(f"{tenant}.{document_id}")
+        if entry is not None:
+            return _with_revision(entry)
+        if document_id != self._default.id:
+            raise NotFound(self._noun, document_id)
+        await self._bucket.create(f"{tenant}.{document_id}", self._default)
+        return await self.get(tenant, document_id)
+
+    async def list(self, tenant: str) -> list[D]:
+        """Return all documents of a tenant, sorted by id."""
+        await self.get(tenant, self._default.id)
+        found = [_with_revision(entry) async for entry in self._bucket.entries(tenant)]
+        return sorted(found, key=lambda document: document.id)
+
+    async def create(self, tenant: str, document: D) -> D:
+        """Store a new document and return it with its revision.
+
+        Raises:
+            Conflict: The id is taken.
+        """
+        revision = await self._bucket.create(f"{tenant}.{document.id}", document)
+        if revision is None:
+            raise Conflict(f"{self._noun} {document.id!r} exists already")
+        return document.model_copy(update={"revision": revision})
+
+    async def replace(
+        self, tenant: str, document: D, revision: int | None = None, *, rewrite_equal: bool = False
+    ) -> D:
+        """Replace a document and return it with its new revision.
+
+        Args:
+            tenant: The owner.
+            document: The new content.
+            revision: The revision to replace; None replaces any.
+            rewrite_equal: Whether equal content is written too. False returns the stored document with any
+                revision, so that a repeated request changes nothing.
+
+        Raises:
+            NotFound: No such document.
+            Conflict: The stored document has another revision.
+        """
+        while True:
+            stored = await self.get(tenant, document.id)
+            if not rewrite_equal and document.model_copy(update={"revision": stored.revision}) == stored:
+                return stored
+            if revision is not None and stored.revision != revision:
+                found = f"{self._noun} {document.id!r} is at revision {stored.revision}, not {revision}"
+                raise Conflict(f"{found}: read it again")
+            # Compare-and-set: after a concurrent write, compare with the document that is stored then.
+            written = await self._bucket.update(f"{tenant}.{document.id}", document, stored.revision)
+            if written is not None:
+                return document.model_copy(update={"revision": written})
+
+    async def delete(self, tenant: str, document_id: str) -> None:
+        """Delete a document. A deleted default is stored again when it is next used.
+
+        Raises:
+            NotFound: No such document is stored.
+        """
+        if await self._bucket.get(f"{tenant}.{document_id}") is None:
+            raise NotFound(self._noun, document_id)
+        await self._bucket.delete(f"{tenant}.{document_id}")
+
+
+def assistant_store(bus: Bus) -> TenantStore[Assistant]:
+    """Return the store of assistants."""
+    return TenantStore(bus, ASSISTANTS, Assistant, "assistant", DEFAULT_ASSISTANT)
+
+
+def prompt_store(bus: Bus) -> TenantStore[SystemPrompt]:
+    """Return the store of system prompts."""
+    return TenantStore(bus, PROMPTS, SystemPrompt, "system prompt", DEFAULT_SYSTEM_PROMPT)
+
+
+def _with_revision(entry: Entry[D]) -> D:
+    return entry.value.model_copy(update={"revision": entry.revision})
