@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TypeVar, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from banksman.contracts.assistant_files import AssistantFile, SubmittedFiles
 from banksman.contracts.assistants import (
@@ -31,6 +31,9 @@ _SETTINGS: Mapping[str, type[BaseModel]] = {
 
 class AssistantBody(Wire):
     """An assistant as clients submit it. Tools are off by default."""
+
+    # FastAPI silences pydantic's warnings about the alias of a body only while it creates the route.
+    model_config = ConfigDict(defer_build=False)
 
     name: str = Field(default="", max_length=200)
     service: str = Field(default="banksman", max_length=64)

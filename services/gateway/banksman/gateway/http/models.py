@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings, RunOverrides
 from banksman.contracts.events import (
@@ -25,7 +25,14 @@ from banksman.gateway.service.runs import FoundRun
 T = TypeVar("T")
 
 
-class NewConversation(Wire):
+class RequestBody(Wire):
+    """The body of a request."""
+
+    # FastAPI silences pydantic's warnings about the alias of a body only while it creates the route.
+    model_config = ConfigDict(defer_build=False)
+
+
+class NewConversation(RequestBody):
     """A conversation to create."""
 
     title: str = Field(default="", max_length=200)
@@ -35,13 +42,13 @@ class NewConversation(Wire):
     settings: ConversationSettings = ConversationSettings()
 
 
-class Rename(Wire):
+class Rename(RequestBody):
     """The new title of a conversation."""
 
     title: str = Field(max_length=200)
 
 
-class NewRun(Wire):
+class NewRun(RequestBody):
     """A user message that starts a run."""
 
     content: Content
@@ -59,13 +66,13 @@ class NewChat(NewConversation):
     variables: JsonObject = Field(default_factory=dict)
 
 
-class CancelBody(Wire):
+class CancelBody(RequestBody):
     """The reason for cancelling a run."""
 
     reason: str | None = Field(default=None, max_length=2000)
 
 
-class DecisionBody(Wire):
+class DecisionBody(RequestBody):
     """A decision on an approval request: one for every item, or `all`."""
 
     decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
@@ -73,7 +80,7 @@ class DecisionBody(Wire):
     remember: Remember | None = None
 
 
-class PromptBody(Wire):
+class PromptBody(RequestBody):
     """The content of a system prompt."""
 
     name: str = Field(default="", max_length=200)
@@ -87,7 +94,7 @@ class NewPrompt(PromptBody):
     """None for a generated id."""
 
 
-class NewWorkflowRun(Wire):
+class NewWorkflowRun(RequestBody):
     """The parameters of a workflow run."""
 
     parameters: JsonObject = Field(default_factory=dict)
