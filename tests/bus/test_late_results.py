@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import dead_letters, store_late_result, read_dead_letter, replay
+from banksman.bus.dead import dead_letters, read_dead_letter, replay, store_late_result
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable

@@ -84,7 +84,7 @@ async def dead_letter(
     return ack.stream_seq
 
 
-async def note_late(bus: Bus, late: LateResult) -> int:
+async def store_late_result(bus: Bus, late: LateResult) -> int:
     """Store a late result for operators to read; return its stream sequence. Safe to repeat.
 
     Raises:

@@ -12,6 +12,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 Replicas = Literal[1, 3]
 """Number of servers that store each stream."""
 
+CONTEXT_FILE = "nats-context.json"
+"""File in the data directory of `banksman up` with the address of its NATS server and the seed file of local
+services, in the format of the `nats` command."""
+
 
 def _number(value: object) -> object:
     # Environment variables are text, which pydantic does not convert for a literal number.
@@ -21,7 +25,7 @@ def _number(value: object) -> object:
 class NatsSettings(BaseModel):
     """Servers and credentials of a connection to NATS."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str | tuple[str, ...] = "nats://127.0.0.1:4222"
     """URL of one server, or of several servers of a cluster: `nats://`, `tls://`."""

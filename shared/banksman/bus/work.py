@@ -228,7 +228,7 @@ class _Worker:
         await self._take(message, msg.reply)
 
     def _status(self, msg: Msg) -> None:
-        # The status of an earlier pull says nothing about the current one.
+        # The status of an earlier pull does not concern the current one.
         if msg.subject.rpartition(".")[2] != str(self._pulls):
             return
         self._received_at = asyncio.get_running_loop().time()

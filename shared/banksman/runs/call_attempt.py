@@ -90,8 +90,8 @@ class CallAttempt:
 
     def note_reply(self, reply: CallReply | None, now: datetime) -> None:
         """Take in the reply to a request; None when no runner replied."""
-        # Without a reply, as with `wrong_epoch`, the process that was placed may be gone: place the call
-        # again soon.
+        # Without a reply, as with `wrong_epoch`, the process that was placed may have ended: place the
+        # call again soon.
         kind = "wrong_epoch" if reply is None else reply.answer
         self.accepted = kind == "accepted"
         self.ever_accepted = self.ever_accepted or self.accepted
@@ -102,6 +102,7 @@ class CallAttempt:
         if reply is not None and kind == "refused":
             self.given_up = reply.reason or "The runner refused the call."
         if kind == "done":
+            # The call ended, and its notification was lost: the slots are read.
             self.fresh = False
 
     def begin_next(self) -> None:
@@ -133,8 +134,8 @@ class Dispatch:
 class Void:
     """Fill the start slot, so that the attempt can never start.
 
-    The void itself says whether another attempt follows. Several owners, of which one may be fenced and not
-    know it, may handle a call at once; what follows is decided by the void that is stored, and all of them
+    The void records whether another attempt follows. Several owners, of which one may be fenced and not know
+    it, may handle a call at once; what follows is decided by the void that is stored, and all of them
     obey it.
     """
 
@@ -149,7 +150,7 @@ class NextAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
-    """Ask the runner to end the call."""
+    """Request the runner to end the call."""
 
     runner: Placement
 
@@ -210,7 +211,7 @@ def unknown_outcome(call_id: str, why: str) -> ToolResult:
 
 
 def _after_void(call: CallAttempt, void: CallStarted, ending: Ending | None) -> CallStep:
-    # What the stored void says counts, and not what this owner wanted: another owner may have stored it.
+    # The stored void decides, and not what this owner wanted: another owner may have stored it.
     if void.moved:
         return NextAttempt()
     if ending is not None:
@@ -223,7 +224,8 @@ def _after_start(
 ) -> CallStep:
     if not runner_alive or started.runner is None:
         # Never repeated: what the runner did before it died is unknown.
-        return Declare(unknown_outcome(call.call_id, "the machine that ran it went away"))
+        return Declare(unknown_outcome(call.call_id, "the machine that ran it was lost"))
+    # The runner ends the call at its time-out. Only a call that outlives it is cancelled from here.
     seen = call.started_seen_at or now
     overdue = seen + timedelta(seconds=call.open_call.call.timeout_s + OVERTIME_S)
     if ending is None and now < overdue:
@@ -233,7 +235,7 @@ def _after_start(
     grace_ends = call.cancel_sent_at + timedelta(seconds=CANCEL_GRACE_S)
     if now < grace_ends:
         return Wait(grace_ends)
-    return Declare(unknown_outcome(call.call_id, "it did not end when it was told to"))
+    return Declare(unknown_outcome(call.call_id, "it did not end after it was cancelled"))
 
 
 def _before_start(call: CallAttempt, runner_alive: bool, ending: Ending | None, now: datetime) -> CallStep:
@@ -243,10 +245,13 @@ def _before_start(call: CallAttempt, runner_alive: bool, ending: Ending | None, 
     if call.approved_until is not None and now > call.approved_until:
         return GiveUp("Its approval expired before it could begin.", "not_executed")
     if call.placement is not None and not runner_alive and not call.open_call.call.idempotent:
-        # The dead runner may have been about to start it. The void decides, before another runner is asked.
+        # The dead runner may have been about to start it. The void decides, before
+        # another runner gets the request.
         return Void(moved=True)
     if call.no_runner_since and now >= call.no_runner_since + timedelta(seconds=NO_RUNNER_S):
         return GiveUp(NO_RUNNER)
+    # The repeat has the same attempt, so a runner that has the call already replies `accepted` and starts
+    # nothing.
     if call.repeat_at is None or now >= call.repeat_at:
         return Dispatch()
     return Wait(call.repeat_at)

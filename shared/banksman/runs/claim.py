@@ -69,6 +69,7 @@ async def accept(
         The claimed run; None when there is nothing to drive and the message is to be acked.
     """
     while True:
+        # Read again in each round: a commit that came first may have changed what the message means.
         state = await ports.log.read(work.tenant, work.conversation_id)
         match delivered_work(state, work, work_seq):
             case AckOnly():
@@ -140,12 +141,15 @@ async def _claim(
     start_next: bool,
 ) -> Ownership | None:
     """Append the claim; None when another commit came first."""
+    # One more than any claim before: an earlier owner finds itself fenced at its next read or append.
     owner = Owner(agent=ports.agent, owner_epoch=state.owner_epoch + 1, work_seq=work_seq)
     draft = Draft(state, ports.clock.now())
     draft.add(run_id, bodies)
+    # The first iteration joins the claim, which saves a durable write.
     draft.follow(Extent(follows=True, starts_next=start_next))
+    # The first commit of a log names its epoch.
     log_epoch = state.log_epoch or ports.clock.new_id("l")
-    commit = draft.commit(
+    commit = draft.to_commit(
         ports.clock.new_id("e"), log_epoch, None if draft.rests else owner, claim=owner.owner_epoch
     )
     stored = await ports.log.append(state, commit)

@@ -1,8 +1,8 @@
 """The logs of conversations, folded and checked for damage.
 
-A process caches recent folds, but asks the leader of the stream at every read whether more follows. If the
-cached fold ends with a commit that the log no longer has, the log was purged or is damaged: it is folded from
-the start, and damage is reported to every service.
+A process caches recent folds, but checks with the leader of the stream at every read whether more follows. If
+the cached fold ends with a commit that the log no longer has, the log was purged or is damaged: it is folded
+from the start, and damage is reported to every service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Commit
 from banksman.contracts.ids import new_id
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.survey import CONFIRM_S, LOOK_AGAIN_S
+from banksman.log_integrity.survey import CONFIRM_S, RECHECK_S
 from banksman.runs import journal, snapshots
 from banksman.runs.fold import apply_commit
 from banksman.runs.snapshot_store import SNAPSHOT_S, SnapshotStore
@@ -97,6 +97,7 @@ class ConversationLog:
             return None
         if not snapshots.is_due(stored):
             return stored
+        # After the commit: the commit is stored, whatever becomes of the snapshot.
         return await self._snapshot(stored, commit.ts) or stored
 
     async def purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
@@ -134,7 +135,9 @@ class ConversationLog:
         if last.stream_seq <= state.stream_seq:
             return []
         if last.prev == state.stream_seq:
+            # The usual case, one commit of another process: it was read already.
             return [last]
+        # From the leader: a replica may be behind, and an incomplete tail would look like a damaged log.
         return await self._commits.read(
             state.tenant, state.conversation_id, after=state.stream_seq, leader=True
         )
@@ -151,6 +154,7 @@ class ConversationLog:
     async def _snapshot(self, state: Conversation, now: datetime) -> Conversation | None:
         """Append a snapshot after `state`; None when it is not stored. Never fails its caller."""
         try:
+            # A snapshot only makes later folds faster, so it must not stop the run that the caller drives.
             async with asyncio.timeout(SNAPSHOT_S):
                 snapshot = await self._snapshots.store(state)
                 commit = snapshots.snapshot_commit(state, snapshot, new_id("e"), now)
@@ -186,12 +190,12 @@ class ConversationLog:
         # while.
         deadline = loop.time() + CONFIRM_S[self._bus.settings.replicas]
         while loop.time() <= deadline:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RECHECK_S)
             last = await self._commits.last(state.tenant, state.conversation_id)
             found = 0 if last is None else last.stream_seq
             if found >= state.stream_seq:
                 return
-        problem = f"it ends with message {found}, and what was stored at {state.stream_seq} is gone"
+        problem = f"it ends with message {found}, and the message stored at {state.stream_seq} is missing"
         raise await self._damaged.report(state.tenant, state.conversation_id, problem)
 
     def _remember(self, state: Conversation) -> Conversation:

@@ -71,12 +71,14 @@ class ToolCallCoordinator:
             else:
                 wake = min(wake, outcome)
         if results:
+            # Without waiting for the other calls: a crash must not lose a result that the log could have.
             await self._commit(results)
             return
         if step.ending is None:
             wake = min(wake, deadline_of(self.owned.run))
         state = self.owned.state
         await self.owned.ports.notifications.wait(state.tenant, state.conversation_id, wake)
+        # A cancel or the decision of another call may have been committed meanwhile.
         await self.owned.refresh()
 
     def _attempt_of(self, open_call: OpenCall) -> CallAttempt:
@@ -120,8 +122,7 @@ class ToolCallCoordinator:
         """Return what the slots of the attempt hold: as notified, or as the leader of their stream has it."""
         ports, tenant = self.owned.ports, self.owned.state.tenant
         slots = ports.notifications.slots(tenant, call.attempt)
-        # Notifications may be lost, and say nothing about what an earlier owner caused. Then the slots are
-        # read.
+        # Notifications may be lost, and none reports what an earlier owner caused. Then the slots are read.
         if slots.finished is None and (not call.fresh or call.is_stale(ports.clock.now())):
             try:
                 slots = await ports.slots.read(tenant, call.attempt)
@@ -160,11 +161,13 @@ class ToolCallCoordinator:
         if call.placement is not None and call.placement != placement:
             # The earlier process may still hold the request, so its slots must not be removed.
             call.fresh = False
+            # Only a runner that died with the call counts: one that never accepted it did not die of it.
             call.lost_runners += call.ever_accepted and not await ports.runners.alive(call.placement)
             if call.lost_runners >= MAX_LOST_RUNNERS:
-                call.given_up = f"{MAX_LOST_RUNNERS} runners in a row went away while they had this call."
+                call.given_up = f"{MAX_LOST_RUNNERS} runners in a row were lost while they had this call."
                 return
             call.ever_accepted = False
+        # Before the request is sent: if its reply is lost, this process may have the call all the same.
         call.placement = placement
         call.requested_at = now
         reply = await ports.runners.call(placement, self._request(call, placement, now))

@@ -6,7 +6,6 @@ so ownership, the open run, its calls and the history need no storage of their o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -57,7 +56,8 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
     if commit.snapshot is not None:
         return replace(state, stream_seq=stream_seq, snapshot_seq=stream_seq, since_snapshot=0)
     state = _apply_owner(state, commit)
-    state = apply_events(state, commit.events)
+    for event in commit.events:
+        state = apply_event(state, event)
     return replace(
         state,
         stream_seq=stream_seq,
@@ -65,13 +65,6 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
         last_seq=commit.last_seq,
         since_snapshot=state.since_snapshot + 1,
     )
-
-
-def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
-    """Return the state after these events, with ownership unchanged."""
-    for event in events:
-        state = _apply_event(state, event)
-    return state
 
 
 def _apply_owner(state: Conversation, commit: Commit) -> Conversation:
@@ -107,7 +100,8 @@ def _clocked(state: Conversation, commit: Commit) -> Run | None:
     return run
 
 
-def _apply_event(state: Conversation, event: Event) -> Conversation:
+def apply_event(state: Conversation, event: Event) -> Conversation:
+    """Return the state after an event, with ownership unchanged."""
     data = event.data
     match data:
         case RunQueued():

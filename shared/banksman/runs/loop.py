@@ -41,7 +41,7 @@ async def drive(owned: Ownership, model: Model) -> None:
         Refused: The run is parked or ended, and something that follows from it is not stored yet.
     """
     calls, published = ToolCallCoordinator.of(owned), False
-    # Each round acts on what the log says now, because others append too: cancels, decisions, messages.
+    # Each round acts on the log as it is now, because others append too: cancels, decisions, messages.
     while owned.holds:
         try:
             if not published:

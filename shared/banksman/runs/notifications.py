@@ -49,7 +49,7 @@ class _DrivenConversation:
 class OwnerNotifications:
     """Receives notifications; as a context manager it subscribes to them.
 
-    Core messages may be lost, so owners also look again by time; see `Notifications` in `ports`.
+    Core messages may be lost, so owners also read the log from time to time; see `Notifications` in `ports`.
     """
 
     def __init__(self, bus: Bus, hub: LiveHub, log: ConversationLog, clock: Clock) -> None:

@@ -150,18 +150,20 @@ def _value(value: JsonValue, chars: int) -> JsonValue:
 COMMIT_BYTES = 512 * 1024
 """Bytes of JSON of the results in one commit; further results go into the next one."""
 RESULT_BYTES = 256 * 1024
-"""Bytes of JSON of one result; a longer one is replaced by a failure that says so."""
+"""Bytes of JSON of one result; a longer one is replaced by a failure with this reason."""
 MAX_NAMED_CALLS = 100
 """Calls that a loss names, the last ones; a conversation may have had thousands."""
 
 
 def storable(result: ToolResult) -> ToolResult:
-    """Return the result, or a failure in its place that says why the log does not store it.
+    """Return the result, or a failure in its place with the reason why the log does not store it.
 
     Tool servers of tenants choose what they return, so size and depth are checked before the commit.
     """
     if depth_of(result.content) > MAX_DEPTH:
-        return _replaced(result, f"The result was nested more than {MAX_DEPTH} levels deep; it is not kept.")
+        return _replaced(
+            result, f"The result was nested more than {MAX_DEPTH} levels deep; it is not stored."
+        )
     return first_fitting(_shorter(result), RESULT_BYTES)
 
 
@@ -211,7 +213,7 @@ def losses(state: Conversation, known: Iterable[WorkspaceLoss | None]) -> list[W
 
 def _shorter(result: ToolResult) -> Iterator[ToolResult]:
     yield result
-    yield _replaced(result, f"The result had {json_bytes(result)} bytes; at most {RESULT_BYTES} are kept.")
+    yield _replaced(result, f"The result had {json_bytes(result)} bytes; at most {RESULT_BYTES} are stored.")
 
 
 def _replaced(result: ToolResult, why: str) -> ToolResult:

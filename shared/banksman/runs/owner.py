@@ -23,7 +23,7 @@ from banksman.contracts.events import (
     RunStarted,
 )
 from banksman.runs.approvals import publish_approval_request
-from banksman.runs.fold import apply_events
+from banksman.runs.fold import apply_event
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
 from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
@@ -58,7 +58,7 @@ class Draft:
     events: list[Event] = field(default_factory=list[Event])
 
     def add(self, run_id: str | None, bodies: Iterable[EventBody]) -> None:
-        """Append events and fold them."""
+        """Append events and fold them, so that the next event follows from the state with this one."""
         for body in bodies:
             event = Event(
                 seq=self.state.last_seq + 1,
@@ -68,7 +68,7 @@ class Draft:
                 data=body,
             )
             self.events.append(event)
-            self.state = replace(apply_events(self.state, (event,)), last_seq=event.seq)
+            self.state = replace(apply_event(self.state, event), last_seq=event.seq)
 
     def follow(self, extent: Extent) -> None:
         """Append the events that follow from the log alone, as far as `extent` goes."""
@@ -86,7 +86,7 @@ class Draft:
         """True when the conversation needs no owner: no run is open, or the open one waits for a decision."""
         return isinstance(next_step(self.state, self.now), Idle | Park)
 
-    def commit(
+    def to_commit(
         self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: int | None = None
     ) -> Commit:
         """Return the commit that holds the events.
@@ -155,6 +155,7 @@ class Ownership:
         extents = [extent for extent in EXTENTS if self.start_next or not extent.starts_next]
         while True:
             self._check_fence()
+            # Built again in each round: after a cancel or a decision of others, other events follow.
             draft, bodies = Draft(self.state, self.ports.clock.now()), tuple(build(self.state))
             draft.add(self.run.run_id, bodies)
             draft.follow(extents[0])
@@ -163,7 +164,7 @@ class Ownership:
             owner = None if draft.rests else self.owner
             if not draft.events and owner == self.state.owner:
                 return
-            commit = draft.commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
+            commit = draft.to_commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
             try:
                 stored = await self.ports.log.append(self.state, commit)
             except CallerMistake:
@@ -186,6 +187,7 @@ class Ownership:
             Fenced: A higher claim owns the run.
         """
         self.state = await self.ports.log.read(self.state.tenant, self.state.conversation_id)
+        # At each read and not only at an append: a fenced owner must not send another request to a runner.
         self._check_fence()
 
     async def wait_for_broker(self, cause: Refused) -> None:
@@ -223,6 +225,7 @@ class Ownership:
             await publish_approval_request(self.ports, self.state)
 
     def _check_fence(self) -> None:
+        # Different, and not only higher: a log that was restored from a backup may end with a lower epoch.
         if self.state.owner_epoch != self.owner.owner_epoch:
             raise Fenced(self.state.conversation_id, self.owner.owner_epoch, self.state.owner_epoch)
 
@@ -243,15 +246,17 @@ async def append(
         draft.follow(Extent(follows=True, starts_next=False))
     if not draft.events:
         return state
-    # The first commit of a log names its epoch.
+    # The first commit of a log names its epoch. The owner stays: this commit neither claims nor releases the
+    # run.
     log_epoch = state.log_epoch or ports.clock.new_id("l")
-    return await ports.log.append(state, draft.commit(ports.clock.new_id("e"), log_epoch, state.owner))
+    return await ports.log.append(state, draft.to_commit(ports.clock.new_id("e"), log_epoch, state.owner))
 
 
 async def record_activity(ports: Ports, tenant: str, conversation_id: str) -> None:
     """Append a commit without events for a driven run, so that its claims are no crash loop."""
     state = await ports.log.read(tenant, conversation_id)
     owned = state.owner is not None and state.owner.agent == ports.agent
+    # Not once the limit is reached: the run then ends as a crash loop, which a commit does not undo.
     if owned and 0 < state.claims_in_row < CRASH_LOOP_CLAIMS:
         draft = Draft(state, ports.clock.now())
-        await ports.log.append(state, draft.commit(ports.clock.new_id("e"), state.log_epoch, state.owner))
+        await ports.log.append(state, draft.to_commit(ports.clock.new_id("e"), state.log_epoch, state.owner))

@@ -94,7 +94,7 @@ class Placements:
         """Return the live processes of a tool server; `tenant` is None for one that serves all."""
         return [one for one in self._instances(server) if one.tenant == tenant]
 
-    def gone_s(self, server: str, tenant: str | None) -> float:
+    def absent_s(self, server: str, tenant: str | None) -> float:
         """Return the seconds since a tool server last had a live process; 0.0 while it has one.
 
         Nothing is known of the time before this process began to watch, so a server counts as live until

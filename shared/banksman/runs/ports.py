@@ -143,7 +143,7 @@ class Runners(Protocol):
 
 
 class Notifications(Protocol):
-    """Notifies owners. Any notification may be lost, so owners also look again by time."""
+    """Notifies owners. Any notification may be lost, so owners also read the log from time to time."""
 
     def slots(self, tenant: str, attempt: str) -> AttemptSlots:
         """Return what was notified of an attempt's slots since `slots` was first called for it."""

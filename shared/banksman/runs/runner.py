@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import note_late
+from banksman.bus.dead import store_late_result
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted, LateResult
 from banksman.contracts.errors import BanksmanError, Overloaded, Refused
@@ -67,8 +67,7 @@ class RunnerCalls:
     may_start: Callable[[], bool]
     """False when the lease was not renewed in time: then no call starts."""
     may_repeat: Callable[[CallRequest], bool]
-    """Whether the tool is idempotent, by its own definition. What the request says about it is not
-    trusted."""
+    """Whether the tool is idempotent, by its own definition. The request is not trusted with this."""
     fits: Callable[[CallRequest], bool] = _always
     """False when the workspace moved after the request was made."""
     note: Note | None = None
@@ -228,6 +227,6 @@ class LateResults:
         """Store a late result as a note."""
         logger.warning("%s: ended after another result was stored for it; stored as a note", late.attempt)
         try:
-            await note_late(self._bus, late)
+            await store_late_result(self._bus, late)
         except BanksmanError as error:
             logger.error("%s: the note of its late result is not stored: %s", late.attempt, error)

@@ -1,4 +1,4 @@
-"""The state of a conversation: what its log says, as data.
+"""The state of a conversation: the fold of its log, as data.
 
 `banksman.runs.fold` computes it from the commits. Snapshots store it, so a field that is renamed or retyped
 makes older snapshots unreadable (`snapshots.snapshot_form`), and their logs are folded from the start again.

@@ -199,7 +199,7 @@ def _refusal(call: OpenCall) -> ToolCallCompleted:
         return ToolCallCompleted(
             result=failed(call.call.id, "rejected", f"The user rejected this call.{reason}")
         )
-    text = "Not executed: the user went on with another message."
+    text = "Not executed: the user sent another message instead."
     return ToolCallCompleted(result=failed(call.call.id, "not_executed", text))
 
 

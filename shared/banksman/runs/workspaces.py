@@ -109,7 +109,7 @@ def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, objec
         changes |= {"dirty": True, "generation": report.generation}
     if report.snapshot is not None and _is_newer(report.snapshot, record.snapshot):
         changes["snapshot"] = report.snapshot
-        # A snapshot of an earlier generation says nothing about the changes that began after it.
+        # A snapshot of an earlier generation does not contain the changes that began after it.
         if report.complete and report.generation == record.generation:
             changes["dirty"] = False
     if report.lost is not None:
@@ -172,7 +172,7 @@ class LocalWorkspace:
     """The term of the directory; 0 when there is none."""
     generation: int = 0
     changed: bool = False
-    """True once the record says that the files may differ from the last snapshot. While False nothing may
+    """True once the record states that the files may differ from the last snapshot. While False nothing may
     change them, so a new process begins with False, whatever an earlier one reported."""
     users: int = 0
     """Requests that were admitted and have not ended."""
@@ -198,6 +198,6 @@ class LocalWorkspace:
         )
 
     def apply(self, verdict: WorkspaceReportReply) -> None:
-        """Take over what the record says about a workspace that this runner has."""
+        """Take over what the record states about a workspace that this runner has."""
         self.generation = max(self.generation, verdict.generation)
         self.changed = verdict.dirty

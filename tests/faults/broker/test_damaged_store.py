@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.dead import dead_letter, note_late
+from banksman.bus.dead import dead_letter, store_late_result
 from banksman.bus.log import EventLog
 from banksman.contracts.events import ConversationUpdated
 from banksman.log_integrity.check import Damage, check_logs
@@ -92,7 +92,7 @@ def test_dead_letters_are_a_warning_and_notes_are_not(own_nats: NatsServer, tena
 
 async def _noted(server: NatsServer, tenant: str) -> None:
     async with await connect(server) as bus:
-        await note_late(bus, late(tenant))
+        await store_late_result(bus, late(tenant))
 
 
 async def _buried(server: NatsServer) -> None:

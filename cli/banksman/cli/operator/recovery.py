@@ -1,4 +1,4 @@
-"""Recovery of conversation logs after a restore or an accepted loss, while no service is running.
+"""Recovery of conversation logs after a restore or an accepted loss. No service may be running.
 
 The streams of a backup are from slightly different moments: a log may hold an open run whose work message is
 missing. Each log receives one commit that starts a new log epoch and removes the run's owner. Clients discard
@@ -73,7 +73,7 @@ class LogRecovery:
 def _new_epoch(state: Conversation, now: datetime) -> Commit:
     # A workflow's work message is in the backup; its redelivery under the stored owner is a takeover.
     owner = state.owner if _is_workflow(state) else None
-    return Draft(state, now).commit(new_id("e"), new_id("l"), owner)
+    return Draft(state, now).to_commit(new_id("e"), new_id("l"), owner)
 
 
 def _resume(state: Conversation) -> ResumeRun | None:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
 """No other tool may have one of these names."""
 DEFAULT_AWAY_S = 15.0
-"""Seconds that a tool server may take to restart before it counts as gone."""
+"""Seconds that a tool server may take to restart before its tools are withdrawn."""
 
 
 class ToolCatalog:
@@ -39,7 +39,7 @@ class ToolCatalog:
             bus: The connection.
             placements: The live runners and tool servers.
             enabled: False offers no tools.
-            away_s: Seconds that a tool server without a process counts as away, and not as gone.
+            away_s: Seconds that a tool server without a process counts as away, and is expected back.
         """
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
         self._placements = placements
@@ -114,7 +114,7 @@ class ToolCatalog:
 
     def _away(self, one: ToolRegistration) -> bool:
         server = one.definition.server
-        return server is not None and self._placements.gone_s(server, one.tenant) < self._away_s
+        return server is not None and self._placements.absent_s(server, one.tenant) < self._away_s
 
 
 def _allowed(tools: Iterable[ToolDefinition], settings: ToolSettings) -> Iterator[ToolDefinition]:

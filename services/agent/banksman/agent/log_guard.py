@@ -13,7 +13,7 @@ from banksman.bus.connection import Bus
 from banksman.contracts.errors import BanksmanError
 from banksman.log_integrity.damage import DamagedLogs, found_now
 from banksman.log_integrity.heads import WRITE_EVERY_S, HeadsRecorder, LogHeads
-from banksman.log_integrity.survey import MOST_DAMAGED, survey
+from banksman.log_integrity.survey import MAX_DAMAGED, survey
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class LogGuard:
     async def _check(self) -> None:
         """Report damaged logs to all services; then restart the record from the remaining commits."""
         found = await survey(self._heads)
-        if len(found.damaged) > MOST_DAMAGED:
+        if len(found.damaged) > MAX_DAMAGED:
             first = found.damaged[0]
             problem = (
                 f"stream EVENTS: {len(found.damaged)} logs lost stored commits, "
@@ -136,7 +136,7 @@ class LogGuard:
         else:
             for damaged in found.damaged:
                 await self._damaged.put(damaged)
-        if found.damaged or found.went_back:
+        if found.damaged or found.reuses_sequences:
             logger.warning("the record of the logs is restarted: %d logs lost commits", len(found.damaged))
             await self._heads.begin(found.known.mark)
         self._checked = True

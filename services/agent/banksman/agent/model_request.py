@@ -89,7 +89,7 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
         while not task.done():
             await _done_or_notified(owned, task)
             if not task.done():
-                # While the broker is away the model goes on: the commit of its reply finds a cancel too.
+                # While the broker is away the model continues: the commit of its reply finds a cancel too.
                 with contextlib.suppress(Refused):
                     await owned.refresh()
                 if owned.state.run is None or owned.state.run.cancel is not None or owned.state.deleted:

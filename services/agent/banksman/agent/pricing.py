@@ -27,7 +27,7 @@ _LISTED_PROVIDERS = frozenset({"anthropic", "openai"})
 class Price(BaseModel):
     """USD per million tokens of one model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)

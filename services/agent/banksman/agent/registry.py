@@ -153,7 +153,7 @@ class ToolRegistry:
         """Return whether its server has had no process for `away_s`, so that it is not only restarting."""
         one = entry.value
         server = one.definition.server
-        return server is None or self._placements.gone_s(server, one.tenant) >= self._away_s
+        return server is None or self._placements.absent_s(server, one.tenant) >= self._away_s
 
     def _check(self, tenant: str | None, definition: ToolDefinition) -> None:
         _check_definition(definition)

@@ -119,7 +119,7 @@ def _call_events(
     message = _message(run, reply, text)
     most = run.settings.limits.calls_per_reply
     if len(requested) > most:
-        problem = f"The model asked for {len(requested)} calls in one reply; {most} are allowed."
+        problem = f"The model requested {len(requested)} calls in one reply; {most} are allowed."
         ending = Ending("failed", ErrorCode.CALL_LIMIT, problem, "not_executed")
         return (message, finished(run, "failed", problem, ending))
     policy = _CallPolicy.of(state, run, reply.tools)

@@ -31,7 +31,7 @@ _CLOSING = "Go on from here."
 class ThreadState(BaseModel):
     """The provider state of a reply in the log."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     assistant_id: str
     configured: str

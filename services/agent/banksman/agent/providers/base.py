@@ -57,7 +57,7 @@ class Provider(Protocol):
 class ProviderSettings(BaseModel):
     """Addresses and keys of the model APIs, timeouts and retries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     anthropic_api_key: SecretStr | None = None
     anthropic_base_url: str = "https://api.anthropic.com"
