@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -45,19 +45,24 @@ DURABLE = {
 LISTENS = {"subscribe", "subscriber"}
 
 
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call of a module, with the name of the function."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            match node.func:
-                case ast.Attribute(attr=name) | ast.Name(id=name):
-                    yield name, node
-                case _:
-                    continue
+@cache
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    """Return every call of a module, with the name of the function."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    found = [(_called(node), node) for node in nodes if isinstance(node, ast.Call)]
+    return [(name, node) for name, node in found if name is not None]
+
+
+def _called(call: ast.Call) -> str | None:
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case _:
+            return None
 
 
 def names_in(call: ast.Call) -> set[str]:
-    """Yield the names of functions called within a call's arguments."""
+    """Return the names of functions called within a call's arguments."""
     inner = (node for argument in call.args for node in ast.walk(argument))
     return {node.attr for node in inner if isinstance(node, ast.Attribute)}
 
