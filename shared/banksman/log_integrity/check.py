@@ -92,7 +92,7 @@ def _next(heads: dict[str, _Head], message: StoredMessage) -> str | None:
         commit.last_seq
     ):
         return f"message {message.stream_seq} does not match its headers"
-    problem = _numbering(stored) or (_beginning(stored) if head is None else _joint(head, stored))
+    problem = _numbering(stored) or (_beginning(stored) if head is None else _continuity(head, stored))
     heads[message.subject] = _Head(stored.stream_seq, commit.last_seq, commit.log_epoch)
     return problem
 
@@ -120,7 +120,7 @@ def is_tombstone(stored: StoredCommit) -> bool:
     return any(isinstance(body, ConversationUpdated) and body.status == "deleted" for body in bodies)
 
 
-def _joint(head: _Head, stored: StoredCommit) -> str | None:
+def _continuity(head: _Head, stored: StoredCommit) -> str | None:
     commit = stored.commit
     if commit.first_seq > head.last_seq + 1:
         return f"events {head.last_seq + 1} to {commit.first_seq - 1} are missing"

@@ -1,10 +1,10 @@
-"""Record of the stored logs: how many commits each has, and which is the last.
+"""Record of the stored logs: the number of commits of each log, and its last commit.
 
-A log that lost its end looks like one that ended there. Therefore one agent follows the headers of all
-commits in stream order, and every few seconds writes to which logs they belong. The record is divided into
-segments of the stream, so that the size of a write depends on recent commits, not on the number of
-conversations. Runs write nothing for it. Commits of the last seconds before a crash may be missing in the
-record; it never holds commits that were not stored.
+A log that lost its last commits looks like a shorter log. Therefore one agent follows the headers of all
+commits in stream order and records every few seconds to which logs they belong. The record is divided into
+segments of the stream, so that the size of a write depends on the recent commits and not on the number of
+conversations. Runs write nothing to the record. It may lack the commits of the last seconds before a crash,
+and it never contains commits that were not stored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SEGMENT_COMMITS = 2_000
 WRITE_EVERY_S = 5.0
 """Seconds between two writes while commits arrive."""
 STANDBY_S = 10.0
-"""Seconds between two checks of a standby process that the record is being written."""
+"""Seconds between two checks of a standby process whether another process writes the record."""
 
 _MARK = "mark"
 _TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(Timestamp)
@@ -78,7 +78,7 @@ class LogHeads:
         return await self._marks.get(_MARK)
 
     async def read(self) -> KnownHeads:
-        """Return the whole record. A replica may serve the read, so the last few seconds can be missing.
+        """Return the complete record. A replica may serve the read, so the last few seconds can be missing.
 
         Raises:
             Unavailable: the broker does not respond.
@@ -101,7 +101,7 @@ class LogHeads:
         return None if message is None else self.segments.entry(message)
 
     async def begin(self, earlier: Entry[HeadsMark] | None) -> HeadsMark | None:
-        """Replace the record by a new one of what is stored now; return None if another process did.
+        """Replace the record by a record of the stored commits; return None if another process replaced it.
 
         Raises:
             Unavailable, Overloaded: the record could not be stored.
@@ -155,7 +155,7 @@ class HeadsRecorder:
         self._ending = asyncio.Event()
         self.recording = asyncio.Event()
         """Set while this process writes the record."""
-        # State outside of the task, so that a restarted task continues where it failed.
+        # This state outlives the task, so that a restarted task continues at the failure.
         self._first, self._seen = True, 0
         self._task: BackgroundTask | None = None
 
@@ -179,7 +179,7 @@ class HeadsRecorder:
                 continue
             generation = mark.value.generation
             newest = await self._heads.newest(generation)
-            # The writer writes whenever there are new commits; a standby takes over when it does not.
+            # The writer records new commits regularly. A standby process takes over when it does not.
             if self._first or await self._is_unattended(newest, self._seen):
                 self._first = False
                 await self._follow(generation, newest)

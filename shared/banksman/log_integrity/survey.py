@@ -1,8 +1,8 @@
-"""Comparison of the logs with the record of what was stored of them. It reads almost no commits.
+"""Comparison of the stored logs with the record in `heads`, almost without reading commits.
 
-The server counts the messages of each subject in memory. A count below the record in `heads` shows that a log
-lost commits: its middle, its end or all of it. Only such logs are read, because a deleted conversation keeps
-only its tombstone.
+The server counts the messages of each subject in memory. A count below the record shows that a log lost
+commits: in the middle, at the end, or all of them. Only these logs are read, because the log of a deleted
+conversation has only its tombstone.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from banksman.log_integrity.heads import KnownHeads, KnownLog, LogHeads, created
 CONFIRM_S: Mapping[Replicas, float] = {1: 1.0, 3: 10.0}
 """Seconds for which commits must be missing before a log counts as damaged, by number of replicas: a newly
 elected leader may still be catching up with the other servers."""
-LOOK_AGAIN_S = 0.5
-MOST_DAMAGED = 1_000
-"""Number of damaged logs above which all conversations stop: the store as a whole cannot be trusted."""
+RECHECK_S = 0.5
+MAX_DAMAGED = 1_000
+"""Number of damaged logs above which all conversations stop, because the store itself is in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Survey:
 
     known: KnownHeads
     damaged: tuple[DamagedLog, ...] = ()
-    went_back: bool = False
-    """Whether the stream ends before the recorded sequence or was recreated: it reuses sequences."""
+    reuses_sequences: bool = False
+    """Whether the stream assigns recorded sequences again: it ends before them, or was recreated."""
 
 
 async def survey(heads: LogHeads) -> Survey:
@@ -50,19 +50,19 @@ async def survey(heads: LogHeads) -> Survey:
         Unavailable: the broker does not respond.
     """
     bus = heads.bus
-    # The record is read first: between the two reads logs only grow, except for deleted conversations.
+    # The record is read before the counts, because logs only grow in between, except on deletion.
     known = await heads.read()
     if known.mark is None:
         return Survey(known)
     counts, info = await commit_counts(bus)
     stored = {subject.partition(".")[2]: count for subject, count in counts.items()}
     suspects = {name: log for name, log in known.logs.items() if stored.get(name, 0) < log.commits}
-    # With a maximum age set by an operator, the server removes old commits: fewer are no loss.
+    # With a maximum age, which an operator may set, the server removes old commits: a lower count is no loss.
     damaged = [] if info["config"].get("max_age") else await _confirmed(bus, suspects)
-    went_back = (
+    reuses_sequences = (
         int(info["state"]["last_seq"]) < known.upto or created_at(info) != known.mark.value.stream_created
     )
-    return Survey(known, tuple(damaged), went_back)
+    return Survey(known, tuple(damaged), reuses_sequences)
 
 
 async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[DamagedLog]:
@@ -71,7 +71,7 @@ async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[Damaged
     deadline = loop.time() + CONFIRM_S[bus.settings.replicas]
     found = {name: await _problem(bus, name, log) for name, log in suspects.items()}
     while any(found.values()) and loop.time() < deadline:
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(RECHECK_S)
         found = {
             name: await _problem(bus, name, suspects[name]) for name, problem in found.items() if problem
         }
@@ -84,7 +84,7 @@ async def _confirmed(bus: Bus, suspects: Mapping[str, KnownLog]) -> list[Damaged
 
 
 async def _problem(bus: Bus, name: str, log: KnownLog) -> str | None:
-    """Return what a log has lost; None if nothing, or if its conversation was deleted."""
+    """Return a sentence about the lost commits; None if none is lost, or if the conversation was deleted."""
     tenant, _, conversation_id = name.partition(".")
     subject = subjects.conversation(tenant, conversation_id)
     last = await jetstream.last_message(bus, EVENTS, subject)

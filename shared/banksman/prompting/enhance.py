@@ -74,7 +74,7 @@ def enhance(
         budget_tokens: Maximum size of the additions in estimated tokens.
         max_tools: Maximum number of tools to offer.
         needs: The conversation's need for tools.
-        mermaid: True adds the diagram instructions.
+        mermaid: Whether to add the diagram instructions.
     """
     budget_chars = budget_tokens * CHARS_PER_TOKEN
     order = _least_first(tools, needs)

@@ -32,7 +32,7 @@ USER_MESSAGES = 4
 """Number of the user's newest messages whose words count."""
 MAX_TEXT_CHARS = 20_000
 """Maximum characters of each message, from its start."""
-LEAST_WORD_CHARS = 3
+MIN_WORD_CHARS = 3
 """Shorter words do not describe the purpose of a tool."""
 
 _WORD = re.compile(r"[^\W_]+")
@@ -104,7 +104,7 @@ def ranks(tools: Sequence[ToolDefinition], needs: Needs) -> dict[str, Rank]:
 
 def words_of(text: str) -> frozenset[str]:
     """Return the significant words of a text in lower case and in the singular."""
-    found = (_singular(word) for word in _WORD.findall(text.lower()) if len(word) >= LEAST_WORD_CHARS)
+    found = (_singular(word) for word in _WORD.findall(text.lower()) if len(word) >= MIN_WORD_CHARS)
     return frozenset(word for word in found if word not in _COMMON)
 
 

@@ -1,4 +1,4 @@
-"""The calls to one process of a tool server. Each gets a reply at once and is executed in a task."""
+"""Calls to one process of a tool server. Each call is answered immediately and executed in a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from banksman.sdk.tools import AnyTool
 logger = logging.getLogger(__name__)
 
 KILL_S = 5.0
-"""Seconds in which ended calls store their results."""
+"""Seconds within which ended calls must store their results."""
 
 
 @dataclass

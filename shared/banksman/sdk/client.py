@@ -48,7 +48,8 @@ from banksman.sdk.feed import follow
 REPLY_TIMEOUT_S = 10.0
 """Timeout of one request in seconds."""
 BUDGET_S = 30.0
-"""Seconds in which a request is repeated with the same id, so that it has one effect."""
+"""Seconds for which a request is repeated. All repetitions have the same id, so the request has one
+effect."""
 PAUSE_S = 0.2
 WAITING_DELTAS = 4_096
 """Maximum deltas that wait for a slow reader. Further ones are dropped, which is allowed for deltas."""

@@ -1,4 +1,4 @@
-"""The descriptions that a function's docstring gives (Google, NumPy or Sphinx style)."""
+"""Descriptions of a function and its parameters from its docstring (Google, NumPy or Sphinx style)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _OPTIONS: PerStyleOptions = {
     "numpy": {"warnings": False},
     "sphinx": {"warnings": False},
 }
-# griffe takes these for admonitions; models pay for each word of a description.
-_LEFT_OUT = frozenset({"Example", "Note", "Notes"})
+# griffe parses these as admonitions. They are omitted, because each word of a description costs tokens.
+_OMITTED = frozenset({"Example", "Note", "Notes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """The texts of one docstring that a model needs."""
+    """The parts of a docstring that describe a tool to a model."""
 
     description: str
     """Everything before the first section."""
@@ -63,7 +63,7 @@ def _description(sections: Iterable[DocstringSection]) -> str:
     for section in sections:
         if isinstance(section, DocstringSectionText):
             texts.append(section.value)
-        elif isinstance(section, DocstringSectionAdmonition) and section.title not in _LEFT_OUT:
+        elif isinstance(section, DocstringSectionAdmonition) and section.title not in _OMITTED:
             # griffe reads any `Word:` above an indented block as an admonition: part of the description here.
             texts.append(f"{section.title}:\n{indent(section.value.contents, '    ')}")
         else:

@@ -21,9 +21,9 @@ from banksman.sdk.tools import AnyTool, ToolFailed
 logger = logging.getLogger(__name__)
 
 MAX_RESULT_CHARS = 10_000
-"""Characters of a result's JSON that a model is shown; of a longer one it sees the beginning."""
+"""Maximum characters of a result's JSON; a model receives the beginning of a longer result."""
 CLEANUP_S = 1.0
-"""Seconds in which a cancelled function cleans up."""
+"""Seconds within which a cancelled function must end."""
 
 StopReason = Literal["cancelled", "timeout"]
 Stop = asyncio.Future[StopReason]

@@ -23,7 +23,8 @@ from banksman.sdk.events import EventFrame, EventGap, EventSequence, frames_of
 logger = logging.getLogger(__name__)
 
 CHECK_S = 20.0
-"""Seconds without an event after which the log is read: the loss of the last commit shows no gap."""
+"""Seconds without an event after which the log is read. If the last commit is lost in transit, no gap shows
+it."""
 REPLAY_SILENCE_S = 5.0
 """Seconds without a message after which a replay counts as interrupted."""
 REPLAY_BUDGET_S = 30.0
@@ -39,7 +40,7 @@ class Feed:
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
         self._commits: asyncio.Queue[tuple[EventFrame, ...]] = asyncio.Queue(WAITING_COMMITS)
-        self._behind = True
+        self._replay_requested = True
 
     async def received(self, message: Message) -> None:
         """Add a stored commit."""
@@ -50,15 +51,15 @@ class Feed:
             self.request_replay()
 
     def request_replay(self) -> None:
-        """Have the log read before the next live commit."""
-        self._behind = True
+        """Request that the log is read before the next live commit."""
+        self._replay_requested = True
         if self._commits.empty():
             self._commits.put_nowait(())
 
-    def take_behind(self) -> bool:
-        """Return True if the log must be read now, and reset the mark."""
-        behind, self._behind = self._behind, False
-        return behind
+    def take_replay_request(self) -> bool:
+        """Return whether the log must be read now, and reset the request."""
+        requested, self._replay_requested = self._replay_requested, False
+        return requested
 
     async def next(self) -> tuple[EventFrame, ...]:
         """Return the events of the next live commit; none if the log must be read first."""
@@ -66,16 +67,16 @@ class Feed:
             async with asyncio.timeout(CHECK_S):
                 return await self._commits.get()
         except TimeoutError:
-            self._behind = True
+            self._replay_requested = True
             return ()
 
 
 async def follow(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -> AsyncGenerator[EventFrame]:
-    """Yield each stored and future event after `after_seq` once and in order. It never ends."""
+    """Yield each stored and future event after `after_seq` once and in order, without end."""
     sequence = EventSequence(after_seq)
     async with _subscribed(bus, tenant, conversation_id) as feed:
         while True:
-            if feed.take_behind():
+            if feed.take_replay_request():
                 async with aclosing(_stored(bus, tenant, conversation_id, sequence)) as frames:
                     async for frame in frames:
                         yield frame

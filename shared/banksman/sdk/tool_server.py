@@ -66,7 +66,7 @@ class ToolServer:
             tools: The tools to serve; None serves all that `tool` created so far.
             nats: The connection settings; None reads the environment or the local system (`sdk.local`).
             capacity: Maximum running and waiting calls. Further calls go to other processes.
-            drain_s: Seconds that running calls get to end when the server stops.
+            drain_s: Seconds that a stopping server waits for running calls.
 
         Raises:
             BadInput: The name is not a valid token.
@@ -190,7 +190,7 @@ class ToolServer:
             )
             calls = self._calls(bus, epoch, lease, tasks)
             control = ControlPlane(bus, tool_router(self.name, calls), title=f"Tool server {self.name}")
-            async with control, _holding(lease, tasks):
+            async with control, _leased(lease, tasks):
                 # Not a supervised background task: a refused registration, or any other failure here, must
                 # end the server and reach the caller of `run`.
                 renewing = tasks.create_task(self._keep_registered(), name="registration")
@@ -229,7 +229,7 @@ class ToolServer:
 
 
 @asynccontextmanager
-async def _holding(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None]:
+async def _leased(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None]:
     await lease.take()
     # Not a supervised background task: a process without its lease must end its calls, so a failure here ends
     # the session.

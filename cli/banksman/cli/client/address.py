@@ -36,7 +36,7 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """Whether the host is this machine, which no proxy serves."""
+        """Whether the host is this machine, so that no proxy is used."""
         host = urlsplit(self.url).hostname or ""
         try:
             return ipaddress.ip_address(host).is_loopback

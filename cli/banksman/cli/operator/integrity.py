@@ -1,4 +1,4 @@
-"""`banksman check` and `banksman accept`: find damaged logs, and let runs continue in them."""
+"""`banksman check` and `banksman accept`: find damaged logs, and allow runs in them to continue."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def accept(data_dir: Path | None, names: list[str], *, as_json: bool) -> Exit:
         as_json: Whether to print JSON.
 
     Raises:
-        BadInput: a name has another form, or its log is not recorded as damaged.
+        BadInput: a name is malformed, or its log is not recorded as damaged.
         NotReady: a stream is missing.
         Unavailable: NATS cannot be reached.
     """

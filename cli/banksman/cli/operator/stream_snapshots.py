@@ -22,7 +22,7 @@ from banksman.contracts.errors import BanksmanError, Fault
 
 CHUNK_BYTES = 256 * 1024
 SILENCE_S = 60.0
-"""Seconds without a chunk, or without the acknowledgement of one, after which a transfer fails."""
+"""Seconds without a chunk or an acknowledgement after which a transfer fails."""
 INTEREST_S = 10.0
 """Seconds until the servers of a cluster must know the subscription that receives a restore."""
 _STATUS_END = "204"

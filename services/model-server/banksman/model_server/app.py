@@ -1,4 +1,4 @@
-"""The model server as a process of its own."""
+"""The model server as a separate process."""
 
 from __future__ import annotations
 

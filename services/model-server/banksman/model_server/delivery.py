@@ -31,7 +31,7 @@ _STREAM_HEADERS = {
 
 
 class Gates:
-    """Named gates that hold replies back; an opened gate stays open."""
+    """Named gates that delay replies; an opened gate stays open."""
 
     def __init__(self) -> None:
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -65,7 +65,7 @@ class Delivery:
             case _ if chat.stream:
                 return await self._stream(reply, resolved, chat)
             case _:
-                return await self._whole(reply.fault, self.wire.body(resolved, chat))
+                return await self._send_unstreamed(reply.fault, self.wire.body(resolved, chat))
 
     async def send_raw(self, reply: RawReply) -> web.StreamResponse:
         """Send a literal response and return it."""
@@ -127,7 +127,7 @@ class Delivery:
             case _:
                 assert_never(fault)
 
-    async def _whole(self, fault: Fault | None, body: bytes) -> web.StreamResponse:
+    async def _send_unstreamed(self, fault: Fault | None, body: bytes) -> web.StreamResponse:
         match fault:
             case None | EarlyEnd():
                 return self._json(200, body)

@@ -22,8 +22,8 @@ Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 """
 
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "cookie"})
-_KEPT_REQUESTS = 5_000
-_KEPT_VIOLATIONS = 1_000
+_MAX_REQUESTS = 5_000
+_MAX_VIOLATIONS = 1_000
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Recorder:
     """The last 5,000 requests, with notification of waiters."""
 
     def __init__(self) -> None:
-        self._requests: deque[RecordedRequest] = deque(maxlen=_KEPT_REQUESTS)
+        self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS)
         self._count = 0
         self._changed = asyncio.Event()
 
@@ -92,9 +92,9 @@ class Recorder:
         """Remove all requests."""
         self._requests.clear()
 
-    async def wait_until(self, holds: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition, evaluated after each change, is true. The caller sets the timeout."""
-        while not holds():
+        while not condition():
             await self._changed.wait()
 
 
@@ -102,7 +102,7 @@ class Violations:
     """The last 1,000 violations."""
 
     def __init__(self) -> None:
-        self._violations: deque[Violation] = deque(maxlen=_KEPT_VIOLATIONS)
+        self._violations: deque[Violation] = deque(maxlen=_MAX_VIOLATIONS)
 
     def add(self, violation: Violation) -> None:
         """Add a violation."""

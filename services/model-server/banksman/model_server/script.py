@@ -42,7 +42,7 @@ class Usage(_Frozen):
 
 
 class Gate(_Frozen):
-    """Holds a reply until a test opens the gate of this name."""
+    """Delays a reply until a test opens the gate of this name."""
 
     name: ScriptName
     after_events: int = Field(default=0, ge=0)

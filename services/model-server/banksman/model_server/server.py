@@ -11,7 +11,7 @@ from banksman.model_server.routes import ModelRoutes
 from banksman.model_server.script import Script
 
 _SHUTDOWN_S = 0.5
-"""Seconds that open responses have to end when the server stops; then they are cut."""
+"""Seconds that a stopping server waits for open responses; then it closes their connections."""
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from banksman.model_server.errors import RequestRefused
 from banksman.model_server.json_values import Json
 from banksman.model_server.resolved_reply import ResolvedReply
 
-_KEPT_CALLS = 5_000
+_MAX_CALLS = 5_000
 
 
 def signature_of(thinking: str) -> str:
@@ -37,18 +37,18 @@ def signed_thinking(where: str, block: Json) -> str:
 
 
 class ThinkingChecks:
-    """Remembers the thinking that was sent with each of the last 5,000 calls."""
+    """Stores the thinking that was sent with each of the last 5,000 calls."""
 
     def __init__(self) -> None:
         self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def sent(self, chat: ChatRequest, resolved: ResolvedReply) -> None:
-        """Remember the thinking of a reply's calls."""
+        """Store the thinking of a reply's calls."""
         if chat.dialect != "anthropic":
             return
         for call in resolved.calls:
             self._by_call[(chat.model, call.id)] = resolved.reasoning
-            if len(self._by_call) > _KEPT_CALLS:
+            if len(self._by_call) > _MAX_CALLS:
                 self._by_call.popitem(last=False)
 
     def check(self, chat: ChatRequest) -> None:

@@ -128,7 +128,7 @@ async def serve(bus: Bus, worker: Worker, settings: WorkflowSettings, stop: asyn
     """Execute started workflows until `stop` is set.
 
     Raises:
-        Unavailable: The connection is closed for good.
+        Unavailable: The connection is closed permanently.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,8 +1,7 @@
-"""One execution of a workflow function, and the events of its run that come from it.
+"""One execution of a workflow function, and the events of its run.
 
-The function is to a workflow run what the model is to an agent's run: it writes the replies. A reply holds
-calls, or the end of the run, and once the calls have their results the function continues and writes the next
-one.
+The function takes the place of the model: it produces the replies of the run. A reply contains calls or the
+end of the run. When the calls have their results, the function continues and produces the next reply.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 MAX_FAILURE_CHARS = 1_000
 CLEANUP_S = 5.0
-"""Seconds that a cancelled function gets to clean up."""
+"""Seconds within which a cancelled function must end."""
 
 FindTool = Callable[[str], ToolDefinition | None]
 
@@ -48,7 +47,7 @@ FindTool = Callable[[str], ToolDefinition | None]
 class WorkflowExecution:
     """The context of one execution, and the model of its run.
 
-    What the function requests waits here until it is committed.
+    It buffers the requests of the function until a commit contains them.
     """
 
     def __init__(self, owned: Ownership, find_tool: FindTool) -> None:
@@ -62,7 +61,7 @@ class WorkflowExecution:
         self._progress: list[WorkflowProgress] = []
         self._calls: list[ToolCall] = []
         self._end: str | WorkflowFailed | None = None
-        """What the function returned or raised; None while it runs."""
+        """The returned text or the raised error; None while the function runs."""
         self._uncommitted: tuple[int, tuple[EventBody, ...]] | None = None
         """The events of the last reply until they are committed, and their iteration."""
         self._changed = asyncio.Event()
@@ -73,7 +72,7 @@ class WorkflowExecution:
         call = self._call(name, arguments, step)
         known = self._recorded.pop(call.id, None)
         if known is not None and known.digest != call.digest:
-            raise ValueError(f"step {step!r} is another call than in an earlier execution")
+            raise ValueError(f"step {step!r} makes a different call than in an earlier execution")
         if call.id in self._results:
             return self._results[call.id]
         result = self._waiting[call.id] = asyncio.get_running_loop().create_future()
@@ -84,7 +83,7 @@ class WorkflowExecution:
 
     def progress(self, step: int, total: int, message: str) -> None:
         """Report progress; see `WorkflowContext`."""
-        # An execution that repeats recorded calls would report their progress a second time.
+        # While an execution repeats recorded calls, their progress is in the log already.
         if not self._recorded:
             self._progress.append(WorkflowProgress(step=step, total=total, message=message))
             self._changed.set()
@@ -102,23 +101,24 @@ class WorkflowExecution:
                 logger.error("%s does not end when it is cancelled", workflow.name)
 
     async def complete(self, owned: Ownership) -> Build:
-        """Wait until the function requests something, or the log changed; return what to record."""
+        """Wait for a request of the function or a change of the log; return what builds the next commit."""
         self._return_results()
         if self._uncommitted is None or self._uncommitted[0] != owned.run.iteration:
             if not (self._calls or self._progress or self._end is not None):
                 await self._wait()
             events = self._events()
-            # Kept until a commit has them: the broker may be away, and the function requests them only once.
+            # Retained until committed: the broker may be unavailable, and the function requests them only
+            # once.
             self._uncommitted = (owned.run.iteration, events) if events else None
             return partial(self._unless_ended, events)
         return partial(self._unless_ended, self._uncommitted[1])
 
     def too_large(self, error: Exception) -> Ending | None:
-        """Return how the run ends if its log cannot hold what the function returned or requested."""
+        """Return the end of a run whose log cannot store a result or request of its function."""
         if not isinstance(error, CallerMistake | ValueError):
             return None
         text = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
-        return _failure(f"What the workflow returned does not fit the log: {text}")
+        return _failure(f"The log cannot store the result of the workflow: {text}")
 
     async def _execute(self, workflow: Workflow, parameters: JsonObject) -> None:
         try:

@@ -40,7 +40,7 @@ def filled(schema: JsonObject, parameters: JsonObject) -> JsonObject:
 
 
 def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
-    """Return the values, with the default of each property that is missing; in nested objects too."""
+    """Return the values completed with the defaults of missing properties, also in nested objects."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return values

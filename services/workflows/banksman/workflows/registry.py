@@ -27,7 +27,7 @@ class Registry:
 
         Raises:
             BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
-            Conflict: Another server has registered a workflow of that name, which stays as it is.
+            Conflict: Another server has registered a workflow of that name. Its registration is unchanged.
         """
         check_form(definition.parameters_schema)
         if definition.timeout_s > MAX_TIMEOUT_S:

@@ -1,4 +1,4 @@
-"""The requests that the workflows service serves besides running workflows."""
+"""Request handlers of the workflows service: list, read and check workflows."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class WorkflowSettings(HealthSettings):
     slots: int = Field(default=16, ge=1, le=1000)
     """Runs of one workflow that a process drives at a time."""
     drain_s: float = Field(default=15.0, ge=0)
-    """Seconds that open runs get at the end of the process before other processes take them over."""
+    """Seconds that the process waits for open runs when it stops; then other processes take them over."""
 
 
 class WorkflowServiceSettings(ServiceSettings):

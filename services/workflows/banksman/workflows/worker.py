@@ -1,4 +1,4 @@
-"""The handler of workflow starts. It is safe to run twice."""
+"""The handler of workflow starts, which is idempotent."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ MAX_SHOWN_CHARS = 4_000
 RETRY_S = 1.0
 """Seconds until a start that waits for another run of its log is delivered again."""
 FIRST_WORK_SEQ = 1 << 48
-"""Added to stream sequences of WORKFLOWS. RUNS numbers its messages too, and one of those must never be taken
-for the redelivery of a workflow's start."""
+"""Added to stream sequences of WORKFLOWS. RUNS has its own sequences, and a message of RUNS with an equal
+number must not count as the redelivery of a workflow's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Worker:
     registry: Registry
 
     async def on_start(self, message: WorkMessage) -> Outcome:
-        """Drive a workflow run to its end. Idempotent by run id: the log holds what was done.
+        """Drive a workflow run to its end. A repeated message continues from the log.
 
         Raises:
-            Poison: The message cannot be decoded, came on another subject, or its run ended as a crash loop.
-            Fenced: Another process took the run over.
+            Poison: The message cannot be decoded, has another subject, or its run ended as a crash loop.
+            Fenced: Another process has claimed the run.
         """
         start = _decode(message)
         workflow = self.workflows.get(start.workflow)
@@ -101,7 +101,7 @@ class Worker:
         return True
 
     async def _link(self, start: StartWorkflow) -> bool:
-        """Record a link in the conversation that started it, once; return False if that was deleted."""
+        """Record one link in the conversation where it was started; return False if that is deleted."""
         if start.in_conversation is None:
             return True
         link = WorkflowLinked(
@@ -136,8 +136,8 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
 
 
 async def _without_conversation(_context: object, **_parameters: object) -> str:
-    """The function of every workflow whose conversation was deleted before it started."""
-    raise WorkflowFailed("The conversation it was started in was deleted.")
+    """Replace the function of a workflow whose conversation was deleted before the start."""
+    raise WorkflowFailed("The conversation in which the workflow was started is deleted.")
 
 
 def _decode(message: WorkMessage) -> StartWorkflow:

@@ -1,9 +1,9 @@
 """A workflow: its definition and its function.
 
-The function starts again from its beginning when its process dies. What it did through its context is not
-repeated: each call names its step, and a step that the log holds returns the recorded result. So everything
-that a function does outside its context must be safe to repeat, and its steps may depend only on its
-parameters and earlier results.
+When its process dies, the function starts again from its beginning. Calls through the context are not
+repeated: each call names its step, and a step that is in the log returns the recorded result. Therefore any
+other effect of a function must be safe to repeat, and its steps may depend only on its parameters and earlier
+results.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ class WorkflowFailed(Exception):
 
 
 class WorkflowContext(Protocol):
-    """What a workflow function may do."""
+    """The interface of the platform for a workflow function."""
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> ToolResult:
-        """Call a tool and return its result; a failure is a result too. Calls of workflows need no approval.
+        """Call a tool and return its result, also if it failed. Calls of workflows need no approval.
 
-        Calls that are made together, as by the tasks of one task group, run together.
+        Concurrent calls, such as those of one task group, run in parallel.
 
         Args:
             name: The tool.
             arguments: The arguments, an object that fits its schema.
-            step: The name of this call, unique within the run. Another execution that reaches the same step
-                gets
-                the recorded result, or waits for the call that is in progress.
+            step: The name of this call, unique within the run. A later execution that reaches the same step
+                receives the recorded result, or waits for the call that is in progress.
 
         Raises:
-            ValueError: The step was used before, or the log has another call under its name.
+            ValueError: The step was used before, or the log has a different call under its name.
         """
         ...
 

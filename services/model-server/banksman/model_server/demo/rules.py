@@ -100,7 +100,7 @@ def step_of(kind: str, subject: str, content: str = "", clause: str = "") -> Ste
 
 
 def _subjects(kind: str, masked: str, literals: Literals) -> list[str]:
-    """Return what a clause names: commands in backquotes, URLs, or names joined by commas and `and`."""
+    """Return the subjects of a clause: commands in backquotes, URLs, or names joined by commas and `and`."""
     match kind:
         case "run":
             code = literals.find(masked, "code", "fence")

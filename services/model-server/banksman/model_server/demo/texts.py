@@ -35,7 +35,7 @@ flowchart LR
     agent -. requests .-> approval{{Approval}}
     approval -. decides .-> agent
 ```{_SIGNATURE}"""
-UNKNOWN_FILE = f"I do not know which file you mean: none was read or written so far.{_SIGNATURE}"
+UNKNOWN_FILE = f"I do not know which file you mean: no file was read or written so far.{_SIGNATURE}"
 NO_TOOL = "For this I would call `{}`, but the request offers no such tool."
 _INTENTIONS = {
     "list": "list the files in {}",

@@ -10,7 +10,7 @@ from banksman.workflows.workflow import Workflow, WorkflowContext, WorkflowFaile
 
 TemplateName = Literal["python", "web", "empty"]
 
-# `$` alone would let a line break through: where Python matches before one, JavaScript does not.
+# `$` alone would accept a trailing line break in Python, which matches before it; JavaScript does not.
 NAME_PATTERN = r"^[a-z][a-z0-9-]{0,39}(?![\s\S])"
 
 
@@ -60,7 +60,7 @@ CREATE_PROJECT = Workflow(
                 "template": {
                     "type": "string",
                     "title": "Template",
-                    "description": "What the project starts with.",
+                    "description": "The first files of the project.",
                     "enum": list(TEMPLATES),
                     "default": "python",
                 },

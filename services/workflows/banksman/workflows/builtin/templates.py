@@ -50,11 +50,11 @@ pythonpath = ["src"]
 """
 
 
-_GREETING = '''"""What the project says."""
+_GREETING = '''"""The greeting of the project."""
 
 
 def greeting(name: str) -> str:
-    """A friendly sentence."""
+    """Return a greeting for a name."""
     return f"Hello, {name}!"
 '''
 
@@ -109,7 +109,7 @@ main {
 }
 """
 
-_GREETING_MJS = """/** A friendly sentence. */
+_GREETING_MJS = """/** Return a greeting for a name. */
 export function greeting(name) {
   return `Hello, ${name}!`;
 }
