@@ -6,7 +6,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -16,12 +16,23 @@ from banksman.cli.ports import free_port
 
 from .conftest import SERVICES_LEFT_OUT, WAIT_TIMEOUT_S, Start, Up, banksman
 
-ENDS_WITHIN_S = 5.0
+
+@pytest.fixture(scope="module")
+def shared_up(tmp_path_factory: pytest.TempPathFactory) -> Generator[Up]:
+    """A ready system for tests that leave it running. Services that they kill are restarted."""
+    up = Up(tmp_path_factory.mktemp("up") / "state")
+    try:
+        up.wait_for("up")
+        yield up
+    finally:
+        up.close()
 
 
-def test_up_reports_each_ready_process_with_its_start_time_and_then_the_url(up: Up) -> None:
-    kinds = [event["event"] for event in up.events]
-    ready = {event["process"]: event["after_s"] for event in up.events if event["event"] == "ready"}
+def test_up_reports_each_ready_process_with_its_start_time_and_then_the_url(shared_up: Up) -> None:
+    up = shared_up
+    first = [event["event"] for event in up.events].index("up") + 1
+    kinds = [event["event"] for event in up.events[:first]]
+    ready = {e["process"]: e["after_s"] for e in up.events[:first] if e["event"] == "ready"}
     last = up.wait_for("up")
 
     assert kinds == ["ready", "ready", "up"]
@@ -31,30 +42,30 @@ def test_up_reports_each_ready_process_with_its_start_time_and_then_the_url(up: 
     assert [notice for notice in last["notices"] if "demo model replies because no key is set" in notice]
 
 
-def test_streams_of_up_pass_the_check(up: Up) -> None:
-    checked = banksman("streams", "check", "--data-dir", str(up.data_dir))
+def test_streams_of_up_pass_the_check(shared_up: Up) -> None:
+    checked = banksman("streams", "check", "--data-dir", str(shared_up.data_dir))
 
     assert (checked.returncode, checked.stdout) == (0, "streams are as strong as required\n")
 
 
-def test_killed_process_is_reported_and_restarted(up: Up) -> None:
-    first = up.pid_of("model-server")
+def test_killed_process_is_reported_and_restarted(shared_up: Up) -> None:
+    first = shared_up.pid_of("model-server")
 
     os.kill(first, signal.SIGKILL)
 
-    assert up.wait_for("ended", process="model-server")["how"] == "was killed by SIGKILL"
-    up.wait_for("ready", process="model-server", again=True)
-    assert up.pid_of("model-server") != first
-    with urlopen(up.instance["health"]["model-server"], timeout=5) as response:
+    assert shared_up.wait_for("ended", process="model-server")["how"] == "was killed by SIGKILL"
+    shared_up.wait_for("ready", process="model-server", again=True)
+    assert shared_up.pid_of("model-server") != first
+    with urlopen(shared_up.instance["health"]["model-server"], timeout=5) as response:
         assert response.status == 200
 
 
-def test_killed_nats_server_restarts_with_its_streams(up: Up) -> None:
-    os.kill(up.pid_of("nats"), signal.SIGKILL)
+def test_killed_nats_server_restarts_with_its_streams(shared_up: Up) -> None:
+    os.kill(shared_up.pid_of("nats"), signal.SIGKILL)
 
-    up.wait_for("ready", process="nats", again=True)
+    shared_up.wait_for("ready", process="nats", again=True)
 
-    assert banksman("streams", "check", "--data-dir", str(up.data_dir)).returncode == 0
+    assert banksman("streams", "check", "--data-dir", str(shared_up.data_dir)).returncode == 0
 
 
 def test_restart_delay_doubles_after_repeated_ends(up: Up) -> None:
@@ -90,7 +101,9 @@ def test_ctrl_c_during_the_start_stops_it(start: Start) -> None:
     assert not [event for event in system.events if event["event"] == "up"]
 
 
-def test_second_ctrl_c_kills_processes_that_do_not_stop(up: Up) -> None:
+def test_second_ctrl_c_kills_processes_that_do_not_stop(start: Start) -> None:
+    up = start(BANKSMAN_LOCAL__DRAIN_TIMEOUT_S=str(10 * WAIT_TIMEOUT_S))
+    up.wait_for("up")
     frozen = up.pid_of("model-server")
     os.kill(frozen, signal.SIGSTOP)
     up.interrupt()
@@ -100,7 +113,7 @@ def test_second_ctrl_c_kills_processes_that_do_not_stop(up: Up) -> None:
     up.interrupt()
 
     assert up.ended() == 0
-    assert time.monotonic() - began < ENDS_WITHIN_S
+    assert time.monotonic() - began < WAIT_TIMEOUT_S
     assert not alive(frozen)
 
 
@@ -120,7 +133,7 @@ def test_kill_9_of_the_supervisor_leaves_no_orphaned_process(up: Up) -> None:
 
     up.process.kill()
 
-    assert [ended(child, ENDS_WITHIN_S) for child in children] == [True, True]
+    assert [ended(child, WAIT_TIMEOUT_S) for child in children] == [True, True]
 
 
 def test_up_after_kill_9_of_the_supervisor_keeps_the_state(up: Up, start: Start) -> None:
@@ -135,16 +148,16 @@ def test_up_after_kill_9_of_the_supervisor_keeps_the_state(up: Up, start: Start)
     assert banksman("streams", "check", "--data-dir", str(up.data_dir)).returncode == 0
 
 
-def test_second_up_reports_the_running_system_and_changes_nothing(up: Up) -> None:
-    before = up.instance
+def test_second_up_reports_the_running_system_and_changes_nothing(shared_up: Up) -> None:
+    before = shared_up.instance
 
-    second = banksman("up", "--data-dir", str(up.data_dir), "--port", str(free_port()))
+    second = banksman("up", "--data-dir", str(shared_up.data_dir), "--port", str(free_port()))
 
     assert second.returncode == 1
     assert second.stdout.count("\n") == 1
-    assert f"http://127.0.0.1:{up.port}" in second.stdout
-    assert f"pid {up.process.pid}" in second.stdout
-    assert up.instance == before
+    assert f"http://127.0.0.1:{shared_up.port}" in second.stdout
+    assert f"pid {shared_up.process.pid}" in second.stdout
+    assert shared_up.instance == before
 
 
 def test_port_in_use_prints_one_sentence(data_dir: Path) -> None:
@@ -230,12 +243,12 @@ def test_detached_up_prints_the_reason_of_a_failed_start(data_dir: Path) -> None
     assert "BANKSMAN_MODEL_SERVER__PROT" in done.stderr
 
 
-def test_private_files_are_readable_by_their_owner_only(up: Up) -> None:
-    files = list(walk(up.data_dir / "keys"))
+def test_private_files_are_readable_by_their_owner_only(shared_up: Up) -> None:
+    files = list(walk(shared_up.data_dir / "keys"))
 
     assert files
     assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
-    assert {oct((up.data_dir / name).stat().st_mode & 0o777) for name in ("keys", "nats", "logs")} == {
+    assert {oct((shared_up.data_dir / name).stat().st_mode & 0o777) for name in ("keys", "nats", "logs")} == {
         "0o700"
     }
 
