@@ -88,11 +88,11 @@ def run_notes(notes: Path) -> None:
     """Run the cleanup commands that the run registered, the last one first."""
     for note in sorted(notes.glob("*.json"), reverse=True):
         with suppress(OSError, ValueError, subprocess.SubprocessError):
-            told = json.loads(note.read_text(encoding="utf-8"))
+            cleanup = json.loads(note.read_text(encoding="utf-8"))
             subprocess.run(
-                told["command"],
-                cwd=told["directory"],
-                env=told["environment"],
+                cleanup["command"],
+                cwd=cleanup["directory"],
+                env=cleanup["environment"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -8,17 +8,22 @@
 
 The reaper has its own session, so that neither a signal to the process group nor a closed terminal ends it.
 It ends the run when the entry process has ended, also by SIGKILL.
+
+If the reaper is killed too, the kernel ends the run. Mounts and network namespaces then remain until the next
+run, which executes the cleanup commands of every run that no longer holds the lock of its directory.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +31,8 @@ from tests.support import reaper
 
 NOTES_VARIABLE = "TEST_RUN_NOTES"
 """The variable with the directory for cleanup commands that the reaper runs; set by `supervise`."""
+PREFIX = "banksman-test-run-"
+"""Beginning of the name of each run's directory for cleanup commands, below the temporary directory."""
 SI_USER = 0
 """`si_code` of a signal that a process sent; Python's `signal` has no name for it."""
 
@@ -40,22 +47,45 @@ def supervise() -> None:
     """
     if sys.platform != "linux":
         return
-    notes = tempfile.mkdtemp(prefix="banksman-test-run-")
+    notes, lock = _make_notes()
     ready, announce = os.pipe()
     entry = os.getpid()
     if (child := os.fork()) != 0:
         _stay_as_entry(child)
-    _become_run_or_reaper(entry, ready, announce, notes)
+    _become_run_or_reaper(entry, ready, announce, notes, lock)
     os.environ[NOTES_VARIABLE] = notes
+    clean_up_after_killed_runs()
 
 
-def _become_run_or_reaper(entry: int, ready: int, announce: int, notes: str) -> None:
+def _make_notes() -> tuple[str, int]:
+    """Create the directory for cleanup commands; return it and its lock, which the run holds."""
+    starting = tempfile.mkdtemp(prefix="banksman-test-starting-")
+    lock = os.open(f"{starting}/lock", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    notes = starting.replace("banksman-test-starting-", PREFIX)
+    # Renamed with the lock held: another run takes an unlocked directory for that of a killed run.
+    os.rename(starting, notes)
+    return notes, lock
+
+
+def clean_up_after_killed_runs() -> None:
+    """Execute the cleanup commands of runs whose processes have all been killed, their reapers included."""
+    for notes in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError), (notes / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            reaper.run_notes(notes)
+            shutil.rmtree(notes, ignore_errors=True)
+
+
+def _become_run_or_reaper(entry: int, ready: int, announce: int, notes: str, lock: int) -> None:
     parent = os.getpid()
     if (run := os.fork()) != 0:
         os.setsid()
         # Blocked before `exec`, so that no signal ends the reaper while it starts.
         signal.pthread_sigmask(signal.SIG_BLOCK, reaper.SIGNALS)
         os.set_inheritable(announce, True)
+        # Held also while the reaper cleans up, so that no other run does the same at that time.
+        os.set_inheritable(lock, True)
         arguments = (str(entry), str(run), str(announce), notes)
         os.execv(sys.executable, (sys.executable, "-I", "-S", reaper.__file__, *arguments))
     os.close(announce)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support import privileged
+from tests.support.supervised import cleaned_up_by
 
 _SETTLED_TRIES = 100
 
@@ -43,12 +44,15 @@ class Volume:
     def mounted(cls, image: Path, mount_point: Path) -> Generator[Volume]:
         """Mount an existing volume; mounting replays its journal, as after a power cut."""
         mount_point.mkdir(parents=True, exist_ok=True)
-        _run("mount", "-o", "loop", str(image), str(mount_point))
-        try:
-            yield cls(image, mount_point)
-        finally:
-            # A process that was just killed may still hold files; a lazy unmount waits for it.
-            _run("umount", "-l", str(mount_point))
+        # A process that was just killed may still hold files; a lazy unmount waits for it. The kernel frees
+        # the loop device with the last user of the mount (LO_FLAGS_AUTOCLEAR in loop(4)).
+        unmount = ("umount", "--lazy", str(mount_point))
+        with cleaned_up_by(unmount):
+            _run("mount", "-o", "loop", str(image), str(mount_point))
+            try:
+                yield cls(image, mount_point)
+            finally:
+                _run(*unmount)
 
     def sync(self) -> None:
         """Flush all writes so far to the device."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tests.support.chaos.fleet import Fleet, Member
+from tests.support.supervised import cleaned_up_by
 
 Loss = Literal["all", "in", "out"]
 """
@@ -20,6 +21,14 @@ in   nothing reaches the process
 out  nothing that the process sends arrives
 """
 LOSSES: tuple[Loss, ...] = ("all", "in", "out")
+PREFIX = "bktest"
+"""Beginning of the names of namespaces and links."""
+# Its veth pair is deleted with a namespace, but rules for it remain.
+_REMOVE = """
+while iptables -w -D OUTPUT -o "$0" -j DROP; do :; done
+while iptables -w -D INPUT -i "$0" -j DROP; do :; done
+ip netns del "$0"
+"""
 _READY = (
     'exec 3<>/dev/tcp/127.0.0.1/$0; printf "GET /readyz HTTP/1.0\\r\\n\\r\\n" >&3; read -r -u 3 _ code _;'
     " echo $code"
@@ -68,36 +77,40 @@ class Cable:
 @asynccontextmanager
 async def cable(number: int, index: int) -> AsyncGenerator[Cable]:
     """Create a namespace with a link to it during the block."""
-    name = f"bk{number}-{index}"
+    # The kernel allows names of links at most 15 characters (IFNAMSIZ).
+    name = f"{PREFIX}{number}-{index}"
     made = Cable(name, f"10.{number}.{index}.2", f"10.{number}.{index}.1")
     inner = f"{name}i"
-    await _run("ip", "netns", "add", name)
-    try:
-        await _run("ip", "link", "add", name, "type", "veth", "peer", "name", inner, "netns", name)
-        await _run("ip", "addr", "add", f"{made.outside}/24", "dev", name)
-        await _run("ip", "link", "set", name, "up")
-        for command in (
-            ("link", "set", "lo", "up"),
-            ("addr", "add", f"{made.inside}/24", "dev", inner),
-            ("link", "set", inner, "up"),
-            ("route", "add", "default", "via", made.outside),
-        ):
-            await _run("ip", "-n", name, *command)
-        yield made
-    finally:
-        # The link disappears with the namespace, and no process of the test is left in it.
-        await _run("ip", "netns", "del", name)
+    remove = ("sh", "-c", _REMOVE, name)
+    with cleaned_up_by(remove):
+        try:
+            await _run("ip", "netns", "add", name)
+            await _run("ip", "link", "add", name, "type", "veth", "peer", "name", inner, "netns", name)
+            await _run("ip", "addr", "add", f"{made.outside}/24", "dev", name)
+            await _run("ip", "link", "set", name, "up")
+            for command in (
+                ("link", "set", "lo", "up"),
+                ("addr", "add", f"{made.inside}/24", "dev", inner),
+                ("link", "set", inner, "up"),
+                ("route", "add", "default", "via", made.outside),
+            ):
+                await _run("ip", "-n", name, *command)
+            yield made
+        finally:
+            await _run(*remove)
 
 
 @asynccontextmanager
 async def host_address(number: int) -> AsyncGenerator[str]:
     """Create an address of this machine that every namespace reaches, during the block."""
     address = f"10.{number}.0.1"
-    await _run("ip", "addr", "add", f"{address}/32", "dev", "lo")
-    try:
-        yield address
-    finally:
-        await _run("ip", "addr", "del", f"{address}/32", "dev", "lo")
+    remove = ("ip", "addr", "del", f"{address}/32", "dev", "lo")
+    with cleaned_up_by(remove):
+        await _run("ip", "addr", "add", f"{address}/32", "dev", "lo")
+        try:
+            yield address
+        finally:
+            await _run(*remove)
 
 
 @asynccontextmanager
