@@ -48,14 +48,14 @@ CONTINUES_MS = 50.0
 WARM_RUNS, WARM_DECISIONS = 50, 100
 INDEXED_S = 130.0
 """Seconds after which the server drops the index of unused blocks."""
-GIVES_BACK_S = 15.0
+RELEASE_S = 15.0
 """Seconds until the server's runtime returns free memory to the system."""
 SYNCED, UNSYNCED = 'sync_interval: "always"', 'sync_interval: "2m"'
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a measurement."""
+    """The parameters of a measurement."""
 
     runs: int
     by_agents: int
@@ -130,11 +130,11 @@ class Bench:
         # The server drops the state of a client's possible replies when it sends it another message.
         await park_by_agents(self.fleet, model, WARM_RUNS)
         # The server closes blocks that were not used for ten seconds.
-        await asyncio.sleep(GIVES_BACK_S)
+        await asyncio.sleep(RELEASE_S)
         # A profile forces a garbage collection; the second one also frees what the first retained for reuse.
         for _ in range(2):
             await self._server()
-        await asyncio.sleep(GIVES_BACK_S)
+        await asyncio.sleep(RELEASE_S)
         memory = await self._server()
         print(
             f"{what}: nats-server {busy / MIB:.0f} MiB, after {rest_s:.0f} s {rested / MIB:.0f},"
@@ -175,7 +175,7 @@ class Bench:
         begun, starts = time.perf_counter(), member.starts
         await member.restart()
         await member.begun(starts + 1)
-        await member.ready(self.fleet.http)
+        await member.ready()
         print(f"restart of {name}: ready after {time.perf_counter() - begun:.1f} s", flush=True)
         await self.fleet.ready()
 

@@ -7,8 +7,6 @@ import sys
 from enum import IntEnum
 from typing import Any
 
-import typer
-
 
 class Exit(IntEnum):
     """Exit code of a command."""
@@ -45,4 +43,6 @@ def exit_with(code: Exit) -> None:
         typer.Exit: unless the code is OK.
     """
     if code is not Exit.OK:
+        import typer
+
         raise typer.Exit(int(code))

@@ -18,7 +18,7 @@ _POLL_S = 0.02
 class ProcessIdentity(BaseModel):
     """One process, distinguishable from a later process with the same pid."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     pid: int
     started: str

@@ -6,24 +6,24 @@ import json
 from collections.abc import Mapping
 from typing import cast
 
-import httpx
+from banksman.runtime.http_get import HttpReply, http_get
 
 NO_RESPONSE = "no response"
 _TIMEOUT_S = 3.0
 
 
-async def readiness_problem(http: httpx.AsyncClient, ready_url: str) -> str | None:
+async def readiness_problem(ready_url: str) -> str | None:
     """Return why a process is not ready, or None when it is."""
     try:
-        response = await http.get(ready_url, timeout=_TIMEOUT_S)
-    except httpx.HTTPError:
+        reply = await http_get(ready_url, timeout_s=_TIMEOUT_S)
+    except (OSError, ValueError):
         return NO_RESPONSE
-    return None if response.is_success else _problems(response)
+    return None if reply.ok else _problems(reply)
 
 
-def _problems(response: httpx.Response) -> str:
+def _problems(reply: HttpReply) -> str:
     try:
-        body = json.loads(response.content)
+        body = json.loads(reply.body)
     except ValueError:
         body = None
     if isinstance(body, dict):
@@ -31,4 +31,4 @@ def _problems(response: httpx.Response) -> str:
         if isinstance(problems, dict) and problems:
             found = cast(Mapping[str, object], problems)
             return "; ".join(f"{name}: {problem}" for name, problem in found.items())
-    return f"responds with status {response.status_code}"
+    return f"responds with status {reply.status}"

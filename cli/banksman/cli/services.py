@@ -10,6 +10,7 @@ from types import ModuleType
 
 from banksman.cli import models
 from banksman.contracts.errors import BadInput, Unavailable
+from banksman.runtime.imports import without
 
 SERVICES: Mapping[str, str] = {
     "gateway": "banksman.gateway",
@@ -40,7 +41,9 @@ def run_service(name: str, **options: object) -> int:
     # Imports create objects that stay: collecting among them costs a seventh of a service's start.
     gc.disable()
     try:
-        module = service_module(name, "app")
+        # httpx imports them for a command line of its own, structlog for tracebacks on terminals.
+        with without("pygments", "rich"):
+            module = service_module(name, "app")
     except ModuleNotFoundError as error:
         raise Unavailable(
             f"{name}: the library {error.name} is not installed: pip install 'banksman[{name}]'"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from banksman.bus.settings import CONTEXT_FILE
 from banksman.cli.processes import ProcessIdentity
 from banksman.runtime.settings import SIGNING_KEY_BYTES
-from banksman.sdk.local import CONTEXT_FILE
 
 _TRAVERSE_ONLY = 0o711
 """A runner that was started as root gives workspaces to another user, who must be able to reach them."""
@@ -21,7 +21,7 @@ _TRAVERSE_ONLY = 0o711
 class Instance(BaseModel):
     """Content of the run file: a running system."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True)
 
     url: str
     """Base URL for people and clients."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, assert_never
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from banksman.contracts.assistants import ConversationSettings, RunOverrides
 from banksman.contracts.errors import BanksmanError, ErrorCode
@@ -197,7 +197,7 @@ ClientFrame = Annotated[
     Field(discriminator="type"),
 ]
 
-CLIENT_FRAME: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
+CLIENT_FRAME: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame, config=ConfigDict(defer_build=True))
 
 
 class ConnectionLimits(Stored):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any, cast
-
-import httpx
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call
@@ -19,6 +18,7 @@ from banksman.bus.names import (
     api,
 )
 from banksman.deployment.topology import Consumer, Stream, Topology
+from banksman.runtime.http_get import http_get
 
 logger = logging.getLogger(__name__)
 
@@ -186,11 +186,9 @@ async def _verify_server(monitoring_url: str | None, topology: Topology) -> list
     if monitoring_url is None:
         return [_UNKNOWN_SYNC] if alone else []
     try:
-        # Proxies of the environment are for outgoing requests, not for this network.
-        async with httpx.AsyncClient(timeout=MONITORING_TIMEOUT_S, trust_env=False) as client:
-            response = await client.get(f"{monitoring_url}/varz")
-            config = cast(dict[str, Any], response.json()["jetstream"].get("config"))
-    except (httpx.HTTPError, KeyError, ValueError) as error:
+        reply = await http_get(f"{monitoring_url}/varz", timeout_s=MONITORING_TIMEOUT_S)
+        config = cast(dict[str, Any], json.loads(reply.body)["jetstream"].get("config"))
+    except (OSError, KeyError, ValueError) as error:
         # In a cluster this server may be down while others serve.
         unknown = f"server: {monitoring_url} does not report its sync_interval: {type(error).__name__}"
         return [unknown] if alone else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import sys
@@ -32,6 +33,9 @@ def configure(settings: LogSettings, *, service: str) -> None:
         hide_secrets,
     ]
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
+    if console:
+        # It may have been imported without rich, which formats tracebacks on terminals.
+        importlib.reload(structlog.dev)
     renderers: list[Any] = (
         [structlog.dev.ConsoleRenderer()]
         if console

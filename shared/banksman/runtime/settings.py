@@ -83,7 +83,7 @@ NOT_SETTINGS = frozenset(
 class Section(BaseModel):
     """A group of settings. It is frozen and refuses unknown names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class LogSettings(Section):
@@ -141,7 +141,6 @@ class ServiceSettings(BaseSettings):
         env_nested_delimiter="__",
         extra="ignore",
         frozen=True,
-        use_attribute_docstrings=True,
         hide_input_in_errors=True,
     )
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Commit
 from banksman.contracts.frames import event_frame
-from banksman.contracts.wire import JsonObject, Timestamp
+from banksman.contracts.wire import JsonObject, Stored, Timestamp
 
 
-class EventFrame(BaseModel):
+class EventFrame(Stored):
     """One durable event, as on the websocket. Fields of newer servers are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     type: str
     """Such as `message.completed` or `run.finished`. Ignore unknown types."""
@@ -31,7 +27,7 @@ class EventFrame(BaseModel):
 
 
 class LogRestored(BanksmanError):
-    """The log was restored from a backup, so events may have changed. Follow it again from 0."""
+    """The log was restored from a backup, so earlier events may differ. Follow it again from 0."""
 
     def __init__(self, conversation_id: str) -> None:
         self.conversation_id = conversation_id

@@ -7,16 +7,13 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from banksman.bus.connection import NatsSettings
+from banksman.bus.settings import CONTEXT_FILE, NatsSettings
 from banksman.contracts.errors import Unavailable
 
 URL_VARIABLE = "NATS_URL"
 """Variable with the address of a server, or the addresses of a cluster separated by commas."""
 SEED_VARIABLE = "NATS_SEED_FILE"
 DATA_DIR_VARIABLE = "BANKSMAN_DATA_DIR"
-CONTEXT_FILE = "nats-context.json"
-"""File in the data directory of `banksman up` with the address of its NATS server and the seed file of local
-services, in the format of the `nats` command."""
 
 
 def nats_settings() -> NatsSettings:

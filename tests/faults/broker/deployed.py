@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-import httpx
 from tools.nats_profiles import CLIENT_PORT, MONITORING_PORT, NODES, ROUTE_PORT, STORE_DIR, TLS_DIR
 
 from banksman.bus.connection import Bus, NatsSettings
@@ -102,16 +101,15 @@ class DeployedCluster:
     async def services(self, model_url: str) -> AsyncGenerator[None]:
         """One ready process of each service, restarted when it ends, as a supervisor does."""
         members = [self._member(service, section, model_url) for service, section in SERVICES.items()]
-        async with httpx.AsyncClient(trust_env=False) as http:
-            try:
-                for member in members:
-                    member.start()
-                for member in members:
-                    await member.ready(http)
-                yield
-            finally:
-                for member in members:
-                    await member.close()
+        try:
+            for member in members:
+                member.start()
+            for member in members:
+                await member.ready()
+            yield
+        finally:
+            for member in members:
+                await member.close()
 
     def _member(self, service: str, section: str, model_url: str) -> Member:
         health = free_port()

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from banksman.bus.connection import Bus
@@ -19,7 +18,7 @@ from banksman.bus.names import EVENTS, api
 from banksman.model_server import Gate, Reply, ToolCall
 from tests.bus.builders import commit
 from tests.faults.broker.commands import banksman
-from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
@@ -30,7 +29,7 @@ WAIT_TIMEOUT_S = 60.0
 async def test_a_restored_system_continues_from_its_backup(place: Path, model: ScriptedModel) -> None:
     """Conversations are readable, approval requests can be decided, runs continue, clients get
     `resync_required`."""
-    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1)
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL)
     copy = place / "copy"
     async with fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
@@ -56,7 +55,7 @@ async def test_a_restored_system_continues_from_its_backup(place: Path, model: S
             await member.stop()
         shutil.rmtree(fleet.nats.data.nats / "streams")
         fleet["nats"].start()
-        await fleet["nats"].ready(fleet.http)
+        await fleet["nats"].ready()
         restored = await banksman(fleet, "restore", str(copy))
         assert (restored.code, restored.err) == (0, "")
         assert "3 conversations: 1 runs resume, 1 approval requests are open" in restored.out
@@ -172,11 +171,10 @@ async def only_nats(fleet: Fleet) -> AsyncGenerator[None]:
 
 async def start(fleet: Fleet) -> None:
     """Start the servers, and wait until they are ready."""
-    async with httpx.AsyncClient(trust_env=False) as http:
-        for server in fleet.servers:
-            server.start()
-        for server in fleet.servers:
-            await server.ready(http)
+    for server in fleet.servers:
+        server.start()
+    for server in fleet.servers:
+        await server.ready()
 
 
 def bash(command: str) -> Reply:

@@ -14,7 +14,7 @@ from banksman.log_integrity.heads import LogHeads
 from banksman.model_server import Reply
 from tests.faults.broker.commands import banksman
 from tests.faults.broker.stores import cut_the_tail, stream_of
-from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
@@ -27,7 +27,7 @@ async def test_a_log_that_lost_its_end_is_refused_until_an_operator_accepts_it(
 ) -> None:
     """M18: numbers are assigned again; a client with the old ones gets `resync_required`."""
     says = [Reply(text="Well."), Reply(text="Well, well."), Reply(text="Again."), Reply(text="And again.")]
-    async with Fleet(place, model.url, agents=1, gateways=1, runners=1) as fleet:
+    async with Fleet(place, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             whole, cut = (
                 await client.create(model.play("whole", says)),
@@ -112,7 +112,7 @@ async def _stopped(fleet: Fleet) -> None:
 
 async def _started(fleet: Fleet) -> None:
     fleet["nats"].start()
-    await fleet["nats"].ready(fleet.http)
+    await fleet["nats"].ready()
     for member in fleet.members.values():
         member.start()
     await fleet.ready()

@@ -22,7 +22,7 @@ from tests.faults.chaos.test_crashes import (
     test_a_cancel_that_races_with_completion_gives_one_terminal_event,
     test_a_run_queued_behind_the_run_of_a_dead_owner_starts,
 )
-from tests.support.chaos.fleet import Fleet, Member
+from tests.support.chaos.fleet import OPTIONAL, Fleet, Member
 from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client, Frame
 from tests.support.model_server import ModelServer
@@ -40,7 +40,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
     """A fleet on three servers. Each test leaves it running, as it found it."""
     async with ModelServer.running() as model:
-        async with Fleet(tmp_path_factory.mktemp("fleet"), model.url, runners=1, servers=3) as fleet:
+        directory = tmp_path_factory.mktemp("fleet")
+        async with Fleet(directory, model.url, runners=1, servers=3, without=OPTIONAL) as fleet:
             await make_assistants(fleet)
             yield Stage(fleet, model)
         assert model.violations == []
@@ -114,7 +115,7 @@ async def test_an_agent_hands_its_run_over_on_sigterm(stage: Stage, marker: str)
         code = await driver.restart()
         stage.model.open_gate(marker)
         outcome = await client.finished(run_id)
-        await driver.ready(stage.fleet.http)
+        await driver.ready()
     assert (code, outcome["status"], stage.executions(marker)) == (0, "completed", 1)
     assert len(client.events(conversation, "run.finished")) == 1
 

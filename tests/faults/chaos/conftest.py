@@ -60,7 +60,7 @@ class Stage:
             member.kill()
             await member.begun(member.starts + 1)
         for name in members:
-            await self.fleet[name].ready(self.fleet.http)
+            await self.fleet[name].ready()
 
     async def disarm(self, *members: str) -> None:
         """Restart armed members that have not died."""
@@ -73,7 +73,7 @@ class Stage:
         member = self.fleet[name]
         member.kill()
         await member.begun(member.starts + 1)
-        await member.ready(self.fleet.http)
+        await member.ready()
 
     async def driver(self, run_id: str) -> str:
         """Return the agent that called the model of a run last."""

@@ -87,7 +87,7 @@ async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage:
                 await client.connection.wait_closed()
         runs = [await other.chat(conversation, **request) for _ in range(2)]
         outcome = await other.finished(runs[0])
-        await stage.fleet["gateway-1"].ready(stage.fleet.http)
+        await stage.fleet["gateway-1"].ready()
 
     assert len(set(runs)) == 1
     assert outcome["status"] == "completed"
@@ -110,7 +110,7 @@ async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker
         finally:
             driver.thaw()
         await until(lambda: _left(driver.log.read_text(errors="replace"), conversation))
-        await driver.ready(stage.fleet.http)
+        await driver.ready()
         after = await client.run(conversation, "once more")
 
     assert (outcome["status"], after["status"]) == ("completed", "completed")
@@ -166,7 +166,7 @@ async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, 
         print(f"taken over after {time.monotonic() - killed_at:.2f} s")  # noqa: T201
         stage.model.open_gate(marker)
         outcomes = [await client.finished(run) for run in (run_id, queued)]
-        await stage.fleet[driver].ready(stage.fleet.http)
+        await stage.fleet[driver].ready()
 
     assert [outcome["status"] for outcome in outcomes] == ["completed", "completed"]
     assert stage.executions(marker) == 1

@@ -17,7 +17,7 @@ from banksman.contracts.errors import BadInput, Unavailable
 from banksman.model_server import Reply, ToolCall
 from banksman.runtime import failpoints
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint, arm, reach
-from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.model_server import ModelServer
 
@@ -92,7 +92,7 @@ class Rounds:
         starts = self.fleet[member].starts
         self.fleet[member].kill()
         await self.fleet[member].begun(starts + 1)
-        await self.fleet[member].ready(self.fleet.http)
+        await self.fleet[member].ready()
 
     def executions(self, marker: str) -> int:
         """Return how often a command with this marker was executed."""
@@ -110,7 +110,7 @@ class Rounds:
 @asynccontextmanager
 async def rounds(directory: Path, *, gateways: int = 1) -> AsyncGenerator[Rounds]:
     async with ModelServer.running() as model:
-        async with Fleet(directory, model.url, gateways=gateways, runners=1) as fleet:
+        async with Fleet(directory, model.url, gateways=gateways, runners=1, without=OPTIONAL) as fleet:
             async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
                 yield Rounds(fleet, model, client)
         assert model.violations == []

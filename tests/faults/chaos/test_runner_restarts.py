@@ -27,7 +27,7 @@ async def test_a_run_started_while_the_only_runner_drains_is_executed_by_the_nex
             await client.event("tool_call.started", run_id=long)
             ended = only.starts + 1
             only.send(signal.SIGTERM)
-            await only.ready(stage.fleet.http, wanted=False)
+            await only.ready(wanted=False)
             conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
             outcomes = [await client.finished(run) for run in (long, run_id)]
             await only.begun(ended)

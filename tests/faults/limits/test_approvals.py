@@ -41,7 +41,7 @@ from banksman.model_server import Reply
 from tests.gateway.conftest import Agent, GatewayFactory, Served
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
-from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.polling import scripted_delay
 from tests.support.system import ScriptedModel, System, wait_ready
@@ -236,13 +236,11 @@ async def _park_by_hand(
 # -- time --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def hasty(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
-    """A system whose approval requests expire after seconds."""
-    yield from _running(System(tmp_path / "data", model, {"BANKSMAN_AGENT__APPROVAL_EXPIRY_S": "8"}))
-
-
-def _running(system: System) -> Generator[System]:
+@pytest.fixture(scope="module")
+def hasty(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
+    """A system with one agent, whose approval requests expire after seconds."""
+    settings = {"BANKSMAN_AGENT__APPROVAL_EXPIRY_S": "8", "BANKSMAN_LOCAL__AGENTS": "1"}
+    system = System(tmp_path_factory.mktemp("hasty"), model, settings)
     try:
         system.start()
         yield system
@@ -303,7 +301,7 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
     """
     name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
     answers = ("approve", "reject", None, None)
-    async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1) as fleet:
+    async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in answers]
             asked = [(await client.question(run))["approval_id"] for run in runs]

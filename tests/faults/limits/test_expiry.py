@@ -14,7 +14,7 @@ from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants
 from tests.support import privileged
-from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client
 from tests.support.model_server import ModelServer
@@ -47,7 +47,7 @@ async def test_a_decision_counts_until_the_expiry_for_any_clock(
     privileged.require("faketime", FAKETIME is not None, "services whose clocks are wrong")
     settings = {"BANKSMAN_AGENT__APPROVAL_EXPIRY_S": str(EXPIRES_S)}
     async with ModelServer.running() as model:
-        fleet = Fleet(tmp_path, model.url, agents=2, gateways=2, runners=1, settings=settings)
+        fleet = Fleet(tmp_path, model.url, runners=1, settings=settings, without=OPTIONAL)
         for name, ahead_s in CLOCKS_S.items():
             fleet[name].environment = {
                 "LD_PRELOAD": str(FAKETIME),

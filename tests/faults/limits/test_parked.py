@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.parked import decide, held, park_by_agents, park_copies, script, stored_bytes
 from tests.support.system import ScriptedModel
 
@@ -21,7 +21,7 @@ async def test_parked_runs_hold_no_message_and_continue_after_their_decision(
     model: ScriptedModel, tmp_path: Path
 ) -> None:
     """P3: a thousand runs wait, and no consumer has a pending or unacked message for any of them."""
-    async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1) as fleet:
+    async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         parked = await park_by_agents(fleet, script(model), BY_AGENTS)
         async with fleet.operator() as bus:
             before = await stored_bytes(bus)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos.fleet import Fleet
+from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.reconnects import problem, run_all
 from tests.support.system import ScriptedModel
 
@@ -19,7 +19,7 @@ async def test_repeatedly_disconnected_clients_receive_every_event_once(
     model: ScriptedModel, tmp_path: Path
 ) -> None:
     """P6: RST, silence, half a frame, a killed gateway; resumed at either gateway."""
-    async with Fleet(tmp_path, model.url, agents=1, gateways=2, runners=1) as fleet:
+    async with Fleet(tmp_path, model.url, agents=1, gateways=2, runners=1, without=OPTIONAL) as fleet:
         followers = await run_all(
             fleet,
             model,

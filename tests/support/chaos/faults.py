@@ -57,7 +57,7 @@ class Faults:
         if member in self.fleet.servers:
             for other in self.fleet.servers:
                 if other is not member:
-                    await other.ready(self.fleet.http)
+                    await other.ready()
 
     def _kill(self, member: Member) -> None:
         self.recording.add(Fault(what="kill", target=member.name))

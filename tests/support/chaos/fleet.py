@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from glob import glob
@@ -41,9 +41,11 @@ RESTART_AFTER_S = 0.2
 END_S = 40.0
 LEDGER_SERVER = "ledger"
 """The tool server whose only tool writes to a ledger outside of every workspace."""
+OPTIONAL = ("workflows", LEDGER_SERVER)
+"""Members that a fleet does without if its tests start no workflow and call only tools of the runner."""
 LEDGER_FILE = "ledger"
 """Effects of the commands in a workspace: marker, execution and time, one line per execution."""
-_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH")
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "PYTHONPYCACHEPREFIX")
 
 
 class Member:
@@ -139,11 +141,11 @@ class Member:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
 
-    async def problem(self, http: httpx.AsyncClient) -> str | None:
+    async def problem(self) -> str | None:
         """Return the reason why it is not ready, as it reports it; None if it is ready."""
-        return "not running" if self._process is None else await readiness_problem(http, self.spec.ready_url)
+        return "not running" if self._process is None else await readiness_problem(self.spec.ready_url)
 
-    async def ready(self, http: httpx.AsyncClient, *, wanted: bool = True, within_s: float = START_S) -> None:
+    async def ready(self, *, wanted: bool = True, within_s: float = START_S) -> None:
         """Wait until it reports that it is ready, or, with `wanted=False`, that it is not.
 
         Raises:
@@ -153,7 +155,7 @@ class Member:
 
         async def as_wanted() -> bool:
             nonlocal problem
-            problem = await self.problem(http)
+            problem = await self.problem()
             return (problem is None) is wanted
 
         try:
@@ -216,6 +218,7 @@ class Fleet:
         runners: int = 2,
         servers: Servers | None = None,
         settings: Mapping[str, str] | None = None,
+        without: Collection[str] = (),
     ) -> None:
         """Describe a fleet.
 
@@ -228,6 +231,7 @@ class Fleet:
             runners: Number of tool-runners, each with its own workspaces.
             servers: Number of nats-servers; three replicate every stream. None for BANKSMAN_TEST_SERVERS.
             settings: Environment variables of all services.
+            without: Names of members that the fleet does not have, see `OPTIONAL`.
         """
         self.directory = directory
         self.host = host
@@ -258,7 +262,8 @@ class Fleet:
         found = [copy for spec in plan.services() for copy in self._members_of(spec, gateways, runners)]
         found = [*self.broker.specs(plan.server()), *found, self._ledger_server(inherited)]
         logs = self._data.logs
-        self.members = {spec.name: Member(spec, logs / f"{spec.name}.log") for spec in found}
+        wanted = [spec for spec in found if spec.name not in without]
+        self.members = {spec.name: Member(spec, logs / f"{spec.name}.log") for spec in wanted}
         self.servers = tuple(self.members[server.name] for server in self.broker.servers)
         """The members that are nats-servers."""
 
@@ -286,7 +291,7 @@ class Fleet:
         for server in self.servers:
             server.start()
         for server in self.servers:
-            await server.ready(self.http)
+            await server.ready()
         await self.broker.provision()
         for member in self.members.values():
             member.start()
@@ -301,7 +306,7 @@ class Fleet:
         async with asyncio.TaskGroup() as waiting:
             for member in self.members.values():
                 if member.name != LEDGER_SERVER:
-                    waiting.create_task(member.ready(self.http, within_s=within_s))
+                    waiting.create_task(member.ready(within_s=within_s))
 
     async def close(self) -> None:
         """Kill everything at once."""

@@ -76,7 +76,7 @@ async def _cut_off(fleet: Fleet, cable: Cable, cut: Cut, measured: Measured) -> 
     finally:
         await cable.repair(cut.loss)
     repaired = time.monotonic()
-    await member.ready(fleet.http)
+    await member.ready()
     measured.recovered_s[cut] = time.monotonic() - repaired
 
 

@@ -9,8 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 
-import httpx
-
 from banksman.cli.local.child import launched
 from banksman.cli.local.logs import ChildLog
 from banksman.cli.local.plan import ProcessSpec
@@ -45,7 +43,6 @@ class Child:
         spec: ProcessSpec,
         log: ChildLog,
         screen: Screen,
-        http: httpx.AsyncClient,
         *,
         on_change: Callable[[], None],
         on_failure: Callable[[Exception], None],
@@ -57,7 +54,6 @@ class Child:
         """The running process; None between two starts."""
         self._log = log
         self._screen = screen
-        self._http = http
         self._on_change = on_change
         self._on_failure = on_failure
         self._stopping = asyncio.Event()
@@ -155,7 +151,7 @@ class Child:
 
     async def _watch(self) -> None:
         """Poll the process until it is ready, and report it."""
-        while (problem := await readiness_problem(self._http, self.spec.ready_url)) is not None:
+        while (problem := await readiness_problem(self.spec.ready_url)) is not None:
             self._problem = problem
             await asyncio.sleep(_POLL_S)
         self.ready.set()

@@ -7,8 +7,6 @@ import contextlib
 import os
 import signal
 
-import httpx
-
 from banksman.cli.local.child_process import Child
 from banksman.cli.local.logs import ChildLog
 from banksman.cli.local.plan import Plan, ProcessSpec
@@ -44,8 +42,8 @@ class Supervisor:
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._signalled)
         try:
-            async with httpx.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
-                starting = group.create_task(self._start(group, http), name="start")
+            async with asyncio.TaskGroup() as group:
+                starting = group.create_task(self._start(group), name="start")
                 await self._stop.wait()
                 starting.cancel()
                 await self._drain()
@@ -55,13 +53,13 @@ class Supervisor:
         if self._failure is not None:
             raise self._failure
 
-    async def _start(self, group: asyncio.TaskGroup, http: httpx.AsyncClient) -> None:
+    async def _start(self, group: asyncio.TaskGroup) -> None:
         """Start nats-server, then all other processes in parallel. An error stops the system in order."""
         try:
-            server = self._launch(group, http, self._plan.server())
+            server = self._launch(group, self._plan.server())
             await self._wait_until_ready([server])
             await self._plan.nats.provision()
-            await self._wait_until_ready([self._launch(group, http, spec) for spec in self._plan.services()])
+            await self._wait_until_ready([self._launch(group, spec) for spec in self._plan.services()])
         except Exception as error:
             self._fail(error)
             return
@@ -76,12 +74,12 @@ class Supervisor:
             notices=list(self._plan.notices),
         )
 
-    def _launch(self, group: asyncio.TaskGroup, http: httpx.AsyncClient, spec: ProcessSpec) -> Child:
+    def _launch(self, group: asyncio.TaskGroup, spec: ProcessSpec) -> Child:
         log = ChildLog(
             self._plan.nats.data.logs / f"{spec.name}.log",
             lambda text: self._screen.report("warning", spec.name, text=text),
         )
-        child = Child(spec, log, self._screen, http, on_change=self._record, on_failure=self._fail)
+        child = Child(spec, log, self._screen, on_change=self._record, on_failure=self._fail)
         self._children.append(child)
         group.create_task(child.keep_alive(), name=spec.name)
         return child

@@ -38,13 +38,13 @@ holds the message, its effect, or both."""
 DERIVED_FROM_LOGS = (names.kv_stream(names.HEADS), names.kv_stream(names.DAMAGED))
 """Streams about the state of the stored logs. A restore replaces the logs, so these start empty."""
 NOT_BACKED_UP = (names.kv_stream(names.RUNNERS), names.ADVISORIES, *DERIVED_FROM_LOGS)
-"""In addition, leases that expire in seconds, and the server's advisories."""
+"""Derived streams, leases, which expire within seconds, and the server's advisories."""
 
 
 class SavedStream(BaseModel):
     """One stream in a backup."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     account: str
     name: str
@@ -61,7 +61,7 @@ class SavedStream(BaseModel):
 class Manifest(BaseModel):
     """Content of a backup. It is written last: a backup without it is incomplete."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = _FORMAT
     made_by: str

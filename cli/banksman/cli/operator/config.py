@@ -158,12 +158,12 @@ def _leaves(model: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
 
 def _source(path: tuple[str, ...], sources: list[tuple[PydanticBaseSettingsSource, dict[str, Any]]]) -> str:
     for source, values in sources:
-        if _holds(values, path):
+        if _contains(values, path):
             return _name(source, path)
     return "default"
 
 
-def _holds(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+def _contains(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     node: Any = values
     for name in path:
         if not isinstance(node, Mapping) or name not in node:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-import httpx
-
 from banksman.cli import models, output
 from banksman.cli.broker.program import executable
 from banksman.cli.operator.access import broker_access
@@ -169,9 +167,9 @@ def _port(settings: UpSettings) -> Finding:
 
 
 async def _readiness(running: Instance) -> list[Finding]:
-    async with httpx.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:
         problems = {
-            name: group.create_task(readiness_problem(http, ready_url))
+            name: group.create_task(readiness_problem(ready_url))
             for name, ready_url in running.health.items()
         }
     return [_of_process(name, task.result()) for name, task in problems.items()]

@@ -1,12 +1,11 @@
-"""`banksman restore`: put all streams back to a backup, and recover the conversations in them."""
+"""`banksman restore`: restore all streams from a backup, and recover the conversations in them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Literal
-
-import httpx
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
@@ -28,6 +27,7 @@ from banksman.deployment import users
 from banksman.deployment.streams import provision, stream_info
 from banksman.deployment.topology import Topology
 from banksman.log_integrity.check import conversations
+from banksman.runtime.http_get import http_get
 
 TIMEOUT_S = 5.0
 """Seconds for a service or the monitoring endpoint to respond."""
@@ -46,7 +46,7 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
     """Restore a system whose services are stopped.
 
     Raises:
-        BadInput: the directory holds no complete backup.
+        BadInput: the directory contains no complete backup.
         Conflict: services are running, or streams hold messages and `force` is not given.
         SnapshotFailed, ApiError: the server refuses a stream.
         Unavailable: NATS cannot be reached.
@@ -102,9 +102,9 @@ async def _refuse_connected(monitoring_url: str | None) -> None:
     """
     if monitoring_url is None:
         return
-    async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as http:
-        response = await http.get(f"{monitoring_url}/connz", params={"limit": 100_000})
-    found = {str(one.get("name", "")).split(" ")[0] for one in response.json().get("connections") or ()}
+    reply = await http_get(f"{monitoring_url}/connz?limit=100000", timeout_s=TIMEOUT_S)
+    connections = json.loads(reply.body).get("connections") or ()
+    found = {str(one.get("name", "")).split(" ")[0] for one in connections}
     _refuse(sorted(found.intersection(_SERVICES)))
 
 

@@ -66,7 +66,7 @@ class Upstream(Section):
 class ModelSettings(BaseModel):
     """The part of section `models` that passthrough uses; agents use the rest."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     anthropic_api_key: SecretStr | None = None
     anthropic_base_url: str = "https://api.anthropic.com"
@@ -106,7 +106,7 @@ class ModelSettings(BaseModel):
 class OfferSettings(BaseModel):
     """The part of section `agent` that enhanced prompts use; agents use the rest."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     tools_enabled: bool = True
     prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)

@@ -1,0 +1,56 @@
+"""GET requests to health and monitoring endpoints of our own network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """A complete response."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+
+async def http_get(url: str, *, timeout_s: float) -> HttpReply:
+    """Send a GET request to a server and return its response.
+
+    It ignores the proxies of the environment, which are for outgoing requests, and follows no redirects. An
+    HTTP client library would do the same; every process would import it for this one request.
+
+    Raises:
+        OSError: the server cannot be reached, or has not responded within `timeout_s`.
+        ValueError: the response is not HTTP.
+    """
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+    async with asyncio.timeout(timeout_s):
+        port = parts.port or (443 if secure else 80)
+        reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure or None)
+        try:
+            # A server must not send chunks to a client of HTTP/1.0, and it ends the body by closing the
+            # connection: https://www.rfc-editor.org/rfc/rfc9112#section-6.1
+            writer.write(f"GET {target} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+    return HttpReply(_status(head), body)
+
+
+def _status(head: bytes) -> int:
+    version, _, rest = head.partition(b" ")
+    if not version.startswith(b"HTTP/"):
+        raise ValueError(f"not an HTTP response: {head[:40]!r}")
+    return int(rest[:3])
