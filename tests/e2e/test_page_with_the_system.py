@@ -10,7 +10,7 @@ from playwright.async_api import Page, async_playwright, expect
 from tests.support.system import System
 
 pytestmark = pytest.mark.timeout(240)
-"""Seconds. Each test starts a system, which is slow on a busy machine."""
+"""Seconds. The first test starts a system, which is slow on a busy machine."""
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-sync"]
@@ -20,7 +20,7 @@ WAIT_TIMEOUT_MS = 15_000
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
     """The system without a model key."""
-    system = System(tmp_path_factory.mktemp("demo"), None)
+    system = System(tmp_path_factory.mktemp("demo"), None, {"BANKSMAN_LOCAL__AGENTS": "1"})
     try:
         system.start()
         yield system

@@ -15,15 +15,15 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.model_server import Gate, Reply, ToolCall
 
 pytestmark = pytest.mark.timeout(240)
-"""Seconds; each test starts its own system, which is slow on a busy machine."""
+"""Seconds; processes are restarted, which is slow on a busy machine."""
 
 LEDGER = "echo ran >> ledger"
 
 
-@pytest.fixture
-def own_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
-    """A system for one test, which may kill its processes."""
-    system = System(tmp_path / "data", model)
+@pytest.fixture(scope="module")
+def own_system(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
+    """A system for tests that kill its processes; each leaves all of them running."""
+    system = System(tmp_path_factory.mktemp("survival"), model)
     try:
         system.start()
         yield system

@@ -18,7 +18,8 @@ from banksman.model_server import Reply, ToolCall
 @pytest.fixture
 def plain_system(model: ScriptedModel, tmp_path: Path) -> Generator[System]:
     """A system whose operator disabled tools."""
-    system = System(tmp_path / "data", model, {"BANKSMAN_AGENT__TOOLS_ENABLED": "false"})
+    settings = {"BANKSMAN_AGENT__TOOLS_ENABLED": "false", "BANKSMAN_LOCAL__AGENTS": "1"}
+    system = System(tmp_path / "data", model, settings)
     try:
         system.start()
         yield system
