@@ -53,7 +53,7 @@ def _parse(parser: list[str], profile: Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_the_containers_profile_is_read_by_the_parser_of_this_host(host_parser: Parse) -> None:
+def test_parser_of_this_host_accepts_the_container_profile(host_parser: Parse) -> None:
     done = host_parser(PROFILES / "banksman-tool-runner")
 
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_the_containers_profile_is_read_by_the_parser_of_this_host(host_parser: 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("profile", sorted(path.name for path in PROFILES.iterdir()))
-def test_every_profile_is_read_by_a_parser_that_knows_user_namespaces(
+def test_parser_that_supports_user_namespaces_accepts_every_profile(
     newer_parser: Parse, profile: str
 ) -> None:
     done = newer_parser(PROFILES / profile)
@@ -70,7 +70,7 @@ def test_every_profile_is_read_by_a_parser_that_knows_user_namespaces(
 
 
 @pytest.mark.timeout(300)
-def test_a_parser_refuses_a_rule_that_does_not_exist(newer_parser: Parse, tmp_path: Path) -> None:
+def test_parser_refuses_an_unknown_rule(newer_parser: Parse, tmp_path: Path) -> None:
     text = (PROFILES / "banksman-bwrap").read_text(encoding="utf-8")
     broken = tmp_path / "broken"
     broken.write_text(text.replace("userns,", "usernames,"), encoding="utf-8")
@@ -78,7 +78,7 @@ def test_a_parser_refuses_a_rule_that_does_not_exist(newer_parser: Parse, tmp_pa
     assert newer_parser(broken).returncode != 0
 
 
-def test_its_compose_file_adds_the_profile_to_the_other_settings(built: Stack) -> None:
+def test_apparmor_compose_file_adds_the_profile_to_the_other_settings(built: Stack) -> None:
     confined = built.with_file(ROOT / "deploy" / "docker" / "compose.apparmor.yaml")
 
     options = yaml.safe_load(confined.compose("config"))["services"]["tool-runner"]["security_opt"]

@@ -93,7 +93,7 @@ def test_compose_accepts_the_file_with_every_profile(compose: list[str]) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_only_the_gateway_is_reached_from_outside_and_only_from_this_machine(
+def test_only_the_gateway_publishes_a_port_and_only_on_loopback(
     services: dict[str, Any],
 ) -> None:
     assert {name: service["ports"] for name, service in services.items() if "ports" in service} == {
@@ -126,14 +126,14 @@ def test_no_provider_key_reaches_a_service_that_calls_no_model(services: dict[st
 
 
 def test_no_service_runs_as_root_with_a_capability_or_a_writable_root(services: dict[str, Any]) -> None:
-    walls = {
+    restrictions = {
         name: (service["user"], service["cap_drop"], service["read_only"], service["security_opt"][0])
         for name, service in services.items()
     }
 
-    assert set(map(str, walls.values())) == {
+    assert set(map(str, restrictions.values())) == {
         str(("10001:10001", ["ALL"], True, "no-new-privileges:true")),
-    }, walls
+    }, restrictions
 
 
 def test_only_the_docker_profile_holds_the_engine_socket(services: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ def test_only_the_docker_profile_holds_the_engine_socket(services: dict[str, Any
     assert services["tool-runner-docker"]["profiles"] == ["docker-sandbox"]
 
 
-def test_bubblewrap_makes_its_sandbox_under_the_container_profile() -> None:
+def test_bubblewrap_creates_its_sandbox_under_the_container_profile() -> None:
     require_user_namespaces()
 
     done = under_profile([*BWRAP, "bash", "-c", "echo inside; ls /proc | grep -c '^[0-9]'"])
@@ -171,7 +171,7 @@ def test_the_container_profile_refuses(call: str, number: int) -> None:
     assert done.stdout == "1", (call, done.stdout, done.stderr)
 
 
-def test_the_container_profile_is_what_its_generator_describes() -> None:
+def test_container_profile_allows_the_calls_of_bubblewrap_and_no_dangerous_call() -> None:
     allowed = {
         name
         for entry in json.loads(PROFILE.read_text())["syscalls"]

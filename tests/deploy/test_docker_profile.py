@@ -29,7 +29,7 @@ def with_docker(stack: Stack) -> Generator[Stack]:
         stack.compose("up", "--detach", "--wait", "tool-runner")
 
 
-async def test_a_command_runs_in_a_container_of_its_workspace_and_leaves_files_there(
+async def test_command_runs_in_the_container_of_its_workspace_and_its_files_remain(
     with_docker: Stack,
 ) -> None:
     result = await bash(with_docker, "ls /.dockerenv; echo kept > kept; cat kept; ls -A /keys/tool-runner")

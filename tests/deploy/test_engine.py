@@ -4,7 +4,7 @@ from tests.deploy.stack import run_in_image
 from tests.support.docker_engine import DockerEngine
 
 
-def test_the_base_image_has_what_a_sandbox_and_a_dockerfile_want(
+def test_base_image_contains_the_programs_that_sandboxes_and_builds_use(
     docker_engine: DockerEngine, base_image: str
 ) -> None:
     wanted = "bash cat find ps python mount sha256sum apt-get useradd install"

@@ -12,7 +12,7 @@ CONTROL = "Successfully uninstalled"
 IMAGES = ("agent", "gateway", "model-server", "nats", "tool-runner", "workflows")
 
 
-def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: Stack) -> None:
+def test_no_layer_and_no_history_contains_a_build_secret(built: Stack) -> None:
     names = [f"banksman-{name}:{TAG}" for name in IMAGES]
 
     histories = [built.engine.output("history", "--no-trunc", name) for name in names]
@@ -23,7 +23,9 @@ def test_nothing_of_the_build_secrets_is_in_any_layer_or_in_the_history(built: S
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_runs_unprivileged_with_its_own_command_and_no_build_files(built: Stack, image: str) -> None:
+def test_image_runs_unprivileged_with_its_own_command_and_without_build_files(
+    built: Stack, image: str
+) -> None:
     files = "find /src /run/secrets /requirements -type f; find / -xdev -name pip.conf 2>/dev/null"
 
     done = _run(built, image, f"id -u; banksman --help | head -c 5; {files}; touch /opt/banksman/x")

@@ -10,12 +10,12 @@ from tests.support.client import Client
 from .conftest import WAIT_TIMEOUT_S, bash_in
 
 
-def test_the_page_answers_on_the_published_port(stack: Stack) -> None:
-    with urlopen(stack.url, timeout=WAIT_TIMEOUT_S) as answer:
-        assert "<title>Banksman" in answer.read().decode()
+def test_page_is_served_on_the_published_port(stack: Stack) -> None:
+    with urlopen(stack.url, timeout=WAIT_TIMEOUT_S) as response:
+        assert "<title>Banksman" in response.read().decode()
 
 
-async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(stack: Stack) -> None:
+async def test_approved_run_writes_and_reads_files_in_the_runners_container(stack: Stack) -> None:
     async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
 
@@ -30,18 +30,18 @@ async def test_a_run_with_an_approval_writes_and_reads_in_the_runners_container(
     assert "signal" in read["content"]
 
 
-def test_every_container_has_the_walls_of_the_file(stack: Stack) -> None:
+def test_every_container_runs_with_the_restrictions_of_the_compose_file(stack: Stack) -> None:
     services = stack.compose("config", "--services").split()
 
-    walls = {
-        name: wall for name in services for container in stack.ids(name) for wall in [_wall(stack, container)]
+    restrictions = {
+        name: _restrictions(stack, container) for name in services for container in stack.ids(name)
     }
 
-    assert set(walls) == set(services)
-    assert set(walls.values()) == {("10001:10001", True, ("ALL",), None, True, True)}, walls
+    assert set(restrictions) == set(services)
+    assert set(restrictions.values()) == {("10001:10001", True, ("ALL",), None, True, True)}, restrictions
 
 
-def _wall(stack: Stack, container: str) -> tuple[object, ...]:
+def _restrictions(stack: Stack, container: str) -> tuple[object, ...]:
     known = json.loads(stack.engine.output("inspect", container))[0]
     host = known["HostConfig"]
     return (
@@ -68,7 +68,7 @@ def test_nats_and_the_runner_are_unreachable_from_outside(stack: Stack) -> None:
     assert [line for line in published.splitlines() if line] == [f"127.0.0.1:{stack.port}->8080/tcp"]
 
 
-def test_a_service_on_the_bus_alone_has_no_way_out(stack: Stack) -> None:
+def test_service_without_an_outbound_network_reaches_no_address(stack: Stack) -> None:
     program = (
         "import socket\n"
         "for host in ('1.1.1.1', '169.254.169.254'):\n"

@@ -26,11 +26,11 @@ WEAKER = {
 READINESS = """
 import json, urllib.error, urllib.request
 try:
-    answer = json.load(urllib.request.urlopen("http://127.0.0.1:8081/readyz", timeout=5))
+    body = json.load(urllib.request.urlopen("http://127.0.0.1:8081/readyz", timeout=5))
 except urllib.error.HTTPError as error:
-    answer = json.load(error)
-if answer.get("ready") or "sandbox" in answer.get("problems", {}):
-    print(answer)
+    body = json.load(error)
+if body.get("ready") or "sandbox" in body.get("problems", {}):
+    print(body)
 """
 """Prints the readiness of the runner after the self-test of its sandbox."""
 
@@ -44,7 +44,7 @@ def weakened(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Generato
 
 
 @pytest.mark.parametrize("settings", WEAKER)
-def test_the_runner_is_not_ready_and_names_the_setting_under(
+def test_runner_is_not_ready_and_names_the_missing_setting(
     weakened: tuple[Stack, Path], settings: str
 ) -> None:
     stack, override = weakened

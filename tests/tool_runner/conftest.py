@@ -61,7 +61,7 @@ class Runner:
             return await self.box.run("bash", self.workspace, arguments, stop=stop)
 
     def turn(self, tool: str) -> AbstractAsyncContextManager[object]:
-        """Hold the turn of a call, as the worker does for every call that it runs."""
+        """Take the turn of a call, as the worker does for every call."""
         return self.turns.turn(tool, self.workspace.tenant, self.workspace.conversation)
 
 
@@ -183,13 +183,13 @@ class Server:
         return f"http://{host}:{self.port}{path}"
 
 
-Answer = Callable[[asyncio.StreamWriter, str], Awaitable[None]]
+Responder = Callable[[asyncio.StreamWriter, str], Awaitable[None]]
 """Writes the response to one request with the given path."""
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    answer: Answer, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    respond: Responder, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Server]:
     """Serve on a free port while the block runs."""
     requests: list[bytes] = []
@@ -199,7 +199,7 @@ async def serving(
         # Python 3.11 logs an error for each cancelled handler.
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             requests.append(await reader.readuntil(b"\r\n\r\n"))
-            await answer(writer, requests[-1].split()[1].decode())
+            await respond(writer, requests[-1].split()[1].decode())
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
@@ -218,12 +218,12 @@ async def serving(
                 await asyncio.wait(handlers, timeout=5)
 
 
-def replying(body: bytes, *headers: str, status: str = "200 OK") -> Answer:
-    """Build an answer with a fixed response."""
+def replying(body: bytes, *headers: str, status: str = "200 OK") -> Responder:
+    """Return a responder that sends a fixed response."""
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]
 
-    async def answer(writer: asyncio.StreamWriter, _: str) -> None:
+    async def respond(writer: asyncio.StreamWriter, _: str) -> None:
         writer.write("\r\n".join(lines).encode() + body)
         await writer.drain()
 
-    return answer
+    return respond

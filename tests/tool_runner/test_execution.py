@@ -22,5 +22,5 @@ def test_result_size_is_measured_in_bytes_of_utf_8(letter: str) -> None:
 
 
 def _count(letter: str, size: int) -> int:
-    """How often a letter fits into `size` bytes."""
+    """Return how often a letter fits into `size` bytes."""
     return size // len(letter.encode())

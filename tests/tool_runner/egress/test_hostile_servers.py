@@ -1,4 +1,4 @@
-"""Attacks of servers and links on a fetch."""
+"""Attacks of servers and URLs on a fetch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
 import pytest
-from tests.tool_runner.conftest import TLS, Answer, Server, replying, serving
+from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
 from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, HostRules
 from banksman.tool_runner.limits import FetchLimits
@@ -28,10 +28,10 @@ def egress(*servers: Server, timeout_s: float = 10, hosts: HostRules | None = No
     )
 
 
-def writing(*pieces: bytes, endless: bytes = b"") -> Answer:
+def writing(*pieces: bytes, endless: bytes = b"") -> Responder:
     """Send these bytes unchanged, then repeat `endless`."""
 
-    async def answer(writer: asyncio.StreamWriter, _: str) -> None:
+    async def respond(writer: asyncio.StreamWriter, _: str) -> None:
         for piece in pieces:
             writer.write(piece)
         await writer.drain()
@@ -39,7 +39,7 @@ def writing(*pieces: bytes, endless: bytes = b"") -> Answer:
             writer.write(endless * 2000)
             await writer.drain()
 
-    return answer
+    return respond
 
 
 async def fetched(server: Server, timeout_s: float = 10) -> bytes | type[Exception]:
@@ -50,7 +50,7 @@ async def fetched(server: Server, timeout_s: float = 10) -> bytes | type[Excepti
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
-ANSWERS: dict[str, tuple[Answer, bytes | type[Exception]]] = {
+RESPONSES: dict[str, tuple[Responder, bytes | type[Exception]]] = {
     "both lengths": (
         writing(OK + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
         b"hello",
@@ -77,11 +77,11 @@ ANSWERS: dict[str, tuple[Answer, bytes | type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize(("answer", "expected"), ANSWERS.values(), ids=ANSWERS.keys())
+@pytest.mark.parametrize(("respond", "expected"), RESPONSES.values(), ids=RESPONSES.keys())
 async def test_ambiguous_response_is_an_error_or_parsed_in_one_way(
-    answer: Answer, expected: bytes | type[Exception]
+    respond: Responder, expected: bytes | type[Exception]
 ) -> None:
-    async with serving(answer) as server:
+    async with serving(respond) as server:
         assert await fetched(server) == expected
 
 
@@ -121,16 +121,16 @@ LOCATIONS = {
 
 @pytest.mark.parametrize("location", LOCATIONS.values(), ids=LOCATIONS.keys())
 async def test_redirect_to_an_unusual_target_is_refused(location: str) -> None:
-    answer = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
-    async with serving(answer) as server:
+    responder = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+    async with serving(responder) as server:
         assert await fetched(server) in (FetchRefused, FetchFailed)
         assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("location", ["http:///x", "http://:80/", "?", "", "."])
 async def test_relative_redirect_stays_on_its_server(location: str) -> None:
-    answer = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
-    async with serving(answer) as server:
+    responder = writing(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+    async with serving(responder) as server:
         assert await fetched(server) in (FetchRefused, b"")
         assert 1 <= len(server.requests) <= 6
 

@@ -1,4 +1,4 @@
-"""The proxy of a command: only with a grant, only to hosts that a fetch may reach, only for this command."""
+"""The proxy of a command exists only with a grant, and only for hosts that a fetch may reach."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def raw(*requests: bytes) -> str:
     """A program that sends each request on its own connection and prints the responses as a JSON list."""
     return f"""
 import json, socket
-answers = []
+responses = []
 for request in {requests!r}:
     link = socket.create_connection(("127.0.0.1", 3128), 20)
     try:
@@ -98,8 +98,8 @@ for request in {requests!r}:
         link.shutdown(socket.SHUT_WR)
     except OSError:
         pass
-    answers.append(link.makefile("rb").read().decode("latin-1"))
-print(json.dumps(answers))
+    responses.append(link.makefile("rb").read().decode("latin-1"))
+print(json.dumps(responses))
 """
 
 
@@ -128,8 +128,8 @@ async def test_proxy_forwards_bodies_in_both_directions(runner: Runner) -> None:
         program = f"""
 import urllib.request
 body = b"0123456789" * 30_000
-answer = urllib.request.urlopen({server.url()!r}, body, timeout=20).read()
-print(len(answer), answer == body[::-1])
+response = urllib.request.urlopen({server.url()!r}, body, timeout=20).read()
+print(len(response), response == body[::-1])
 """
         assert await connected(runner, server).python(program) == "300000 True\n"
 
@@ -202,18 +202,18 @@ REFUSED = {
 }
 
 
-async def test_command_cannot_reach_what_a_fetch_cannot(runner: Runner) -> None:
+async def test_command_reaches_only_hosts_that_a_fetch_may_reach(runner: Runner) -> None:
     policy = NetworkPolicy(commands=True, deny_hosts=("other.example",))
     async with serving(replying(b"secret")) as server:
         targets = [url.format(port=server.port) for url in REFUSED.values()]
         requests = [f"GET {target}" for target in targets]
         requests += [f"CONNECT {target.split('/')[2]}" for target in targets]
         program = raw(*(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for request in requests))
-        answers = json.loads(await connected(runner, server).python(program, policy))
+        responses = json.loads(await connected(runner, server).python(program, policy))
     let_through = [
         request
-        for request, answer in zip(requests, answers, strict=True)
-        if not answer.startswith("HTTP/1.1 403 ")
+        for request, response in zip(requests, responses, strict=True)
+        if not response.startswith("HTTP/1.1 403 ")
     ]
     assert (let_through, server.requests) == ([], [])
 
@@ -227,10 +227,10 @@ async def test_operators_host_lists_limit_commands(runner: Runner) -> None:
 
 
 async def test_changing_name_is_resolved_once_per_connection(runner: Runner) -> None:
-    answers = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1", "10.0.0.1"])
+    responses = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1", "10.0.0.1"])
 
     async def rebinding(host: str, port: int) -> list[str]:
-        return [next(answers)]
+        return [next(responses)]
 
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server, resolver=rebinding)
@@ -264,7 +264,7 @@ for family, kind, place in (
 
 
 async def test_command_reaches_only_its_own_proxy(runner: Runner) -> None:
-    """Each command has its own network, so that no command can use the policy of another."""
+    """Each command has its own network, so no command can use the proxy of another command."""
     policy = NetworkPolicy(commands=True, deny_hosts=("site.example",))
     meet = "touch here; for _ in {1..400}; do [ -e go ] && break; sleep 0.05; done; "
     async with serving(replying(b"text")) as server:
@@ -351,8 +351,8 @@ async def test_proxy_refuses_invalid_and_ambiguous_requests(runner: Runner) -> N
     async with serving(replying(b"text")) as server:
         head = f"POST {server.url()} HTTP/1.1\r\nHost: x\r\n"
         wanted = NO_REQUESTS | {f"{head}{headers}".encode(): 400 for headers in AMBIGUOUS}
-        answers = json.loads(await connected(runner, server).python(raw(*wanted)))
-    seen = {request: answer[:12] for request, answer in zip(wanted, answers, strict=True)}
+        responses = json.loads(await connected(runner, server).python(raw(*wanted)))
+    seen = {request: response[:12] for request, response in zip(wanted, responses, strict=True)}
     assert seen == {request: f"HTTP/1.1 {status}" for request, status in wanted.items()}
     assert server.requests == []
 

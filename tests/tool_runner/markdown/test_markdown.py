@@ -1,4 +1,4 @@
-"""web_fetch with `format: markdown`: the converted page, and attacks of hostile pages."""
+"""web_fetch with `format: markdown`: the conversion, and attacks of hostile pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks beyond the numbered cases, really executed; `docs/security.md` lists the outcome of each."""
+"""Attacks in addition to the numbered cases. `docs/security.md` lists the outcome of each."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ PROBES = {
         attempt(lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
         attempt(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
     """,
-    "become somebody else": """
+    "become another user": """
         for change in (os.setuid, os.setgid, os.seteuid):
             attempt(lambda: change(0))
         attempt(lambda: os.setgroups([0]))
@@ -242,7 +242,8 @@ signal.pause()
 
 
 async def test_buffers_of_sockets_cannot_be_enlarged(runner: Runner) -> None:
-    """Socket memory belongs to no process: without a cgroup, only buffer sizes and the number limit it."""
+    """The kernel charges socket memory to no process: without a cgroup, only buffer sizes and counts limit
+    it."""
     program = """
 import socket
 def fill(size):
@@ -263,7 +264,7 @@ print(fill(1 << 30) <= fill(0))
     assert (await bash(runner, "python3 fill.py")).value["stdout"] == "True\n"
 
 
-async def test_calls_continue_beside_a_hostile_one(runner: Runner) -> None:
+async def test_calls_continue_while_a_hostile_command_runs(runner: Runner) -> None:
     """A hostile call can only take its share of the processors."""
     hostile = "while :; do :; done & yes > /dev/null & while :; do kill -9 -1 2>/dev/null; done"
     neighbour = runner.store.get("acme", "neighbour")

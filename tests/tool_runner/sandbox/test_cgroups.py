@@ -1,4 +1,4 @@
-"""A cgroup for each command, as far as this machine supports it, with the kernel's real cgroup v2."""
+"""A cgroup for each command, with the kernel's cgroup v2, on machines that delegate one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def divided(root: Path, needed: frozenset[str] = NOTHING) -> CallCgroups:
-    """The own cgroup, divided; skipped if this machine does not delegate it."""
+    """Divide this process's own cgroup; skip the test if the machine does not delegate it."""
     try:
         return delegated(root, needed=needed)
     except NotDelegated as reason:
@@ -160,7 +160,7 @@ def test_a_missing_controller_is_named(runner: Runner) -> None:
 async def test_memory_and_processes_of_a_whole_call_are_limited_by_the_kernel(
     runner: Runner, root: Path
 ) -> None:
-    """Processes within their rlimits are limited together: the memory of the whole call is."""
+    """Each process stays within its rlimits; the cgroup limits the sum of their memory."""
     cgroups = divided(root, NEEDED)
     limits = SandboxLimits(memory_bytes=128 * 1024 * 1024, max_processes=20, watchdog_interval_s=10)
     sandbox = sandbox_with(cgroups, runner, limits)

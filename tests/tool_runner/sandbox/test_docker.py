@@ -99,7 +99,7 @@ def containers(engine: DockerEngine, workspace: str, root: Path) -> list[dict[st
     return [each for each in found if each["HostConfig"]["Mounts"][0]["Source"].startswith(f"{root}/")]
 
 
-async def gone(engine: DockerEngine, workspace: str, root: Path) -> None:
+async def removed(engine: DockerEngine, workspace: str, root: Path) -> None:
     """Wait until a workspace has no container."""
 
     async def is_empty() -> bool:
@@ -218,7 +218,7 @@ async def test_idle_container_is_removed_and_the_next_call_starts_another(
     sandbox = make(idle_s=0.01)
     sweep = asyncio.create_task(sandbox.sweep())
     await run(sandbox, workspace, "touch kept")
-    await gone(docker.engine, "acme/c1", root)
+    await removed(docker.engine, "acme/c1", root)
     assert await run(sandbox, workspace, "ls") == "kept\n"
     sweep.cancel()
 
@@ -230,7 +230,7 @@ async def test_longest_idle_container_is_removed_for_another(
     store = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits())
     for name in ("a", "b", "a", "c"):
         await run(sandbox, store.get("acme", name).directory, "true")
-    await gone(docker.engine, "acme/b", root)
+    await removed(docker.engine, "acme/b", root)
     for name in ("a", "c"):
         assert len(await asyncio.to_thread(containers, docker.engine, f"acme/{name}", root)) == 1
 
@@ -430,7 +430,7 @@ asyncio.run(main())
 
 
 def test_a_runner_in_a_container_shares_its_volume_with_its_workspaces(docker: DockerBackend) -> None:
-    """As in compose.yaml: no host path is configured, and the image is the runner's own."""
+    """The runner is configured as in compose.yaml: without a host path, and with its own image."""
     engine, image = docker.engine, str(docker.settings.image)
     paths = [path for path in sys.path if path and Path(path).exists()]
     version = engine.output("run", "--rm", image, "python3", "--version")

@@ -1,4 +1,4 @@
-"""However a call ends, none of its processes is left; and its processes run without privileges."""
+"""After any end of a call, none of its processes is left. Its processes run without privileges."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_running_calls_are_not_affected_by_the_end_of_others(runner: Runne
 
 @only("bwrap", "a container has its own first process")
 async def test_sweep_finds_no_process_of_calls_that_end_by_themselves(runner: Runner) -> None:
-    """bwrap ends before the first process of its namespace; that process is ending, not left behind."""
+    """bwrap ends before the first process of its namespace, which is still ending and is not a leftover."""
     seen: list[int] = []
 
     async def look() -> None:
@@ -246,7 +246,7 @@ async def test_killed_spawner_leaves_no_process_and_the_next_call_works(
     assert (await runner.bash("echo again")).value["stdout"] == "again\n"
 
 
-@only("bwrap", "of a container's first process not even the environment can be read")
+@only("bwrap", "the environment of a container's first process is not readable")
 async def test_bwrap_itself_starts_with_an_empty_environment(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,7 +406,7 @@ def test_runner_killed_at_any_moment_of_a_spawn_leaves_no_process(root: Path) ->
 
 
 def test_command_does_not_start_after_runner_and_spawner_are_killed(root: Path) -> None:
-    """At most a bwrap is left that waits forever and never starts its command."""
+    """At most one waiting bwrap is left, which never starts its command."""
     workspace = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits()).get("acme", "c1").directory
     moments = random.Random(21)
     with many_runners(workspace, "sleep 778161") as start:

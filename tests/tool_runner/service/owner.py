@@ -78,8 +78,8 @@ class Owner:
 
     async def send(self, request: CallRequest, *, timeout_s: float = WAIT_S) -> CallReply:
         subject = subjects.tool_call(self.runner.id, request.tenant, request.conversation_id)
-        answer = await self.bus.request(subject, request.model_dump_json().encode(), timeout_s)
-        return CallReply.model_validate_json(answer)
+        reply = await self.bus.request(subject, request.model_dump_json().encode(), timeout_s)
+        return CallReply.model_validate_json(reply)
 
     async def accepted(self, request: CallRequest) -> CallRequest:
         assert (await self.send(request)).answer == "accepted"
@@ -121,8 +121,8 @@ class Owner:
 
     async def file(self, request: FileRequest) -> FileReply:
         subject = subjects.files(self.runner.id, self.tenant, self.conversation)
-        answer = await self.gateway.request(subject, request.model_dump_json().encode(), WAIT_S)
-        return FileReply.model_validate_json(answer)
+        reply = await self.gateway.request(subject, request.model_dump_json().encode(), WAIT_S)
+        return FileReply.model_validate_json(reply)
 
 
 @asynccontextmanager

@@ -94,8 +94,8 @@ class RunnerProcess:
     def readiness(self) -> dict[str, Any] | None:
         """Return the body of `/readyz`; None if there is no response."""
         try:
-            with urlopen(f"http://127.0.0.1:{self.health_port}/readyz", timeout=5) as answer:
-                return json.loads(answer.read())
+            with urlopen(f"http://127.0.0.1:{self.health_port}/readyz", timeout=5) as response:
+                return json.loads(response.read())
         except HTTPError as refused:
             return json.loads(refused.read())
         except OSError:
@@ -182,9 +182,9 @@ def running(word: str) -> bool:
     return False
 
 
-async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], within_s: float) -> None:
     """Wait for an external state that sends no notification, such as the end of a process or of a key."""
-    await eventually(holds, within_s)
+    await eventually(condition, within_s)
 
 
 async def wait_for_start(word: str) -> None:

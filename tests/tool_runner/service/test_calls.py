@@ -55,12 +55,12 @@ async def test_an_idempotent_call_starts_without_a_record(owner: Owner) -> None:
 
 async def test_repeated_request_executes_once(owner: Owner) -> None:
     request = owner.request("bash", command=f"{WAIT_FOR_GO}; echo once >> log; cat log")
-    answers = [await owner.send(request) for _ in range(3)]
+    replies = [await owner.send(request) for _ in range(3)]
     await owner.started(request)
-    answers.append(await owner.send(request))
+    replies.append(await owner.send(request))
     await go(owner)
     assert (await owner.result(request)).content["stdout"] == "once\n"
-    assert [answer.answer for answer in answers] == ["accepted"] * 4
+    assert [reply.answer for reply in replies] == ["accepted"] * 4
     assert (await owner.send(request)).answer == "done"
     assert (await owner.bash("cat log")).content["stdout"] == "once\n"
 
@@ -100,7 +100,7 @@ async def test_calls_of_one_workspace_run_in_order_and_others_run_in_parallel(
 
 
 async def test_hanging_fetch_delays_no_other_call(runners: Runners, runners_nats: SecuredNats) -> None:
-    """Also: an allowed private server can be fetched from, but only on its own port."""
+    """The fetched server is an allowed private address; another port of that address is refused."""
     requested = asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,24 +130,24 @@ async def test_hanging_fetch_delays_no_other_call(runners: Runners, runners_nats
 async def test_call_with_a_changed_digest_is_refused(owner: Owner) -> None:
     request = owner.request("bash", command="touch changed")
     changed = request.call.model_copy(update={"arguments": {"command": "touch other"}})
-    answer = await owner.send(request.model_copy(update={"call": changed}))
-    assert answer.answer == "refused" and answer.reason
+    reply = await owner.send(request.model_copy(update={"call": changed}))
+    assert reply.answer == "refused" and reply.reason
     assert (await owner.bash("ls")).content["stdout"] == ""
 
 
 async def test_a_request_under_another_tenants_subject_is_refused(owner: Owner) -> None:
     request = owner.request("bash", command="touch effect")
     foreign = subjects.tool_call(owner.runner.id, "othertenant", owner.conversation)
-    answer = await owner.bus.request(foreign, request.model_dump_json().encode(), 5)
-    assert json.loads(answer)["code"] == "bad_request"
+    reply = await owner.bus.request(foreign, request.model_dump_json().encode(), 5)
+    assert json.loads(reply)["code"] == "bad_request"
     assert (await owner.bash("ls")).content["stdout"] == ""
 
 
 async def test_invalid_request_gets_an_error_reply(owner: Owner) -> None:
     subject = subjects.tool_call(owner.runner.id, owner.tenant, owner.conversation)
     for body in (b"", b"{}", b"\xff", b'{"attempt":"a","attempt":"b"}'):
-        answer = await owner.bus.request(subject, body, 5)
-        assert json.loads(answer)["code"] == "bad_request"
+        reply = await owner.bus.request(subject, body, 5)
+        assert json.loads(reply)["code"] == "bad_request"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ async def test_long_output_is_stored_completely(owner: Owner, runners_nats: Secu
 
 
 async def test_result_too_large_for_an_event_is_replaced_by_an_error(owner: Owner) -> None:
-    """The error about a refused path repeats the path."""
+    """The result contains the refused path, which is too large."""
     result = await owner.call("write_file", path="x" * (MAX_RESULT_BYTES + 1), content="")
     assert (result.error_kind, result.is_error) == ("output_limit", True)
     assert len(result.model_dump_json()) < 1000

@@ -1,4 +1,4 @@
-"""The tool-runner with the Docker backend: its calls, and its leftovers after every kind of end."""
+"""The tool-runner with the Docker backend: calls, and the containers after each kind of end."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_restarted_runner_removes_containers_that_were_starting(
     docker_engine: DockerEngine,
     seed: int,
 ) -> None:
-    """Only the next start can find a container that was created and not attached yet."""
+    """A container that was created and not yet attached is found only by the next start."""
     moments = random.Random(seed)
     runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(CALLS), **docker)
     async with owning(runners_nats, runner) as owner:
@@ -181,5 +181,5 @@ async def test_runner_without_an_engine_refuses_calls_with_the_reason(
         readiness is not None and "no-such-engine.sock does not respond" in readiness["problems"]["sandbox"]
     )
     async with owning(runners_nats, runner) as owner:
-        answer = await owner.send(owner.request("bash", command="true"))
-        assert answer.answer == "refused" and "no-such-engine" in (answer.reason or "")
+        reply = await owner.send(owner.request("bash", command="true"))
+        assert reply.answer == "refused" and "no-such-engine" in (reply.reason or "")

@@ -18,10 +18,10 @@ SLICE = 500_000
 async def upload(owner: Owner, path: str, content: bytes) -> FileReply:
     """Upload in slices, as a client does; return the reply to the last slice."""
     token = new_id("u")
-    answer = FileReply()
+    reply = FileReply()
     for offset in range(0, max(1, len(content)), SLICE):
         piece = content[offset : offset + SLICE]
-        answer = await owner.file(
+        reply = await owner.file(
             FileWrite(
                 path=path,
                 upload=token,
@@ -30,7 +30,7 @@ async def upload(owner: Owner, path: str, content: bytes) -> FileReply:
                 last=offset + SLICE >= len(content),
             )
         )
-    return answer
+    return reply
 
 
 async def download(owner: Owner, path: str) -> bytes:
@@ -73,7 +73,7 @@ async def test_slice_may_be_repeated_but_not_missing(owner: Owner) -> None:
     assert await download(owner, "f") == b"abcdef"
 
 
-async def test_list_covers_a_directory_and_states_if_there_is_more(owner: Owner) -> None:
+async def test_listing_contains_one_directory_and_states_if_it_is_incomplete(owner: Owner) -> None:
     await owner.bash("mkdir -p a/b ab; touch a/1 a/b/2 ab/3 4; ln -s /etc/passwd link")
     everything = await owner.file(FileList())
     assert [entry.path for entry in everything.items] == ["4", "a/1", "a/b/2", "ab/3"]
@@ -98,8 +98,8 @@ async def test_paths_outside_are_refused(owner: Owner, path: str) -> None:
 
 async def test_a_file_may_be_as_large_as_a_command_could_write(owner: Owner) -> None:
     beyond = FileWrite(path="f", upload=new_id("u"), offset=64 * 1024**2, data_base64="YQ==", last=True)
-    answer = await owner.file(beyond)
-    assert answer.error is not None and "67108864 bytes" in answer.error
+    reply = await owner.file(beyond)
+    assert reply.error is not None and "67108864 bytes" in reply.error
 
 
 async def test_invalid_file_request_is_an_error(owner: Owner) -> None:

@@ -32,7 +32,7 @@ async def start_one(owner: Owner, delay_s: float, script: str) -> None:
 async def test_runner_killed_while_commands_start_leaves_no_process(
     runners: Runners, runners_nats: SecuredNats, seed: int
 ) -> None:
-    """The calls are admitted over 20 ms, so that one kill hits each at a different moment of its start."""
+    """The calls are admitted within 20 ms, so one kill interrupts each at a different moment of its start."""
     moments = random.Random(seed)
     runner = runners.start(BANKSMAN_TOOL_RUNNER__LIMITS__SANDBOX__MAX_CONCURRENT_CALLS=str(CALLS))
     spawner = os.pidfd_open(runner.spawner)

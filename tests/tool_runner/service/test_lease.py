@@ -1,4 +1,4 @@
-"""The lease: it ends with its process, its broker or by the clock."""
+"""The lease ends with its process, with its broker, or when its time expires."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ async def test_late_result_of_a_frozen_runner_becomes_a_note(
 
 
 async def test_lease_expires_by_the_clock_alone(runners_nats: SecuredNats) -> None:
-    """Without renewal, as in a frozen process, the lease ends, even if the broker still has the key."""
-    held = RunnerLease(runner=new_id("r"), runner_epoch=1)
+    """A lease that is not renewed, as in a frozen process, ends even if the broker still has the key."""
+    registered = RunnerLease(runner=new_id("r"), runner_epoch=1)
     async with await runners_nats.connect(TOOL_RUNNER) as bus:
-        lease = Lease(bus, held, load=lambda: 0)
+        lease = Lease(bus, registered, load=lambda: 0)
         assert not lease.holds
         await lease.take()
         assert lease.holds
@@ -155,8 +155,8 @@ async def test_runner_with_a_failed_self_test_refuses_calls_with_the_reason(
         lease = await owner.lease()
         assert lease is not None and not lease.value.serving
         assert "bubblewrap" in (lease.value.problem or "")
-        answer = await owner.send(owner.request("bash", command="true"))
-        assert answer.answer == "refused" and "bubblewrap" in (answer.reason or "")
+        reply = await owner.send(owner.request("bash", command="true"))
+        assert reply.answer == "refused" and "bubblewrap" in (reply.reason or "")
 
 
 async def test_stopping_runner_finishes_its_calls_and_accepts_no_more(

@@ -1,4 +1,4 @@
-"""Fetches from private servers that the operator allows: only those, on their port, without redirects."""
+"""Fetches from private servers: only allowed addresses and ports, and no redirects to others."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TLS = ssl.create_default_context()
 async def answering(head: str, body: str = "") -> AsyncIterator[str]:
     """Run a server with one fixed response; yield its address and port."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 

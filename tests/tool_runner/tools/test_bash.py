@@ -279,8 +279,8 @@ async def test_dangerous_system_calls_are_refused_by_number(runner: Runner) -> N
     numbers = [pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) for name, _, _ in _REFUSED]
     calls = [(number, arguments) for number, (_, arguments, _) in zip(numbers, _REFUSED, strict=True)]
     outcome = await runner.bash(python(_CALL.format(calls=calls)))
-    answers = str(outcome.value["stdout"]).splitlines()
-    assert list(zip(_REFUSED, answers, strict=True)) == [(call, f"-1 {call[2]}") for call in _REFUSED]
+    outputs = str(outcome.value["stdout"]).splitlines()
+    assert list(zip(_REFUSED, outputs, strict=True)) == [(call, f"-1 {call[2]}") for call in _REFUSED]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 and int 0x80 belong to x86-64")

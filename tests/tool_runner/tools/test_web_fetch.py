@@ -218,13 +218,13 @@ async def test_the_addresses_of_a_name_are_tried_in_their_order() -> None:
 
 
 async def test_redirects_are_followed_and_relative_ones_too(runner: Runner) -> None:
-    async def answer(writer: asyncio.StreamWriter, path: str) -> None:
+    async def respond(writer: asyncio.StreamWriter, path: str) -> None:
         if path == "/start":
             writer.write(b"HTTP/1.1 302 Found\r\nLocation: end?x=1\r\nContent-Length: 0\r\n\r\n")
         else:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone")
 
-    async with serving(answer) as server:
+    async with serving(respond) as server:
         outcome = await fetch(runner, egress(server), server.url("/start"))
     assert (outcome.value["url"], outcome.value["body"]) == (server.url("/end?x=1"), "done")
 
@@ -342,10 +342,10 @@ async def test_other_nested_or_broken_encodings_fail(headers: tuple[str, ...]) -
             await egress(server).get(server.url())
 
 
-@pytest.mark.parametrize("answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 500_000])
-async def test_response_that_is_not_http_fails(answer: bytes) -> None:
+@pytest.mark.parametrize("response", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 500_000])
+async def test_response_that_is_not_http_fails(response: bytes) -> None:
     async def write(writer: asyncio.StreamWriter, _: str) -> None:
-        writer.write(answer)
+        writer.write(response)
         await writer.drain()
 
     async with serving(write) as server:

@@ -1,4 +1,4 @@
-"""The services of APP, as far as workspaces are concerned: placements and reports of runners."""
+"""The part of the services in APP that manages workspaces: placements, and reports of runners."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from banksman.runs.ports import Placement
 
 WAIT_S = 60.0
 """Time limit in seconds for short operations on a busy machine."""
-AGAIN_S = 0.05
+POLL_S = 0.05
 
 T = TypeVar("T")
 
 
 async def until(look: Callable[[], Awaitable[T | None]], within_s: float = WAIT_S) -> T:
     """Poll until the result is true: other processes send no notification."""
-    return await eventually(look, within_s, interval_s=AGAIN_S)
+    return await eventually(look, within_s, interval_s=POLL_S)
 
 
 @dataclass
@@ -84,13 +84,13 @@ class Platform:
         return entry.value
 
     async def recorded(
-        self, conversation: str, holds: Callable[[WorkspaceOwner], bool], within_s: float = WAIT_S
+        self, conversation: str, condition: Callable[[WorkspaceOwner], bool], within_s: float = WAIT_S
     ) -> WorkspaceOwner:
         """Wait until the record of a workspace satisfies a condition."""
 
         async def read() -> WorkspaceOwner | None:
             record = await self.record(conversation)
-            return record if holds(record) else None
+            return record if condition(record) else None
 
         return await until(read, within_s)
 
@@ -130,16 +130,16 @@ class Platform:
         idempotent = tool == "read_file"
         placement = await self.placed(conversation)
         request = self.request(placement, conversation, tool, idempotent=idempotent, **arguments)
-        return await self._taken(placement, request)
+        return await self._accepted(placement, request)
 
-    async def _taken(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
+    async def _accepted(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
         conversation = request.conversation_id
         async with asyncio.timeout(WAIT_S):
             while True:
-                answer = await self.send(placement, request)
-                if answer is not None and answer.answer == "accepted":
+                reply = await self.send(placement, request)
+                if reply is not None and reply.answer == "accepted":
                     return placement, request
-                await scripted_delay(AGAIN_S)
+                await scripted_delay(POLL_S)
                 placement = await self.placed(conversation)
                 again = {"runner_epoch": placement.runner_epoch, "place": placement.place}
                 request = request.model_copy(update=again)
@@ -156,13 +156,13 @@ class Platform:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REPEAT_S):
                         return placement, await asyncio.shield(self._finished[request.attempt])
-                placement, request = await self._asked_again(placement, request)
+                placement, request = await self._repeated(placement, request)
 
-    async def _asked_again(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
-        answer = await self.send(placement, request)
-        if answer is not None and answer.answer in ("accepted", "done"):
+    async def _repeated(self, placement: Placement, request: CallRequest) -> tuple[Placement, CallRequest]:
+        reply = await self.send(placement, request)
+        if reply is not None and reply.answer in ("accepted", "done"):
             return placement, request
-        return await self._taken(placement, request)
+        return await self._accepted(placement, request)
 
     async def bash(self, conversation: str, command: str) -> str:
         """Run a command; return its standard output."""
@@ -180,9 +180,9 @@ class Platform:
         return await self.placements.files(self.tenant, conversation, FileRead(path=path))
 
     async def paths(self, conversation: str) -> list[str]:
-        answer = await self.placements.files(self.tenant, conversation, FileList())
-        assert answer.error is None
-        return [entry.path for entry in answer.items]
+        reply = await self.placements.files(self.tenant, conversation, FileList())
+        assert reply.error is None
+        return [entry.path for entry in reply.items]
 
     async def stored(self, conversation: str) -> list[ObjectInfo]:
         """Return the objects of a workspace's snapshots, sorted by name."""

@@ -1,4 +1,4 @@
-"""Untrusted snapshots: each is refused as a whole, and nothing outside the target is changed."""
+"""Untrusted snapshots are refused completely, and nothing outside the target changes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def fill(root: Path) -> None:
     (root / "line\nbreak and Ünïcode").write_text("x")
     os.write(fd := os.open(bytes(root) + b"/not-utf8-\xff", os.O_WRONLY | os.O_CREAT), b"raw")
     os.close(fd)
-    (root / "closed").write_text("nobody may read this")
+    (root / "closed").write_text("unreadable")
     (root / "closed").chmod(0)
     os.utime(root / "run", (1_000_000_000, 1_000_000_000))
 

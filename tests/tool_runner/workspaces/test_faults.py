@@ -1,4 +1,4 @@
-"""Faults of files and disks: they are reported, end no runner, and never revive old files."""
+"""Faults of files and disks are reported, end no runner, and never restore outdated files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_runner_with_a_replaced_volume_reports_the_loss(own: Runners) -> N
 async def test_call_reports_at_once_that_its_workspace_cannot_be_created(
     here: Platform, quick_runner: RunnerProcess
 ) -> None:
-    """As on a full disk: the result reports it, and the run does not wait for its time-out."""
+    """The result reports the fault, as on a full disk; the run does not wait for its time-out."""
     (quick_runner.root / here.tenant).write_text("no directory")
     _, result = await here.call("c1", "bash", command="touch executed")
     assert result.error_kind == "unavailable"
@@ -85,7 +85,7 @@ async def test_call_reports_at_once_that_its_workspace_cannot_be_created(
 
 
 async def test_request_with_an_older_snapshot_is_placed_again(runners: Runners) -> None:
-    """The request was delayed, as by a lost connection, and its snapshot is already replaced."""
+    """The request was delayed, for example by a lost connection, and its snapshot is already replaced."""
     (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:
         await here.sees(runner)
@@ -96,8 +96,8 @@ async def test_request_with_an_older_snapshot_is_placed_again(runners: Runners) 
         await here.bash("c1", "echo second > a")
         await here.clean("c1")
         await until(lambda: is_missing(runner.root / here.tenant / "c1"))
-        answer = await here.send(late, request)
-        assert answer is not None and answer.answer == "wrong_epoch"
+        reply = await here.send(late, request)
+        assert reply is not None and reply.answer == "wrong_epoch"
         assert await here.bash("c1", "cat a") == "second\n"
         assert (await here.record("c1")).loss is None
 

@@ -105,7 +105,7 @@ async def test_bytes_that_are_not_text_are_replaced(runner: Runner, tree: Path) 
     assert outcome.value["content"] == "a\ufffdb\ufffd"
 
 
-async def test_pages_join_to_the_whole_text(runner: Runner) -> None:
+async def test_joined_pages_equal_the_whole_text(runner: Runner) -> None:
     text = "añ€😀\n" * 9_000
     await runner.call("write_file", path="long.txt", content=text)
     pages, offset = "", 0

@@ -1,4 +1,4 @@
-"""First files of an assistant: written once, completely, and never over existing files."""
+"""The files of an assistant are written once, completely, and never replace existing files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def carry(
 async def test_a_workspace_starts_with_the_files_of_its_assistant(
     here: Platform, shared_nats: SecuredNats
 ) -> None:
-    """R66: also when reading comes first; the sandbox user owns them, and the record names the revision."""
+    """R66: also if the first call only reads. The sandbox user owns them; the record names the revision."""
     revision = await carry(here, shared_nats, "c1", "c2")
     _, first = await here.call("c1", "read_file", path="notes.md")
     assert first.content["content"] == "naïve"

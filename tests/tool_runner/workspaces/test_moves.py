@@ -1,4 +1,4 @@
-"""Moves of workspaces: at once if a snapshot has all changes, otherwise late and with a reported loss."""
+"""Workspaces move at once if a snapshot has all changes, otherwise after a wait and with a reported loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = {"BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "3600"}
 
 
 async def killed(here: Platform, runner: RunnerProcess, *left: RunnerProcess) -> None:
-    """Kill a runner with SIGKILL; return when the platform knows."""
+    """Kill a runner with SIGKILL, and wait until the platform has detected it."""
     runner.signal(signal.SIGKILL)
     await runner.ended()
     await here.sees(*left)
@@ -40,7 +40,7 @@ async def is_missing(path: Path) -> bool:
 async def test_an_unchanged_workspace_moves_at_once_with_all_its_files(
     secured: SecuredNats, runners: Runners
 ) -> None:
-    """The runner is killed for good; the next request moves the workspace without delay or loss."""
+    """The runner is killed permanently; the next request moves the workspace without delay or loss."""
     pair = started(runners, 2)
     async with platform(secured, wait_s=3600) as here:
         await here.sees(*pair)
@@ -183,10 +183,10 @@ async def test_a_busy_runner_gets_no_new_workspaces(secured: SecuredNats, runner
         busy, request = await here.begin("c0", "bash", command="sleep 7921.5")
         await wait_for_start("7921.5")
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return any(lease.load for lease in here.placements.leases())
 
-        await until(is_told)
+        await until(is_reported)
         assert (await here.placed("c1")).runner != busy.runner
         await here.placements.cancel(busy, here.tenant, request.attempt)
         await here.result(request)

@@ -92,7 +92,7 @@ async def test_newer_snapshot_replaces_the_older_one(here: Platform) -> None:
 
 
 async def test_no_snapshot_is_taken_while_a_call_runs(here: Platform) -> None:
-    """Other workspaces are snapshotted meanwhile, so time is not the reason."""
+    """Another workspace is snapshotted meanwhile, which shows that the scheduler runs."""
     _, request = await here.begin("c1", "bash", command="echo half > a; sleep 7901.5 & wait")
     await wait_for_start("7901.5")
     await here.bash("c2", "echo whole > a")
@@ -105,7 +105,7 @@ async def test_no_snapshot_is_taken_while_a_call_runs(here: Platform) -> None:
 
 
 async def test_record_is_dirty_before_the_first_change_begins(here: Platform) -> None:
-    """Also for a call that is sent as idempotent: the tool's own definition decides."""
+    """This also holds for a call that is sent as idempotent, because the tool's own definition decides."""
     placement, first = await here.begin("c1", "bash", command="echo one > a")
     await here.result(first)
     before = await here.clean("c1")
@@ -130,7 +130,7 @@ async def test_snapshot_larger_than_one_object_is_stored_in_parts(here: Platform
 
 
 async def test_workspace_above_its_limits_is_not_snapshotted(runners: Runners) -> None:
-    """A hole needs no disk and counts for no quota, but it exceeds the size of a restorable snapshot."""
+    """The hole of a sparse file does not count towards the quota, but towards the size of a snapshot."""
     limit = {"BANKSMAN_TOOL_RUNNER__LIMITS__WORKSPACE__MAX_BYTES": "1000000"}
     (runner,) = started(runners, 1, **limit)
     async with platform(runners.secured) as here:
@@ -139,10 +139,10 @@ async def test_workspace_above_its_limits_is_not_snapshotted(runners: Runners) -
         await here.bash("c2", "echo small > a")
         await here.clean("c2")
 
-        async def is_said() -> bool:
+        async def is_logged() -> bool:
             return "c1: cannot be snapshotted: its files have more than 1000000 bytes" in runner.log
 
-        await until(is_said)
+        await until(is_logged)
         assert (await here.record("c1")).dirty and await here.stored("c1") == []
 
 

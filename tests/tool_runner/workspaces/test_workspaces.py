@@ -153,7 +153,7 @@ def test_a_measurement_counts_blocks_once_and_stops_at_a_limit(root: Path) -> No
 
 
 async def test_measurement_finishes_after_its_caller_is_cancelled(tmp_path: Path) -> None:
-    """Otherwise, a command that ends while all threads are busy would prevent all later measurements."""
+    """Otherwise a command that ends while all threads are busy would prevent all later measurements."""
     (tmp_path / "file").write_bytes(b"x" * 5000)
     meter = QuotaMeter(tmp_path, WorkspaceLimits())
     busy, thread = threading.Event(), ThreadPoolExecutor(1)
