@@ -4,7 +4,8 @@ Run it against `banksman up`:
 
     python examples/chat_over_websocket.py "run `ls`"
 
-`BANKSMAN_GATEWAY_URL` sets another gateway than http://127.0.0.1:8080, `BANKSMAN_TOKEN` your token there.
+Set `BANKSMAN_GATEWAY_URL` to use a gateway other than http://127.0.0.1:8080, and `BANKSMAN_TOKEN` to your
+token.
 """
 
 from __future__ import annotations

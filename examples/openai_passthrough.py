@@ -4,8 +4,9 @@ Run it against `banksman up`; the demo model replies if no upstream is configure
 
     python examples/openai_passthrough.py "Say hello"
 
-`OPENAI_BASE_URL` sets another gateway than http://127.0.0.1:8080/v1, `OPENAI_API_KEY` your token there,
-`OPENAI_MODEL` a model (default: the first one that the gateway lists).
+Set `OPENAI_BASE_URL` to use a gateway other than http://127.0.0.1:8080/v1, `OPENAI_API_KEY` to your token,
+and
+`OPENAI_MODEL` to a model (default: the first model that the gateway lists).
 """
 
 from __future__ import annotations

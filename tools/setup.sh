@@ -71,12 +71,12 @@ ensure_packages() {
     missing=$(missing_packages | xargs)
     [ -n "$missing" ] || return 0
     if ! command -v apt-get >/dev/null; then
-        left_out "missing: $missing (Debian's names); install them with this system's package manager"
+        report_missing "missing: $missing (Debian's names); install them with this system's package manager"
     elif ! prefix=$(as_root); then
-        left_out "missing: $missing; install with: sudo apt-get install -y --no-install-recommends $missing"
+        report_missing "missing: $missing; install with: sudo apt-get install -y --no-install-recommends $missing"
     else
         log "installing $missing"
-        apt_install "$prefix" $missing || left_out "apt-get could not install: $missing"
+        apt_install "$prefix" $missing || report_missing "apt-get could not install: $missing"
     fi
 }
 
@@ -90,7 +90,7 @@ apt_install() {
 }
 
 # Name what is missing; `banksman doctor` and the report of the tests name it again.
-left_out() {
+report_missing() {
     log "$@"
     [ "${BANKSMAN_TEST_PRIVILEGED:-}" != required ] || die "BANKSMAN_TEST_PRIVILEGED=required: stopping"
 }

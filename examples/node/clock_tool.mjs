@@ -14,9 +14,9 @@ const SERVER = "clock";
 const RENEW_EVERY_MS = 1_000;
 const STOP_AFTER_MS = 2_000;
 const REGISTER_EVERY_MS = 10_000;
-const ANSWER_MS = 5_000;
+const REPLY_TIMEOUT_MS = 5_000;
 const CAPACITY = 64;
-const REMEMBERED = 10_000;
+const MAX_REMEMBERED = 10_000;
 
 const TOOL = {
   name: "get_current_time",
@@ -44,14 +44,14 @@ async function getCurrentTime({ timezone }, signal) {
   }
 }
 
-/** Identifies this process of the server: no other process has this epoch. */
+/** Identifies this process among the processes of the server. */
 const epoch = randomInt(2 ** 47);
 const active = new Map(); // attempt -> AbortController
 const ended = new Set();
 let renewedAt = -Infinity;
 let draining = false;
 
-const holds = () => performance.now() - renewedAt < STOP_AFTER_MS;
+const hasLease = () => performance.now() - renewedAt < STOP_AFTER_MS;
 const nats = await connect({ ...connection(), name: `tool server ${SERVER}`, maxReconnectAttempts: -1 });
 
 const tenant = await register();
@@ -63,7 +63,7 @@ await nats.flush();
 await renew();
 await register(); // the registry may have withdrawn the tool in between
 setInterval(renew, RENEW_EVERY_MS);
-setInterval(() => register().catch(tell), REGISTER_EVERY_MS);
+setInterval(() => register().catch(logError), REGISTER_EVERY_MS);
 process.once("SIGTERM", end).once("SIGINT", end);
 console.log(`serving ${TOOL.name}; Ctrl-C ends it`);
 
@@ -81,12 +81,12 @@ function identity(seedFile) {
   return nkeyAuthenticator(new TextEncoder().encode(readFileSync(seedFile, "utf8").trim()));
 }
 
-/** Returns the tenant whose models are offered the tool; null for all tenants. */
+/** Register the tool; returns the tenant whose models may call it, or null for all tenants. */
 async function register() {
-  const reply = await nats.request("tool.register", JSON.stringify({ definition: TOOL }), { timeout: ANSWER_MS });
-  const answer = reply.json();
-  if (answer.type === "error") throw new Error(`${TOOL.name} is not registered: ${answer.message}`);
-  return answer.tenant;
+  const body = JSON.stringify({ definition: TOOL });
+  const reply = (await nats.request("tool.register", body, { timeout: REPLY_TIMEOUT_MS })).json();
+  if (reply.type === "error") throw new Error(`${TOOL.name} is not registered: ${reply.message}`);
+  return reply.tenant;
 }
 
 /** Take or renew the lease by compare-and-set on the process's key. */
@@ -101,9 +101,9 @@ async function renew() {
     revision = ack.seq;
     renewedAt = sentAt;
   } catch (error) {
-    tell(error);
-    // Other processes may now act for this one.
-    if (!holds()) process.exit(1);
+    logError(error);
+    // Without the lease, other processes may declare the calls of this one lost.
+    if (!hasLease()) process.exit(1);
   }
 }
 
@@ -117,26 +117,26 @@ async function store(subject, body, id, more = {}) {
 }
 
 function serve(subject, handler) {
-  nats.subscribe(subject, { callback: (error, message) => (error ? tell(error) : handler(message)) });
+  nats.subscribe(subject, { callback: (error, message) => (error ? logError(error) : handler(message)) });
 }
 
 /** Every process of the server receives each call; the one with its epoch responds. */
 function onCall(message) {
   const request = message.json();
   if (request.runner_epoch !== epoch) return;
-  const answer = admit(request, message.subject);
-  message.respond(JSON.stringify(answer));
-  if (answer.answer === "accepted" && !active.has(request.attempt)) perform(request).catch(tell);
+  const reply = admit(request, message.subject);
+  message.respond(JSON.stringify(reply));
+  if (reply.answer === "accepted" && !active.has(request.attempt)) perform(request).catch(logError);
 }
 
 function admit(request, subject) {
   const { tenant, conversation_id, attempt, call, digest } = request;
-  if (subject !== `tool.call.${SERVER}.${tenant}.${conversation_id}`) return refused("The subject is another's.");
+  if (subject !== `tool.call.${SERVER}.${tenant}.${conversation_id}`) return refused("The subject does not match the call.");
   if (call.name !== TOOL.name) return refused(`${SERVER} has no tool ${call.name}.`);
   if (ended.has(attempt)) return { answer: "done" };
   if (active.has(attempt)) return { answer: "accepted" };
   if (digest !== digestOf(call)) return refused("The call is not the one that was approved.");
-  if (draining || !holds() || active.size >= CAPACITY) return { answer: "busy" };
+  if (draining || !hasLease() || active.size >= CAPACITY) return { answer: "busy" };
   return { answer: "accepted" };
 }
 
@@ -155,7 +155,7 @@ async function perform(request) {
   const stop = new AbortController();
   active.set(attempt, stop);
   try {
-    if ((call.idempotent || (await mayStart(request))) && holds()) await finish(request, await run(request, stop));
+    if ((call.idempotent || (await mayStart(request))) && hasLease()) await finish(request, await run(request, stop));
     remember(attempt);
   } finally {
     active.delete(attempt);
@@ -203,12 +203,12 @@ function failure(error, limit) {
 
 /** Store the result; safe to repeat because its message id is fixed. */
 async function finish({ tenant, conversation_id, attempt }, result) {
-  while (holds()) {
+  while (hasLease()) {
     try {
       await store(`tool.result.${tenant}.${attempt}`, { conversation_id, attempt, result }, `${SERVER}:${epoch}`);
       return;
     } catch (error) {
-      tell(error);
+      logError(error);
       await new Promise((resolve) => setTimeout(resolve, 500));
     }
   }
@@ -216,7 +216,7 @@ async function finish({ tenant, conversation_id, attempt }, result) {
 
 function remember(attempt) {
   ended.add(attempt);
-  if (ended.size > REMEMBERED) ended.delete(ended.values().next().value);
+  if (ended.size > MAX_REMEMBERED) ended.delete(ended.values().next().value);
 }
 
 /** SHA-256 over `[name, arguments]` in canonical JSON. */
@@ -234,9 +234,9 @@ function sorted(value) {
 async function end() {
   draining = true;
   await renew();
-  while (active.size > 0 && holds()) await new Promise((resolve) => setTimeout(resolve, 50));
+  while (active.size > 0 && hasLease()) await new Promise((resolve) => setTimeout(resolve, 50));
   const marker = { "KV-Operation": "DEL", "Nats-TTL": "1h" };
-  await store(leaseKey, "", `end:${epoch}`, marker).catch(tell);
+  await store(leaseKey, "", `end:${epoch}`, marker).catch(logError);
   await nats.close();
   process.exit(0);
 }
@@ -245,6 +245,6 @@ function now() {
   return new Date().toISOString();
 }
 
-function tell(error) {
+function logError(error) {
   console.error(String(error?.message ?? error));
 }
