@@ -1,4 +1,4 @@
-"""From a cancel to the end of every process of the command: at most 2 s at p99, and no process left.
+"""Measure the time from a cancel to the end of all processes of the command: at most 2 s at p99, none left.
 
 Run: python benchmarks/cancels.py [--cancels 120]
 """
@@ -21,7 +21,7 @@ from banksman.model_server import Reply, ToolCall
 
 LIMIT_S = 2.0
 MARK_FROM = 700_000
-"""Each command sleeps for another number of seconds, which identifies its processes."""
+"""Each command sleeps for a different number of seconds, which identifies its processes."""
 STUBBORN: Mapping[str, str] = {
     "ignores TERM": "trap '' TERM INT HUP; while :; do sleep {mark}; done",
     "leaves its session": "setsid sleep {mark} & setsid setsid sleep {mark} & wait",
@@ -53,7 +53,8 @@ async def until_living(mark: str, wanted: bool) -> None:
 async def cancel(
     http: httpx.AsyncClient, model: ScriptedModel, number: int, kind: str
 ) -> tuple[float, float]:
-    """Start a command and cancel it; return the seconds until its processes and until its run had ended."""
+    """Start a command and cancel it; return the seconds until its processes ended, and until its run
+    ended."""
     mark = str(MARK_FROM + number)
     call = ToolCall(name="bash", arguments={"command": STUBBORN[kind].format(mark=mark)})
     name = model.play(f"cancel-{number}", [Reply(tool_calls=(call,)), Reply(text="Done.")])
@@ -85,12 +86,12 @@ async def main(cancels: int) -> int:
                 await cancel(http, model, number, kinds[number % len(kinds)]) for number in range(cancels)
             ]
             left = sum(living(str(MARK_FROM + number)) for number in range(cancels))
-    gone, ended = (sorted(one) for one in zip(*took, strict=True))
-    p99 = gone[min(len(gone) - 1, int(len(gone) * 0.99))]
-    p50, p95, most = gone[len(gone) // 2], gone[int(len(gone) * 0.95)], gone[-1]
+    processes, ended = (sorted(times) for times in zip(*took, strict=True))
+    p99 = processes[min(len(processes) - 1, int(len(processes) * 0.99))]
+    p50, p95, longest = processes[len(processes) // 2], processes[int(len(processes) * 0.95)], processes[-1]
     print(f"{cancels} cancels of {len(kinds)} kinds of command; {left} processes left")
-    print(f"processes ended: p50 {p50:.3f} s, p95 {p95:.3f} s, p99 {p99:.3f} s, most {most:.3f} s")
-    print(f"run ended: p50 {ended[len(ended) // 2]:.3f} s, most {ended[-1]:.3f} s")
+    print(f"processes ended: p50 {p50:.3f} s, p95 {p95:.3f} s, p99 {p99:.3f} s, longest {longest:.3f} s")
+    print(f"run ended: p50 {ended[len(ended) // 2]:.3f} s, longest {ended[-1]:.3f} s")
     return 0 if p99 <= LIMIT_S and not left else 1
 
 

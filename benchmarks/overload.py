@@ -1,4 +1,4 @@
-"""Three times the runs that agents can execute: every accepted run ends, every other request is refused.
+"""Request three times the capacity of the agents: every accepted run ends, every other request is refused.
 
 Run: python benchmarks/overload.py [--seconds 300] [--times 3]
 """
@@ -21,8 +21,8 @@ from tests.support.system import ScriptedModel, scripted_model
 from banksman.model_server import Reply
 
 SLOTS = 8
-THINKING_S = 0.5
-"""Seconds that the model takes. Thus slots limit the capacity of agents, not this machine."""
+MODEL_S = 0.5
+"""Seconds that the model takes, so that the slots and not this machine limit the capacity."""
 MAY_WAIT = 60
 SETTINGS = {
     "BANKSMAN_AGENT__SLOTS": str(SLOTS),
@@ -33,7 +33,7 @@ NORMAL_S = 20.0
 # The gateway closes connections that were idle for 5 s; a request in flight at that moment would be lost.
 CONNECTIONS = httpx.Limits(max_connections=400, keepalive_expiry=2.0)
 P99_TIMES = 2.0
-"""The factor by which overload may slow an acceptance, compared with a third of the capacity."""
+"""Maximum ratio of the acceptance times under overload and at a third of the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Users:
         ends = time.perf_counter() + seconds
         done = 0
 
-        async def one_after_the_other() -> None:
+        async def run_in_sequence() -> None:
             nonlocal done
             while time.perf_counter() < ends:
                 await self.ended(await self.start())
@@ -80,7 +80,7 @@ class Users:
 
         async with asyncio.TaskGroup() as group:
             for _ in range(SLOTS):
-                group.create_task(one_after_the_other())
+                group.create_task(run_in_sequence())
         return done / seconds
 
     async def offer(self, rate: float, seconds: float) -> list[Response]:
@@ -113,7 +113,7 @@ async def main(seconds: float, times: float) -> int:
 
 
 def scripted(model: ScriptedModel) -> str:
-    return model.play("thinks", [Reply(text="Done.", first_delay_s=THINKING_S)], at_end="repeat")
+    return model.play("thinks", [Reply(text="Done.", first_delay_s=MODEL_S)], at_end="repeat")
 
 
 async def measured(users: Users, seconds: float, times: float) -> int:
@@ -145,8 +145,8 @@ async def measured(users: Users, seconds: float, times: float) -> int:
         f"p99 of an acceptance: {under_load * 1000:.0f} ms, {usual * 1000:.0f} ms at a third of the capacity"
     )
     print(f"of the accepted {dict(endings)}, the last {drained_s:.1f} s after the load; then {again.status}")
-    kept = endings == {"completed": len(accepted)} and set(kinds) <= {429, 503} and not silent
-    return 0 if kept and again.status == 202 and under_load <= P99_TIMES * usual else 1
+    promised = endings == {"completed": len(accepted)} and set(kinds) <= {429, 503} and not silent
+    return 0 if promised and again.status == 202 and under_load <= P99_TIMES * usual else 1
 
 
 def p99(responses: list[Response]) -> float:

@@ -66,7 +66,7 @@ Block = Callable[[int, int], Awaitable[list[float]]]
 
 
 class BareBwrap:
-    """A small process of the sandbox's user that starts bwrap as fast as the kernel does."""
+    """A small process of the sandbox's user that starts bwrap with the least possible overhead."""
 
     def __init__(self, identity: SandboxIdentity, workspace: Path) -> None:
         limits, command = SandboxLimits(), SandboxCommand(SCRIPT, workspace, 20)
@@ -97,8 +97,8 @@ class BareBwrap:
         os.wait()
 
     def _serve(self, there: socket.socket) -> None:
-        while asked := there.recv(4096):
-            there.send(json.dumps(self._measure(*json.loads(asked))).encode())
+        while request := there.recv(4096):
+            there.send(json.dumps(self._measure(*json.loads(request))).encode())
         os._exit(0)
 
     def _measure(self, calls: int, in_flight: int) -> list[float]:
@@ -184,7 +184,7 @@ async def ways(
     limits = RunnerLimits(sandbox=SandboxLimits(max_concurrent_calls=MOST_IN_FLIGHT))
     store = WorkspaceStore(root, identity, limits.workspace)
     spaces = [store.get("benchmark", f"c{worker}") for worker in range(MOST_IN_FLIGHT)]
-    asked = [new_id("c") for _ in spaces]
+    conversations = [new_id("c") for _ in spaces]
     with ExitStack() as stack:
         sandbox = stack.enter_context(contextlib.closing(BwrapSandbox(identity, limits.sandbox)))
         box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=ssl.create_default_context()), limits)
@@ -198,7 +198,7 @@ async def ways(
 
         async def by_runner(worker: int) -> None:
             request = owner.request("bash", command=SCRIPT)
-            request = request.model_copy(update={"conversation_id": asked[worker]})
+            request = request.model_copy(update={"conversation_id": conversations[worker]})
             assert (await owner.result(await owner.accepted(request))).exit_code == 0
 
         containers: dict[str, Block] = {}

@@ -30,7 +30,7 @@ from banksman.model_server.script import Gate
 AGENT_MB = 512
 AT_ONCE = 32
 GATE = "slow"
-LOOK_S = 0.5
+POLL_S = 0.5
 WITHIN_S = 600.0
 
 
@@ -74,7 +74,7 @@ async def _seen(
             found = await _statuses(http, runs)
             if wanted(found):
                 return found
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 async def _start(http: httpx.AsyncClient, name: str, number: int) -> list[str]:

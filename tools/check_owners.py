@@ -2,7 +2,7 @@
 
     tools/check_owners.py [ROOT]
 
-`shared/` holds what two services or clients need. The users of a module are the services, the CLI and the
+`shared/` contains what two services or clients need. The users of a module are the services, the CLI and the
 SDK whose imports reach it, directly or through other modules of `shared/`. Tests, tools, benchmarks and
 examples do not count: a module that only they import belongs to them.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 SDK = "shared/banksman/sdk"
-"""A client of its own: programs outside this repository import it, so its modules need no second user."""
+"""Programs outside this repository import the SDK, so its modules need no second user."""
 TEST_SUPPORT = "tests/support"
 
 Modules = Mapping[str, Path]

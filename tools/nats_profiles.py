@@ -1,4 +1,4 @@
-"""Render the deployed configurations of nats-server, one server or a cluster of three, into deploy/nats/.
+"""Render the configurations of nats-server for one server and for a cluster of three into deploy/nats/.
 
     tools/nats_profiles.py [--check]
 

@@ -3,7 +3,7 @@
     tools/renew_golden.py              report differences, and change nothing
     tools/renew_golden.py --overwrite  write what the adapters produce now; read the diff before you commit it
 
-A difference changes what vendors receive or how their replies are read: either intended, or a defect.
+A difference changes what vendors receive or how their replies are read. It is either intended or a defect.
 """
 
 from __future__ import annotations

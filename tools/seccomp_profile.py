@@ -1,9 +1,9 @@
 """Write deploy/docker/seccomp-tool-runner.json: the system calls that the tool-runner's container may make.
 
-The container has no capability and runs as an ordinary user, but bubblewrap must create namespaces in it,
-which an engine's own profile refuses. So this profile allows `clone`, `unshare`, `mount`, `umount2` and
-`pivot_root`, and in return is narrower elsewhere: four socket families, one architecture per process, no
-ptrace, no io_uring.
+The container has no capability and runs as an ordinary user. In it, bubblewrap must create namespaces, which
+an engine's own profile refuses. This profile therefore allows `clone`, `unshare`, `mount`, `umount2` and
+`pivot_root`, and it refuses more than the engine's profile otherwise: it allows four socket families and one
+architecture per process, but neither ptrace nor io_uring.
 """
 
 import json
@@ -40,7 +40,7 @@ REFUSED = {
         "vm86 vm86old vmsplice"
     ),
 }
-"""The refused system calls, grouped by what they would reach."""
+"""The refused system calls by the resource that they access."""
 
 SOCKET_FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
 """bubblewrap brings up the loopback of a new network namespace by netlink."""
@@ -50,7 +50,8 @@ PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 ASLR."""
 
 NEWER_THAN_LIBSECCOMP = "cachestat fchmodat2 futex_requeue futex_wait futex_wake map_shadow_stack mseal"
-"""libc tries these first and falls back only on ENOSYS; an engine that does not know a name skips it."""
+"""libc tries these calls first and falls back only on ENOSYS. An engine ignores names that it does not
+know."""
 
 
 def main() -> None:

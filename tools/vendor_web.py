@@ -1,7 +1,7 @@
 """Update or verify the third-party files of the web page.
 
-`static/vendor/vendor.json` pins each npm package by version and tarball integrity, names the files taken
-from it, and records the SHA-256 of every vendored file. Three uses:
+`static/vendor/vendor.json` pins each npm package by version and tarball integrity, names the files that are
+vendored from it, and records the SHA-256 of every vendored file.
 
     python tools/vendor_web.py            fetch the pinned packages, verify, write the files
     python tools/vendor_web.py --check    verify the files on disk against the record (no network)
@@ -86,7 +86,7 @@ def integrity_of(tarball: bytes) -> str:
 
 
 def chosen(package: Package, tarball: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield (vendored path, content) of every file that the manifest takes from a tarball.
+    """Yield (vendored path, content) for each file of a tarball that the manifest names.
 
     Raises:
         VendorError: a pattern of the manifest matches no file.

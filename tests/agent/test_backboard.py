@@ -45,8 +45,8 @@ READ = ScriptedCall(name="read_file", arguments={"path": "a"}, id="call_read")
 
 OPENING = ["POST /assistants", "POST /assistants/{assistant}/threads", "POST /threads/messages"]
 SUBMIT = "POST /threads/{thread}/runs/{run}/submit-tool-outputs"
-LOOK_UP = "GET /threads/{thread}"
-SAY = "POST /threads/messages"
+READ_THREAD = "GET /threads/{thread}"
+SEND_MESSAGE = "POST /threads/messages"
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ async def test_assistant_without_tools_is_created_without_the_tools_field(
 async def test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request(
     server: BackboardServer, settings: ProviderSettings, provider: Provider, shown: Shown
 ) -> None:
-    """R45, R48, R49: by another agent, from the log alone, in one request, each under its call's id."""
+    """R45, R48, R49: another agent, which has only the log, submits each output under the id of its call."""
     server.play(Reply(text="Looking.", tool_calls=(LS, READ)), Reply(text="Two files."))
 
     requested = await complete(provider, make_request(), shown)
@@ -191,7 +191,7 @@ async def test_next_message_goes_to_the_same_thread(server: BackboardServer, pro
     after = (HELLO, logged(first), UserMessage(message_id="m2", content="how are you?"))
     await complete(provider, make_request(*after))
 
-    assert server.paths() == [*OPENING, LOOK_UP, SAY]
+    assert server.paths() == [*OPENING, READ_THREAD, SEND_MESSAGE]
     assert bodies(server, "/messages")[1]["content"] == "how are you?"
     assert len(server.threads) == len(server.assistants) == 1
 
@@ -199,7 +199,7 @@ async def test_next_message_goes_to_the_same_thread(server: BackboardServer, pro
 async def test_assistant_is_updated_before_the_message_if_tools_changed(
     server: BackboardServer, provider: Provider
 ) -> None:
-    """R57, R58: created without tools, it gets them later, and an empty list removes them."""
+    """R57, R58: an assistant that was created without tools gets them later; an empty list removes them."""
     server.play(Reply(text="1"), Reply(text="2"), Reply(text="3"))
     history: list[Any] = [HELLO]
     for number, tools in enumerate(((), TOOLS, ())):
@@ -294,7 +294,7 @@ async def test_thread_that_already_has_the_message_is_replaced(
     reply = await complete(provider, make_request(*after))
 
     assert reply.text == "ok"
-    assert server.paths()[5:] == [LOOK_UP, *OPENING[1:]]
+    assert server.paths()[5:] == [READ_THREAD, *OPENING[1:]]
     assert server.violations == []
 
 
@@ -330,7 +330,7 @@ async def test_deleted_assistant_and_thread_are_created_again(
     assert len(server.assistants) == len(server.threads) == 1
 
 
-PASSING: list[Fault] = [
+TRANSIENT: list[Fault] = [
     HttpError(status=429, retry_after_s=0.01),
     HttpError(status=500),
     ConnectionCut(),
@@ -340,7 +340,7 @@ PASSING: list[Fault] = [
 ]
 
 
-@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.kind)
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: fault.kind)
 async def test_transient_fault_is_retried_without_sending_a_message_twice_to_a_thread(
     server: BackboardServer, provider: Provider, shown: Shown, fault: Fault
 ) -> None:

@@ -18,7 +18,7 @@ from banksman.model_server import ConnectionCut, Gate, HttpError, Reply, Silence
 from banksman.model_server.script import Fault
 
 REQUEST = ModelRequest("", "Be brief.", (UserMessage(message_id="m1", content="hello"),))
-ANSWER = Reply(text="From the second.")
+SECOND_REPLY = Reply(text="From the second.")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def complete(
 
 def two(server: ModelServer, first: Reply) -> tuple[str, str]:
     """Return a model with this reply, and a model of another vendor with a valid reply."""
-    return f"anthropic:{server.play('first', [first])}", f"openai:{server.play('second', [ANSWER])}"
+    return f"anthropic:{server.play('first', [first])}", f"openai:{server.play('second', [SECOND_REPLY])}"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ async def test_exhausted_quota_sends_the_request_to_the_next_model(
     broke = Reply(text="x", fault=HttpError(status=429, code="insufficient_quota"))
     first = f"openai:{server.play('first', [broke])}"
 
-    completed = await complete(twice, first, f"anthropic:{server.play('second', [ANSWER])}")
+    completed = await complete(twice, first, f"anthropic:{server.play('second', [SECOND_REPLY])}")
 
     assert completed.provider == "anthropic"
     assert len(server.requests("first")) == 1

@@ -199,11 +199,11 @@ def test_deltas_contain_prose_immediately_and_never_the_call() -> None:
 
 
 def test_code_and_data_are_published_once_they_cannot_be_a_call() -> None:
-    answer = 'Take this:\n```json\n{"a": {"b": 1}}\n```\nand `{"x": ` is broken: {"y": oops} but this is not.'
+    reply = 'Take this:\n```json\n{"a": {"b": 1}}\n```\nand `{"x": ` is broken: {"y": oops} but this is not.'
     shown = PROTOCOL.delta_filter()
 
-    seen = "".join(shown.feed(character) for character in answer)
+    seen = "".join(shown.feed(character) for character in reply)
 
-    assert answer.startswith(seen)
-    assert len(answer) - len(seen) < 32
-    assert seen + shown.flush() == answer
+    assert reply.startswith(seen)
+    assert len(reply) - len(seen) < 32
+    assert seen + shown.flush() == reply

@@ -98,8 +98,8 @@ def test_written_call_is_parsed_from_any_prose(
     assert isinstance(reading, Calls), reading
     call = reading.calls[0]
     assert (call.name, call.arguments, call.terminate) == (name, given_arguments, terminate)
-    said = reading.text or ""
-    assert said.split() == (before + " " + after).split()
+    text_read = reading.text or ""
+    assert text_read.split() == (before + " " + after).split()
 
 
 @given(st.lists(st.sampled_from(["plain", "nested", "quoted", "call"]), min_size=1, max_size=5), prose)
@@ -123,9 +123,9 @@ def test_number_of_objects_with_the_key_decides_the_reading(kinds: list[str], be
 
 @given(hostile, st.lists(st.integers(0, 2000), max_size=30))
 def test_published_deltas_are_consistent_with_the_final_reading(text: str, cuts: list[int]) -> None:
-    seen, held = shown_of(text, cuts)
+    seen, withheld = shown_of(text, cuts)
 
-    assert seen + held == text
+    assert seen + withheld == text
     if not isinstance(read(text), Final):
         assert read(seen) == Final(seen, "stop")
 

@@ -18,7 +18,7 @@ from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, 
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
 from banksman.runs.state import OpenApproval
 
-ASKING = frozenset({"bash", "write_file"})
+NEEDS_APPROVAL = frozenset({"bash", "write_file"})
 
 
 def call(name: str, **arguments: Any) -> ToolCall:
@@ -33,7 +33,7 @@ def decision_on(
     fetched: frozenset[str] = frozenset(),
 ) -> Decision:
     definition = ToolDefinition(
-        name=requested.name, description="", requires_approval=requested.name in ASKING
+        name=requested.name, description="", requires_approval=requested.name in NEEDS_APPROVAL
     )
     return decide(
         requested,
@@ -215,8 +215,8 @@ def fetching(url: str, result: ToolResult) -> tuple[Message, ...]:
 
 
 def test_host_counts_as_fetched_only_if_the_page_came_from_it() -> None:
-    came = ToolResult(tool_call_id="c1", content={"success": True, "url": "https://example.com/b"})
+    fetched = ToolResult(tool_call_id="c1", content={"success": True, "url": "https://example.com/b"})
 
-    assert hosts_fetched(fetching("https://example.com/a", came)) == {"example.com"}
-    assert hosts_fetched(fetching("https://elsewhere.org/", came)) == frozenset()
+    assert hosts_fetched(fetching("https://example.com/a", fetched)) == {"example.com"}
+    assert hosts_fetched(fetching("https://elsewhere.org/", fetched)) == frozenset()
     assert hosts_fetched(fetching("https://example.com/a", failed("c1", "rejected", "no"))) == frozenset()

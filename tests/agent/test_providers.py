@@ -189,7 +189,7 @@ async def test_thinking_before_a_call_is_returned_with_the_results(
 
 
 async def test_thinking_that_anthropic_refuses_is_omitted(server: ModelServer, providers: Providers) -> None:
-    """It is valid only after the same prefix, which a new prompt, other tools or a compaction change."""
+    """Thinking is valid only after the same prefix. A new prompt, other tools or a compaction change it."""
     provider = providers.choose("anthropic:any")[0]
     model = server.play("think", [Reply(text="unused"), Reply(text="I go on.")])
     stale: JsonObject = {
@@ -299,7 +299,7 @@ async def test_results_are_sent_in_each_vendors_format(
     assert server.violations == []
 
 
-PASSING: list[Fault] = [
+TRANSIENT: list[Fault] = [
     HttpError(status=429, retry_after_s=0.01, times=1),
     HttpError(status=500, times=1),
     HttpError(status=529, times=1),
@@ -312,7 +312,7 @@ PASSING: list[Fault] = [
 
 
 @pytest.mark.parametrize(
-    "fault", PASSING, ids=lambda fault: f"{fault.kind}-{fault.model_dump().get('status')}"
+    "fault", TRANSIENT, ids=lambda fault: f"{fault.kind}-{fault.model_dump().get('status')}"
 )
 async def test_transient_fault_is_retried_and_deltas_restart(
     server: ModelServer, provider: Provider, shown: Shown, fault: Fault
@@ -358,7 +358,7 @@ async def test_refused_request_fails_without_retry_and_names_provider_and_status
 async def test_refused_temperature_is_omitted_from_later_requests_to_the_model(
     server: ModelServer, provider: Provider, shown: Shown, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R80: the newest models refuse the option of their predecessors. It must not end runs."""
+    """R80: the newest models refuse this option. The refusal must not end runs."""
     refusal = HttpError(status=400, message="`temperature` is not supported with this model.", times=1)
     model = server.play("warm", [Reply(text="Anyway.", fault=refusal)])
     options = ModelOptions(temperature=0.5, max_tokens=50)
@@ -479,7 +479,7 @@ SLOPPY = (
 async def test_incomplete_chunks_of_compatible_servers_are_read(
     server: ModelServer, providers: Providers
 ) -> None:
-    """No role, no index, arguments as an object, a null delta, a usage chunk without choices."""
+    """The chunks have no role, no index, arguments as an object, a null delta, and usage without choices."""
     model = server.play("sloppy", [RawReply(raw_chunks=SLOPPY)])
 
     reply = await complete(providers.choose("openai:any")[0], make_request(model, tools=(BASH,)))

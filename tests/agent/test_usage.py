@@ -1,4 +1,4 @@
-"""Usage of tenants is a fold of the logs: each commit counts once, for any agents at any time."""
+"""The usage of tenants is a fold of the logs: each commit counts once at every agent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def open_ledger(bus: Bus) -> AsyncGenerator[UsageLedger]:
         yield ledger
 
 
-async def kept(bus: Bus, tenant: str) -> int:
+async def stored_tokens(bus: Bus, tenant: str) -> int:
     entry = await Bucket(bus, USAGE, UsageTotals).get(usage_key(tenant))
     return 0 if entry is None else entry.value.month.input_tokens
 
@@ -82,7 +82,7 @@ async def test_later_agent_continues_from_the_stored_totals(bus: Bus, tenant: st
         await writer.reply("c1", 100)
         await first.flush()
         await writer.reply("c1", 7)
-    assert await kept(bus, tenant) == 100
+    assert await stored_tokens(bus, tenant) == 100
 
     async with open_ledger(bus) as second:
         await second.reach(await last_sequence(bus, EVENTS))
@@ -114,7 +114,7 @@ async def test_concurrent_ledgers_count_each_commit_once(bus: Bus, tenant: str) 
                     group.create_task(other.flush())
         await one.flush()
         assert one.totals(tenant).month.input_tokens == other.totals(tenant).month.input_tokens == sent
-    assert await kept(bus, tenant) == sent
+    assert await stored_tokens(bus, tenant) == sent
 
 
 async def test_killed_server_loses_no_usage(own_nats: NatsServer) -> None:

@@ -19,7 +19,8 @@ from banksman.deployment.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR
 
 
 class Deployment(NamedTuple):
-    """A gateway with the permissions of a deployment, and the operator in place of the other services."""
+    """A gateway with the permissions of a deployment. The operator's connection replaces the other
+    services."""
 
     gateway: Served
     operator: Bus

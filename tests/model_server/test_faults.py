@@ -153,9 +153,9 @@ async def test_silence_triggers_the_clients_timeout(server: ModelServer, openai:
     model = server.play("silent", faulty(Silence()))
     with pytest.raises(openai_sdk.APITimeoutError):
         hasty = openai.with_options(timeout=0.2)
-        answer = await hasty.chat.completions.create(model=model, messages=HELLO, stream=stream)
-        if isinstance(answer, openai_sdk.AsyncStream):
-            [chunk async for chunk in answer]
+        response = await hasty.chat.completions.create(model=model, messages=HELLO, stream=stream)
+        if isinstance(response, openai_sdk.AsyncStream):
+            [chunk async for chunk in response]
     await server.wait_for_requests("silent", outcome="disconnected")
 
 

@@ -54,9 +54,9 @@ async def test_command_serves_its_scripts_until_sigterm(tmp_path: Path):
         url = await ready_url(process)
         async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S) as client:
             body = {"model": "scripted/greeting", "messages": HELLO}
-            answer = (await client.post("/v1/chat/completions", json=body)).json()
+            response = (await client.post("/v1/chat/completions", json=body)).json()
             recorded = await client.get("/requests")
-        assert answer["choices"][0]["message"]["content"] == "from a file"
+        assert response["choices"][0]["message"]["content"] == "from a file"
         assert recorded.status_code == 404
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(WAIT_TIMEOUT_S):

@@ -22,7 +22,7 @@ from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.prompting.enhance import enhance
 from banksman.prompting.relevance import Needs, needs_of, words_of
 
-ASKED = "m-requested"
+MESSAGE_ID = "m-requested"
 
 
 def tool(name: str, description: str = "Does things.", **fields: Any) -> ToolDefinition:
@@ -39,7 +39,7 @@ TOOLS = (
 )
 
 
-def user_message(text: str, message_id: str = ASKED) -> UserMessage:
+def user_message(text: str, message_id: str = MESSAGE_ID) -> UserMessage:
     return UserMessage(message_id=message_id, content=text)
 
 
@@ -51,14 +51,14 @@ def called(name: str) -> tuple[Message, ...]:
     )
 
 
-def offered(*history: Message, most: int = 2, always: tuple[str, ...] = ()) -> list[str]:
-    needs = needs_of(history, ASKED, always)
-    return [kept.name for kept in enhance("", TOOLS, "native", max_tools=most, needs=needs).tools]
+def offered(*history: Message, max_tools: int = 2, always: tuple[str, ...] = ()) -> list[str]:
+    needs = needs_of(history, MESSAGE_ID, always)
+    return [kept.name for kept in enhance("", TOOLS, "native", max_tools=max_tools, needs=needs).tools]
 
 
 def test_all_tools_are_offered_if_they_fit() -> None:
-    """R56: nothing is chosen where nothing has to be left out; their order stays."""
-    assert offered(user_message("book a flight"), most=len(TOOLS)) == [one.name for one in TOOLS]
+    """R56: no tool is omitted, and the order of the tools is unchanged."""
+    assert offered(user_message("book a flight"), max_tools=len(TOOLS)) == [one.name for one in TOOLS]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_all_tools_are_offered_if_they_fit() -> None:
             {"book_flight", "find_hotel"},
         ),
         (
-            (UserMessage(message_id=ASKED, content=(TextPart(text="Look"), FilePart(path="a.csv"))),),
+            (UserMessage(message_id=MESSAGE_ID, content=(TextPart(text="Look"), FilePart(path="a.csv"))),),
             {"bash", "read_file"},
         ),
     ],
@@ -86,15 +86,16 @@ def test_relevance_to_the_conversation_selects_the_tools(
 
 
 def test_tool_in_the_history_is_never_dropped() -> None:
-    """R33: not by the number of tools, and not by the budget: the vendor must know each called tool."""
+    """R33: neither the number of tools nor the budget drops it, because the vendor must know each called
+    tool."""
     history = (
         user_message("Create an invoice, refund a payment"),
         *called("find_hotel"),
         *called("book_flight"),
     )
-    assert set(offered(*history, most=1)) == {"find_hotel", "book_flight"}
+    assert set(offered(*history, max_tools=1)) == {"find_hotel", "book_flight"}
 
-    needs = needs_of(history, ASKED)
+    needs = needs_of(history, MESSAGE_ID)
     tight = enhance("Base.", TOOLS, "json_text", budget_tokens=1, needs=needs)
     assert {kept.name for kept in tight.tools} == {"find_hotel", "book_flight"}
     assert "**find_hotel**" in tight.text and "find_hotel" not in tight.dropped
@@ -108,20 +109,20 @@ def test_always_offered_tool_ranks_above_a_tool_that_the_user_names() -> None:
 def test_offered_tools_do_not_change_during_a_run() -> None:
     """Vendors cache a prefix that starts with the tools."""
     history: tuple[Message, ...] = (user_message("Invoice the trip to Rome"),)
-    first = offered(*history, most=4)
+    first = offered(*history, max_tools=4)
     for name in first:
         history = (*history, *called(name))
-        assert offered(*history, most=4) == first
+        assert offered(*history, max_tools=4) == first
 
 
 def test_words_of_a_correction_do_not_count_as_the_users() -> None:
     reply = AssistantMessage(message_id="m-bad", content="{", protocol="json_text")
     correction = user_message("Use find_hotel or book_flight properly.", "m-bad")
-    assert offered(user_message("refund payment"), reply, correction, most=1) == ["refund_payment"]
+    assert offered(user_message("refund payment"), reply, correction, max_tools=1) == ["refund_payment"]
 
 
 def test_dropped_tools_are_named_least_relevant_first() -> None:
-    needs = needs_of((user_message("find a hotel"),), ASKED)
+    needs = needs_of((user_message("find a hotel"),), MESSAGE_ID)
     dropped = enhance("", TOOLS, "native", max_tools=3, needs=needs).dropped
     assert dropped[0] == "book_flight" or dropped[0] in {"create_invoice", "refund_payment"}
     assert "find_hotel" not in dropped and len(dropped) == len(TOOLS) - 3
@@ -143,17 +144,17 @@ NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=8)
     st.integers(0, 2_000),
 )
 def test_selection_is_deterministic_and_keeps_used_tools(
-    names: list[str], words: set[str], most: int, budget: int
+    names: list[str], words: set[str], max_tools: int, budget: int
 ) -> None:
     tools = [tool(name, f"About {name}.") for name in names]
     used = frozenset(names[:3])
     needs = Needs(used=used, words=frozenset(words))
 
-    one = enhance("Base.", tools, "native", max_tools=most, budget_tokens=budget, needs=needs)
-    again = enhance("Base.", tools, "native", max_tools=most, budget_tokens=budget, needs=needs)
+    one = enhance("Base.", tools, "native", max_tools=max_tools, budget_tokens=budget, needs=needs)
+    again = enhance("Base.", tools, "native", max_tools=max_tools, budget_tokens=budget, needs=needs)
 
     kept = {tool.name for tool in one.tools}
     assert one == again
     assert used & set(names) <= kept
-    assert len(kept) <= max(most, len(used))
+    assert len(kept) <= max(max_tools, len(used))
     assert kept | set(one.dropped) == set(names) and not kept & set(one.dropped)

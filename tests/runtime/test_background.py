@@ -167,7 +167,7 @@ async def test_every_loop_continues_after_unforeseen_exceptions(supervised: Bus,
 async def test_the_check_of_all_logs_continues_after_unforeseen_exceptions(
     own_nats: Broker, own_bus: Bus, log: Log
 ) -> None:
-    """It runs after a reconnect, when a server may have lost data."""
+    """The check runs after a reconnect, because a server may have lost data."""
     before = restarts("log-check")
     fail("log-check", UNREADY_FAILURES)
     async with guard(own_bus):

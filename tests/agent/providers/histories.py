@@ -91,8 +91,8 @@ def histories(vendor: str, signature: str) -> Mapping[str, History]:
     """Return all histories.
 
     Args:
-        vendor: Whose state the replies carry, where they carry any.
-        signature: The signature of the thinking in them.
+        vendor: The provider of the replies that contain provider state.
+        signature: The signature of their thinking.
     """
     own = {"provider": vendor, "provider_state": _signed(THINKING.get(vendor), signature)}
     foreign = {"provider": "other", "provider_state": {"thinking": "Not for you."}}

@@ -1,4 +1,4 @@
-"""Stored messages must stay readable for years. Their format changes only together with the golden files."""
+"""Stored messages stay readable for years. A change of their format changes the golden files."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def commit(body: dict[str, object]) -> str:
 
 
 def test_event_of_an_unknown_type_is_stored_and_forwarded_unchanged() -> None:
-    """R39: clients may know what this process does not."""
+    """R39: clients may know an event type that this process does not know."""
     [event] = Commit.model_validate_json(commit(NEWER)).events
     assert isinstance(event.data, UnknownEvent)
     assert json.loads(event.model_dump_json(by_alias=True))["data"] == NEWER

@@ -176,7 +176,7 @@ async def test_approvals_are_listed_and_decided(gateway: Served, agent: Agent) -
 async def test_a_repeated_decision_returns_the_winning_decision_of_another_request(
     gateway: Served, agent: Agent, decided: str, outcome: str
 ) -> None:
-    """P3: another request of the same user decides between two attempts of a request, in either way."""
+    """P3: between two attempts of a request, another request of the same user approves or rejects."""
     approval, again = f"/context/approvals/{(approval_id := new_id('a'))}", {"idempotency-key": new_id("key")}
     async with gateway.http as http:
         conversation = await _conversation(http)

@@ -21,7 +21,7 @@ Operation = Callable[..., Awaitable[Any]]
 
 @pytest.fixture(scope="session")
 def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The generator, in a virtual environment of its own: its pin of typer conflicts with ours."""
+    """The generator in its own virtual environment, because its pin of typer conflicts with ours."""
     home = tmp_path_factory.mktemp("openapi-python-client")
     python = home / "bin" / "python"
     _run(UV, "venv", "--quiet", "--python", sys.executable, "--clear", home)
@@ -53,7 +53,7 @@ async def generated(
     async with guarded.http as http:
         document.write_bytes((await http.get("/openapi.json")).content)
     target = tmp_path / "banksman_generated_client"
-    # A warning is a part of the document that the generator leaves out of the client.
+    # A warning means that the generator omits a part of the document from the client.
     _run(
         generator,
         *("generate", "--path", document, "--output-path", target, "--meta", "none", "--fail-on-warning"),

@@ -70,9 +70,9 @@ async def test_an_assistant_is_created_read_updated_listed_and_deleted_over_nats
     assert changed.revision > made.revision and unchanged.revision == changed.revision
     assert read == changed and read in listed
     assert "default" in [one.id for one in listed]
-    with pytest.raises(RemoteError) as gone:
+    with pytest.raises(RemoteError) as missing:
         await client.assistant(wanted)
-    assert gone.value.code is ErrorCode.NOT_FOUND
+    assert missing.value.code is ErrorCode.NOT_FOUND
 
 
 async def test_a_repeated_creation_returns_the_first_assistant(client: Client) -> None:
@@ -137,8 +137,8 @@ async def test_requests_of_any_client_are_checked_as_those_of_the_sdk(
 
 
 async def test_usage_is_reported_with_the_limits_of_the_operator(client: Client, agent: Bus) -> None:
-    kept = UsageTotals().with_commit(7, datetime.now(UTC), CommitUsage(2, 400, 100, 0.75))
-    await Bucket(agent, USAGE, UsageTotals).put(usage_key(TENANT), kept)
+    totals = UsageTotals().with_commit(7, datetime.now(UTC), CommitUsage(2, 400, 100, 0.75))
+    await Bucket(agent, USAGE, UsageTotals).put(usage_key(TENANT), totals)
 
     day, month = (await client.usage()).windows
 
@@ -156,6 +156,6 @@ async def test_no_account_reaches_another_tenants_assistants(
     settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
     async with await Bus.connect(settings, name="thief") as bus:
         for words in (("assistant", "list"), ("usage",)):
-            with pytest.raises(Unavailable) as nobody:
+            with pytest.raises(Unavailable) as refused:
                 await bus.request(subjects.api("globex", *words), b"{}", 5)
-            assert nobody.value.no_responders
+            assert refused.value.no_responders

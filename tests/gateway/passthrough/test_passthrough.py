@@ -109,9 +109,9 @@ async def test_a_client_that_disconnects_cancels_the_upstream_request(
     model = upstream.play("slow", [Reply(text="never", gate=Gate(name="closed"))])
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": True}
     async with passing.http as http, asyncio.TaskGroup() as group:
-        asking = group.create_task(http.post(CHAT, json=body))
+        pending = group.create_task(http.post(CHAT, json=body))
         await upstream.wait_for_requests("slow")
-        asking.cancel()
+        pending.cancel()
         await upstream.wait_for_requests("slow", outcome="disconnected")
 
 

@@ -19,7 +19,7 @@ from banksman.contracts.ids import new_id
 
 
 async def _closed(socket: Any) -> int | None:
-    """Return the code with which the server closes."""
+    """Return the close code of the server."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         try:
             while True:
@@ -143,16 +143,16 @@ async def test_a_pending_approval_is_sent_to_new_subscribers_and_the_first_decis
         start = await agent.started(conversation)
         await agent.begin(start)
         request = await agent.request_approval(start)
-        asked = await first.until_type("approval.requested")
+        requested = await first.until_type("approval.requested")
         head = await second.request("subscribe", conversation_id=conversation, after_seq=0)
         reply = {"approval_id": request.approval_id, "id": new_id("f")}
         won = await first.request("approval.reply", all="approve", **reply)
         again = await first.request("approval.reply", all="approve", **reply)
         lost = await second.request("approval.reply", approval_id=request.approval_id, all="reject")
-    assert asked["data"]["items"][0]["arguments"] == {"command": "ls"}
+    assert requested["data"]["items"][0]["arguments"] == {"command": "ls"}
     assert head["active_run"]["status"] == "awaiting_approval"
     assert [pending["run_id"] for pending in head["pending_approvals"]] == [start.run_id]
-    assert head["pending_approvals"][0]["items"] == asked["data"]["items"]
+    assert head["pending_approvals"][0]["items"] == requested["data"]["items"]
     assert (won["resolved_by"], won["already_resolved"], won["outcome"]) == ("local", False, "approved")
     assert again == won
     assert (lost["already_resolved"], lost["outcome"]) == (True, "approved")
@@ -302,8 +302,8 @@ async def test_a_client_that_does_not_read_is_closed_and_resumes(gateway: Served
         await writer.request("unsubscribe", conversation_id=conversation)
         await slow.request("subscribe", conversation_id=conversation)
         for _ in range(80):
-            said = MessageCompleted(message_id=new_id("m"), role="assistant", content="x" * 250_000)
-            await agent.commit(conversation, f"{conversation}-0123456789ab", said)
+            reply = MessageCompleted(message_id=new_id("m"), role="assistant", content="x" * 250_000)
+            await agent.commit(conversation, f"{conversation}-0123456789ab", reply)
         with pytest.raises(ConnectionClosed) as closed:
             await slow.until_type("nothing of that type")
         assert closed.value.rcvd and closed.value.rcvd.code == 4508
@@ -398,7 +398,7 @@ async def test_welcome_precedes_replies_to_frames_sent_with_hello(gateway: Serve
 async def test_a_client_that_only_receives_is_closed_when_its_key_expires(
     start_gateway: GatewayFactory, tenant: str
 ) -> None:
-    """The client sends no frame at which the gateway would check the key."""
+    """The gateway cannot check the key on a frame, because the client sends none."""
     key = key_of("alice", tenant, expires_at=datetime.now(UTC) + timedelta(seconds=10))
     async with start_gateway(keys=(key,)) as gateway, gateway.socket("alice") as socket:
         async with asyncio.timeout(30):
