@@ -1,6 +1,6 @@
 """The cost of a sandboxed command, compared with the bwrap command that it consists of.
 
-Five ways to run `echo` are measured in turn, in blocks, so that other load affects all of them equally:
+Five ways to run `echo` are measured alternately, in blocks, so that other load affects all of them equally:
 
 bare     the same bwrap options, filter and limits, started from a small process of the sandbox user,
          without reading the output: the lower bound for every runner

@@ -184,7 +184,7 @@ async def test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request
     assert server.violations == []
 
 
-async def test_next_message_goes_to_the_same_thread(server: BackboardServer, provider: Provider) -> None:
+async def test_next_message_is_sent_to_the_same_thread(server: BackboardServer, provider: Provider) -> None:
     server.play(Reply(text="Hi."), Reply(text="Fine."))
     first = await complete(provider, make_request())
 
@@ -255,7 +255,7 @@ async def test_compaction_starts_a_new_thread_with_the_summary(
     assert "They greeted each other." in bodies(server, "/messages")[1]["content"]
 
 
-async def test_message_in_addition_to_outputs_starts_a_new_thread(
+async def test_a_message_together_with_outputs_starts_a_new_thread(
     server: BackboardServer, provider: Provider
 ) -> None:
     """A waiting run accepts only outputs; a rejected or steered run has a message after its results."""

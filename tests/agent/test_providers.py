@@ -61,7 +61,7 @@ async def complete(provider: Provider, request: ModelRequest, shown: Shown | Non
     return await provider.complete(request, deltas=shown or Shown(), deadline_s=30)
 
 
-async def test_text_reply_arrives_as_deltas_and_as_a_whole(
+async def test_text_reply_arrives_as_deltas_and_completely(
     server: ModelServer, provider: Provider, shown: Shown
 ) -> None:
     """R80, R81."""

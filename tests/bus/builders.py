@@ -84,10 +84,10 @@ class Recorder:
     def payloads(self) -> list[bytes]:
         return [message.data for message in self.messages]
 
-    async def until(self, holds: Callable[[Recorder], bool], timeout_s: float = WAIT_TIMEOUT_S) -> None:
-        """Wait until `holds` returns True for this recorder."""
+    async def until(self, condition: Callable[[Recorder], bool], timeout_s: float = WAIT_TIMEOUT_S) -> None:
+        """Wait until `condition` returns True for this recorder."""
         async with asyncio.timeout(timeout_s):
-            while not holds(self):
+            while not condition(self):
                 self._arrived.clear()
                 await self._arrived.wait()
 

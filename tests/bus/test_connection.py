@@ -24,7 +24,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 async def test_a_request_without_responders_fails_at_once(bus: Bus) -> None:
     async with asyncio.timeout(WAIT_TIMEOUT_S / 2):
         with pytest.raises(NoResponders) as refused:
-            await bus.request("nobody.is.there", b"", WAIT_TIMEOUT_S)
+            await bus.request("no.such.subject", b"", WAIT_TIMEOUT_S)
     assert isinstance(refused.value, Unavailable)
     assert refused.value.no_responders
 
@@ -49,7 +49,7 @@ async def test_concurrent_requests_get_their_own_replies(bus: Bus, tenant: str) 
     assert [task.result() for task in requests] == [b"%d" % number for number in range(200)]
 
 
-async def test_each_message_goes_to_one_member_of_a_queue_group(bus: Bus, tenant: str) -> None:
+async def test_each_message_is_delivered_to_one_member_of_a_queue_group(bus: Bus, tenant: str) -> None:
     counts = [0, 0, 0]
     done = asyncio.Event()
 
@@ -89,7 +89,7 @@ async def test_subscriptions_and_requests_continue_after_the_server_was_killed(
 
 
 async def test_a_request_that_timed_out_is_not_sent_later(own_nats: NatsServer, own_bus: Bus) -> None:
-    """nats-py buffers what is published while disconnected, and sends it after the reconnect."""
+    """nats-py buffers messages that are published while disconnected, and sends them after the reconnect."""
     served: list[bytes] = []
 
     async def serve(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Following logs: each commit arrives once and in order, also when messages are lost in transit."""
+"""Followers of logs receive each commit once and in order, also when messages are lost in transit."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Follower:
     def seqs(self) -> list[int]:
         return [stored.commit.first_seq for stored in self.commits]
 
-    async def until(self, holds: Callable[[list[int]], bool]) -> None:
+    async def until(self, condition: Callable[[list[int]], bool]) -> None:
         async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while not holds(self.seqs):
+            while not condition(self.seqs):
                 self._received.clear()
                 await self._received.wait()
 

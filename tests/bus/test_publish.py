@@ -51,9 +51,7 @@ async def test_a_publish_with_a_lost_acknowledgement_is_stored_once(
     assert await stored(bus, tenant) == 1
 
 
-async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
-    own_nats: NatsServer, own_bus: Bus
-) -> None:
+async def test_a_killed_server_loses_no_acknowledged_message(own_nats: NatsServer, own_bus: Bus) -> None:
     """No message is stored twice either: each is retried under its id."""
     await create(own_bus, "S")
     async with asyncio.TaskGroup() as tasks:
@@ -119,7 +117,7 @@ async def test_a_publish_without_a_stream_is_retried_until_the_budget_ends(bus: 
     await create(bus, tenant)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         ack = await writing
-    assert (ack.duplicate, ack.tries) == (False, 1), "nobody was there who could have stored an earlier try"
+    assert (ack.duplicate, ack.tries) == (False, 1), "no stream existed that could have stored an earlier try"
 
 
 async def test_at_most_sixteen_publishes_are_in_flight(bus: Bus, tenant: str) -> None:

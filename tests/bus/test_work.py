@@ -213,13 +213,13 @@ async def test_a_fenced_handler_neither_acks_nor_naks(bus: Bus, impatient_queue:
 
 
 async def test_messages_never_exceed_slots_and_a_freed_slot_is_used_at_once(bus: Bus, queue: str) -> None:
-    running, most, ended = 0, 0, 0
+    running, most_running, ended = 0, 0, 0
     gates: asyncio.Queue[asyncio.Event] = asyncio.Queue()
 
     async def gated(message: WorkMessage) -> Outcome:
-        nonlocal running, most, ended
+        nonlocal running, most_running, ended
         running += 1
-        most = max(most, running)
+        most_running = max(most_running, running)
         gates.put_nowait(gate := asyncio.Event())
         await gate.wait()
         running -= 1
@@ -232,7 +232,7 @@ async def test_messages_never_exceed_slots_and_a_freed_slot_is_used_at_once(bus:
         for _ in range(150):
             gate = await gates.get()
             gate.set()
-    assert (most <= 3, ended) == (True, 150)
+    assert (most_running <= 3, ended) == (True, 150)
 
 
 async def test_slots_run_concurrently(bus: Bus, queue: str) -> None:
@@ -278,7 +278,7 @@ async def test_work_continues_after_the_server_was_killed(own_nats: NatsServer, 
     running: set[int] = set()
     go_on = asyncio.Event()
 
-    async def holds(message: WorkMessage) -> Outcome:
+    async def waits(message: WorkMessage) -> Outcome:
         nonlocal concurrent
         if message.stream_seq in running:
             concurrent += 1
@@ -289,7 +289,7 @@ async def test_work_continues_after_the_server_was_killed(own_nats: NatsServer, 
         running.discard(message.stream_seq)
         return Done()
 
-    async with working(own_bus, queue, holds):
+    async with working(own_bus, queue, waits):
         await enqueue(own_bus, queue, b"held")
         await recorder.until(lambda it: len(it.messages) == 1)
         own_nats.restart()
@@ -301,16 +301,16 @@ async def test_work_continues_after_the_server_was_killed(own_nats: NatsServer, 
     assert recorder.payloads.count(b"after") == 1
 
 
-async def test_draining_lets_handlers_finish_and_pulls_no_message(bus: Bus, queue: str) -> None:
+async def test_drain_waits_for_handlers_and_pulls_no_message(bus: Bus, queue: str) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     recorder = Recorder()
 
-    async def holds(message: WorkMessage) -> Outcome:
+    async def waits(message: WorkMessage) -> Outcome:
         begun.set()
         await go_on.wait()
         return await recorder(message)
 
-    async with working(bus, queue, holds) as stop, asyncio.timeout(WAIT_TIMEOUT_S):
+    async with working(bus, queue, waits) as stop, asyncio.timeout(WAIT_TIMEOUT_S):
         await enqueue(bus, queue, b"before")
         await begun.wait()
         stop.set()
@@ -329,12 +329,12 @@ async def test_a_message_pulled_during_a_drain_is_redelivered_to_another_worker_
     begun, go_on = asyncio.Event(), asyncio.Event()
     recorder = Recorder()
 
-    async def holds(message: WorkMessage) -> Outcome:
+    async def waits(message: WorkMessage) -> Outcome:
         begun.set()
         await go_on.wait()
         return Done()
 
-    async with await connect(nats_server) as draining, working(draining, queue, holds) as stop:
+    async with await connect(nats_server) as draining, working(draining, queue, waits) as stop:
         await enqueue(bus, queue, b"held")
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await begun.wait()
@@ -373,7 +373,7 @@ async def test_a_handler_that_exceeds_the_drain_time_is_cancelled_and_its_messag
 
 
 async def test_a_message_of_another_subject_is_ignored(nats_server: NatsServer, bus: Bus, queue: str) -> None:
-    """A process that knows an inbox may publish to it; only deliveries of the stream count."""
+    """Any process may publish to an inbox whose name it has; only deliveries of the stream are handled."""
     recorder = Recorder()
     seen: list[str] = []
     async with await connect(nats_server) as spy:

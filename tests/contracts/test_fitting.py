@@ -29,6 +29,6 @@ def test_last_form_is_returned_if_none_fits() -> None:
     assert first_fitting(["xxxx", "xxx"], 1) == "xxx"
 
 
-def test_no_form_is_an_error() -> None:
+def test_an_empty_sequence_of_forms_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         first_fitting([], 1)

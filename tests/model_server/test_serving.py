@@ -86,7 +86,7 @@ async def test_demo_streams_one_word_per_chunk_with_the_server_delay():
     assert max(len(piece.split()) for piece in pieces) == 1
 
 
-async def test_stop_cuts_waiting_replies():
+async def test_stopping_the_server_closes_connections_of_waiting_replies():
     async with httpx.AsyncClient(timeout=None) as client, asyncio.timeout(WAIT_TIMEOUT_S):
         async with ModelServer.running() as server:
             model = server.play("late", [Reply(text="late", gate=Gate(name="never"))])

@@ -294,7 +294,7 @@ class RandomSchedule:
         names = self.world.open_approval_requests
         if names:
             request = self.world.broker.requests[self.chance.choice(names)]
-            self.world.broker.put_approval_reply(forged(request, self.chance, self.world))
+            self.world.broker.store_approval_reply(forged(request, self.chance, self.world))
 
     def _snapshot(self) -> None:
         if self.housekeeping.random() < self.snapshots:

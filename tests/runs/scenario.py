@@ -86,7 +86,7 @@ class Scenario(World):
         return message.holder
 
     def end(self, **how: bool) -> None:
-        """Let the system come to rest, and check all invariants."""
+        """Run without faults until nothing changes, and check all invariants."""
         self.settle_down(**how)
         self.invariants.check_at_rest()
 

@@ -267,7 +267,7 @@ def forge(scenario: Scenario, kind: int = 0) -> None:
             return kind
 
     request = scenario.broker.requests[scenario.approval_request.approval_id]
-    scenario.broker.put_approval_reply(forged(request, Kind(), scenario))
+    scenario.broker.store_approval_reply(forged(request, Kind(), scenario))
 
 
 def test_an_invalid_stored_decision_is_not_returned_as_the_winner() -> None:
@@ -293,7 +293,7 @@ def test_a_request_closed_by_the_system_is_not_remembered() -> None:
         remember="conversation",
         decided_at=scenario.now,
     )
-    scenario.broker.put_approval_reply(remembered)
+    scenario.broker.store_approval_reply(remembered)
     scenario.run(seconds=5)
     assert scenario.state.remembered == ()
     assert [reply for reply, _ in scenario.broker.dead] == [remembered]
@@ -341,7 +341,7 @@ def test_a_signed_decision_with_other_digests_closes_nothing() -> None:
     scenario = parked()
     request = scenario.broker.requests[scenario.approval_request.approval_id]
     reply = forged(request, random.Random(1), scenario).model_copy(update={"digests": ("0" * 64,)})
-    scenario.broker.put_approval_reply(sign(reply, KEY))
+    scenario.broker.store_approval_reply(sign(reply, KEY))
     scenario.run()
     assert scenario.open_run.waits
     scenario.end()

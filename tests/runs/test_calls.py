@@ -177,7 +177,7 @@ def test_a_runner_that_refuses_a_call_ends_it() -> None:
 
 
 def test_an_unstarted_call_of_a_lost_runner_is_executed_only_elsewhere() -> None:
-    """P2. The disconnected runner returns while it still holds the request."""
+    """P2. The disconnected runner returns, and the request is still in its queue."""
     scenario, start = scenario_at("start")
     scenario.cut_off(start.process)
     start.process.paused = True

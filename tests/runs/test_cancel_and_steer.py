@@ -289,7 +289,7 @@ def test_a_steer_is_either_a_run_or_a_message_of_an_open_run(done: bool) -> None
     assert user_messages(scenario).count("and this") == 1
 
 
-def test_a_steer_in_the_last_iteration_starts_a_run_of_its_own() -> None:
+def test_a_steer_in_the_last_iteration_starts_a_separate_run() -> None:
     """The open run has no model request left that could contain it."""
     scenario = Scenario()
     scenario.start(Plan((calls(CallPlan(hangs=True)),), max_iterations=1))

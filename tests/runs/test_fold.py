@@ -54,7 +54,7 @@ def test_the_sample_contains_enough_logs() -> None:
 
 @law
 @given(which, which)
-def test_a_log_folds_to_the_same_state_wherever_it_is_cut(number: int, cut: int) -> None:
+def test_a_log_folds_to_the_same_state_for_every_split(number: int, cut: int) -> None:
     log = logs()[number % len(logs())]
     cut %= len(log) + 1
     assert fold(log[cut:], fold(log[:cut])) == fold(log)
@@ -88,7 +88,7 @@ def test_the_history_of_every_prefix_lacks_the_results_of_open_calls_and_nothing
 
 @law
 @given(which, which)
-def test_a_commit_reads_back_as_it_was_written(number: int, which_commit: int) -> None:
+def test_a_stored_commit_equals_the_written_commit(number: int, which_commit: int) -> None:
     log = logs()[number % len(logs())]
     commit = log[which_commit % len(log)][1]
     assert Commit.model_validate_json(commit.model_dump_json(by_alias=True)) == commit

@@ -6,7 +6,7 @@ from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.scenario import Scenario
 
 
-def test_a_start_is_one_claim_and_one_end() -> None:
+def test_a_start_leads_to_one_claim_and_one_end() -> None:
     scenario = Scenario()
     scenario.start(Plan())
     scenario.run()

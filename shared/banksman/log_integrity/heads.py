@@ -179,7 +179,7 @@ class HeadsRecorder:
                 continue
             generation = mark.value.generation
             newest = await self._heads.newest(generation)
-            # The writer records new commits regularly. A standby process takes over when it does not.
+            # The writer records new commits regularly. If it stops, a standby process takes over.
             if self._first or await self._is_unattended(newest, self._seen):
                 self._first = False
                 await self._follow(generation, newest)

@@ -43,7 +43,7 @@ class Calls:
     def on_call(self, request: CallRequest, subject: str) -> CallReply | None:
         """Reply to `tool.call`. A repeated request for the same attempt is safe.
 
-        Every process of the server receives it. The one that the request names replies; others return None.
+        Every process of the server receives it. The process that it names replies; others return None.
 
         Raises:
             BadInput: The subject is another conversation's.

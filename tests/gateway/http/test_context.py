@@ -257,7 +257,7 @@ async def test_a_body_that_is_too_large_is_refused(gateway: Served) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (413, "too_large")
 
 
-async def test_an_api_key_opens_its_own_tenant_only(guarded: Served) -> None:
+async def test_an_api_key_is_valid_for_its_own_tenant_only(guarded: Served) -> None:
     async with guarded.http as http:
         conversation = await _conversation(http)
         without = await http.get("/context/conversations", headers={"authorization": ""})

@@ -117,7 +117,7 @@ async def test_an_invalid_assistant_is_refused_with_the_name_of_the_field(
     assert refused.value.code is (ErrorCode.BAD_REQUEST if field else ErrorCode.NOT_FOUND)
 
 
-async def test_requests_of_any_client_are_checked_as_those_of_the_sdk(
+async def test_requests_without_the_sdk_are_checked_in_the_same_way(
     secured_nats: SecuredNats, gateway: Served
 ) -> None:
     """An unknown field, an unsupported version and invalid JSON are refused by name."""

@@ -201,7 +201,7 @@ async def test_cancelling_a_run_stores_a_signal(gateway: Served, agent: Agent, t
     assert (signal["type"], signal["run_id"], signal["reason"]) == ("cancel", ack["run_id"], "enough")
 
 
-async def test_a_steering_message_goes_to_the_open_run(gateway: Served, agent: Agent, tenant: str) -> None:
+async def test_a_steering_message_is_sent_to_the_open_run(gateway: Served, agent: Agent, tenant: str) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()
         await socket.request("chat.send", conversation_id=conversation, content="hi")
@@ -350,7 +350,7 @@ async def test_a_wrong_token_closes_after_hello_and_is_401_at_the_upgrade(guarde
     assert refused.value.response.status_code == 401
 
 
-async def test_a_websocket_token_opens_its_own_tenant_only(guarded: Served) -> None:
+async def test_a_websocket_token_is_valid_for_its_own_tenant_only(guarded: Served) -> None:
     async with guarded.socket("alice") as alice, guarded.socket("bob") as bob:
         assert (alice.welcome["user"], bob.welcome["user"]) == ("alice", "bob")
         conversation = await alice.create()

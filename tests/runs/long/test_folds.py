@@ -28,7 +28,7 @@ def story(bus: Bus, tenant: str, conversation: str) -> Story:
     return Story(ConversationLog(bus), Conversation(tenant, conversation))
 
 
-async def test_a_cached_fold_of_a_purged_log_is_found_deleted(
+async def test_a_cached_fold_of_a_purged_log_is_detected_as_deleted(
     bus: Bus, story: Story, tenant: str, conversation: str
 ) -> None:
     """P1: a run whose start arrives late at this process has a terminal event."""

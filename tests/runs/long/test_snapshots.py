@@ -168,7 +168,7 @@ async def test_no_snapshot_is_written_between_claims_or_after_the_tombstone(
     assert await snapshots_in(log, story) == []
 
 
-async def test_a_snapshot_that_lost_its_race_is_written_a_little_later(log: EventLog, story: Story) -> None:
+async def test_a_snapshot_whose_append_conflicts_is_written_later(log: EventLog, story: Story) -> None:
     """Eight processes append as fast as they can; the log stays complete and gets its snapshots."""
 
     async def write(process: ConversationLog, count: int) -> None:
@@ -216,7 +216,7 @@ def unusable(request: pytest.FixtureRequest, story: Story) -> Snapshot:
             return wrong.model_copy(update={"state": None})
 
 
-async def test_a_snapshot_that_cannot_be_used_is_folded_without(
+async def test_a_log_with_an_unusable_snapshot_is_folded_without_it(
     log: EventLog, story: Story, unusable: Snapshot
 ) -> None:
     for _ in range(3):
@@ -230,7 +230,7 @@ async def test_a_snapshot_that_cannot_be_used_is_folded_without(
     assert (state.title, state.run is not None) == ("after it", True)
 
 
-async def test_long_snapshots_are_stored_as_one_object_that_each_replaces(
+async def test_each_long_snapshot_replaces_the_one_object_of_its_conversation(
     log: EventLog, story: Story
 ) -> None:
     objects = Objects(log.bus, SNAPSHOTS)

@@ -22,8 +22,8 @@ def main(file: Path) -> None:
         """Enter a marker into the ledger.
 
         Args:
-            marker: What is entered.
-            seconds: How long that takes.
+            marker: The text to enter.
+            seconds: The duration of the call in seconds.
         """
         await scripted_delay(seconds)
         with file.open("a", encoding="utf-8") as ledger:

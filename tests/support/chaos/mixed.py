@@ -50,11 +50,22 @@ class Mixed:
 
 
 async def mixed(options: Mixed, directory: Path) -> Verdict:
-    """Restart one half of the system after the other with another version, kill processes of both, and check.
+    """Mix the versions on a fleet of its own."""
+    async with ModelServer.running() as model:
+        fleet = Fleet(directory, model.url)
+        for name in (*FIRST, *SECOND):
+            fleet[name].version = options.old
+        async with fleet:
+            return await mixed_on(fleet, model, options)
+
+
+async def mixed_on(fleet: Fleet, model: ModelServer, options: Mixed) -> Verdict:
+    """Restart one half of a fleet after the other with another version, kill processes of both, and check.
 
     A message that one version writes and the other cannot read is dead-lettered; there must be none.
     """
     chance = random.Random(options.seed)
+    earlier = await _dead_letters(fleet)
 
     async def roll(fleet: Fleet, recording: Recording) -> None:
         for half, version in options.steps:
@@ -65,17 +76,13 @@ async def mixed(options: Mixed, directory: Path) -> Verdict:
                 fleet[killed].kill()
             await scripted_delay(options.side_by_side_s)
 
-    async with ModelServer.running() as model:
-        fleet = Fleet(directory, model.url)
-        for name in (*FIRST, *SECOND):
-            fleet[name].version = options.old
-        async with fleet:
-            verdict = await under_traffic(fleet, model, options.seed, options.rate, roll)
-            verdict.problems += await _dead_letters(fleet)
-            return verdict
+    verdict = await under_traffic(fleet, model, options.seed, options.rate, roll)
+    verdict.problems += (await _dead_letters(fleet))[len(earlier) :]
+    return verdict
 
 
 async def _dead_letters(fleet: Fleet) -> list[str]:
+    """Return one sentence per dead letter, oldest first."""
     async with fleet.operator() as bus:
         letters = [stored.letter async for stored in dead_letters(bus)]
     poison = [letter for letter in letters if letter.stream != NOTES]

@@ -53,7 +53,7 @@ class Cable:
     inside: str
     """The address of the process."""
     outside: str
-    """The address of this machine, as the process sees it."""
+    """The address of this machine from within the namespace."""
 
     async def lose(self, what: Loss) -> None:
         """Drop all traffic, or that of one direction."""

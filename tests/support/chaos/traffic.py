@@ -115,7 +115,7 @@ class Traffic:
 
     @property
     def open_runs(self) -> int:
-        """Return the number of runs that have not ended, as far as their users know."""
+        """Return the number of runs whose end no user has received."""
         return len(self._open)
 
     async def start(self, kind: Kind | None = None) -> None:

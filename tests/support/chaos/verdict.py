@@ -77,7 +77,16 @@ class Verdict:
 
 
 async def chaos(options: Chaos, directory: Path) -> Verdict:
-    """Run one randomized fault test: kill and freeze processes, let all come to rest, check the history."""
+    """Run one randomized fault test on a fleet of its own."""
+    async with (
+        ModelServer.running() as model,
+        Fleet(directory, model.url, servers=options.servers) as fleet,
+    ):
+        return await chaos_on(fleet, model, options)
+
+
+async def chaos_on(fleet: Fleet, model: ModelServer, options: Chaos) -> Verdict:
+    """Kill and freeze processes of a running fleet, let all come to rest, and check the history."""
     chance = random.Random(options.seed)
 
     async def strike(fleet: Fleet, recording: Recording) -> None:
@@ -86,11 +95,7 @@ async def chaos(options: Chaos, directory: Path) -> Verdict:
             async with asyncio.timeout(options.duration_s):
                 await faults.strike()
 
-    async with (
-        ModelServer.running() as model,
-        Fleet(directory, model.url, servers=options.servers) as fleet,
-    ):
-        return await under_traffic(fleet, model, options.seed, options.rate, strike)
+    return await under_traffic(fleet, model, options.seed, options.rate, strike)
 
 
 async def under_traffic(

@@ -225,7 +225,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def breaches(history: Folded) -> dict[str, list[str]]:
-    """Return the violations in a recording by the name of the check; empty if every promise holds."""
+    """Return the violations in a recording by the name of the check; empty if no promise is broken."""
     found = {check.__name__: list(check(history)) for check in CHECKS}
     return {name: sentences for name, sentences in found.items() if sentences}
 

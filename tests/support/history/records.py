@@ -64,7 +64,7 @@ class Start(_Line):
     in_conversation: str | None = None
     """The conversation where the user started it; None outside of any."""
     conversation_id: str | None = None
-    """With `ok`: the conversation in the reply, which holds the log of this run."""
+    """With `ok`: the conversation in the reply, which contains the log of this run."""
     run_id: str | None = None
     """With `ok`: the run in the reply."""
     problem: str | None = None
@@ -78,7 +78,7 @@ class Decide(_Line):
     request_id: str
     approval_id: str
     outcome: ApprovalOutcome | None = None
-    """With `ok`: the outcome that counts, whichever user decided."""
+    """With `ok`: the outcome of the winning decision, which may be that of another user."""
     already_resolved: bool = False
     """With `ok`: another user had decided before."""
     problem: str | None = None

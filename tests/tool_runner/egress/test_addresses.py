@@ -49,7 +49,7 @@ def outside_global_unicast(address: Address) -> bool:
 
 
 @given(st.ip_addresses(v=6).filter(outside_global_unicast).filter(carries_no_ipv4))
-def test_nothing_but_global_unicast_is_public(address: Address) -> None:
+def test_only_global_unicast_addresses_are_public(address: Address) -> None:
     assert not is_public(address)
 
 
@@ -69,5 +69,5 @@ def test_public_addresses_are_public(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", SPECIAL)
-def test_special_addresses_are_not(text: str) -> None:
+def test_special_addresses_are_not_public(text: str) -> None:
     assert not is_public(ip_address(text))

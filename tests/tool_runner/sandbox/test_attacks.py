@@ -174,7 +174,7 @@ async def test_zombies_are_limited_and_all_are_reaped(runner: Runner) -> None:
     assert (await bash(runner, "echo alive")).value["stdout"] == "alive\n"
 
 
-async def test_setuid_bit_gives_no_rights(runner: Runner) -> None:
+async def test_setuid_bit_grants_no_rights(runner: Runner) -> None:
     await bash(runner, "cp /bin/bash sh; chmod 6755 sh")
     outcome = await bash(
         runner, "./sh -p -c 'id -u; grep -c . /proc/self/status; grep NoNewPrivs /proc/self/status'"

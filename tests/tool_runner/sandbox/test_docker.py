@@ -22,7 +22,7 @@ from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, SandboxUnavailable, Stop
 from banksman.tool_runner.sandbox.docker import DockerSandbox
-from banksman.tool_runner.sandbox.docker_place import find_place
+from banksman.tool_runner.sandbox.docker_host import find_host_directory
 from banksman.tool_runner.selftest import self_test
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
@@ -377,13 +377,13 @@ def test_host_path_of_workspaces_is_read_from_the_runners_mounts(root: Path) -> 
         ]
     }
     below = root / "acme" / "c1"
-    assert find_place(root, None, None).of(below) == below
-    assert find_place(root, Path("/srv/given"), own).of(below) == Path("/srv/given/acme/c1")
+    assert find_host_directory(root, None, None).of(below) == below
+    assert find_host_directory(root, Path("/srv/given"), own).of(below) == Path("/srv/given/acme/c1")
     volume = Path("/var/lib/docker/volumes/workspaces/_data")
-    assert find_place(root, None, own).of(below) == volume / "acme/c1"
-    assert find_place(root / "deep", None, own).of(root / "deep" / "acme") == volume / "deep/acme"
+    assert find_host_directory(root, None, own).of(below) == volume / "acme/c1"
+    assert find_host_directory(root / "deep", None, own).of(root / "deep" / "acme") == volume / "deep/acme"
     with pytest.raises(SandboxUnavailable, match="not on a volume"):
-        find_place(root, None, {"Mounts": []})
+        find_host_directory(root, None, {"Mounts": []})
 
 
 async def test_image_without_python_is_reported_with_its_requirements(

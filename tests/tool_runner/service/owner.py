@@ -1,4 +1,4 @@
-"""The owner of a run, as a runner sees it."""
+"""The part of a run's owner that communicates with a runner."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ async def test_the_addresses_of_a_name_are_tried_in_their_order() -> None:
         assert (await way_out.get(server.url())).body == b"here"
 
 
-async def test_redirects_are_followed_and_relative_ones_too(runner: Runner) -> None:
+async def test_absolute_and_relative_redirects_are_followed(runner: Runner) -> None:
     async def respond(writer: asyncio.StreamWriter, path: str) -> None:
         if path == "/start":
             writer.write(b"HTTP/1.1 302 Found\r\nLocation: end?x=1\r\nContent-Length: 0\r\n\r\n")

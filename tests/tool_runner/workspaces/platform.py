@@ -190,7 +190,7 @@ class Platform:
         return sorted([info async for info in self.store.list(prefix)], key=lambda info: info.name)
 
     async def sees(self, *runners: RunnerProcess) -> None:
-        """Wait until this process knows exactly these runners as alive."""
+        """Wait until exactly these runners have a lease in this process's view."""
         wanted = {(runner.id, runner.epoch) for runner in runners}
 
         async def seen() -> bool:

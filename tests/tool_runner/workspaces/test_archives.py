@@ -186,7 +186,7 @@ def test_restore_removes_setuid_setgid_and_sticky_bits(target: Path) -> None:
     assert stat.S_IMODE((target / "a").stat().st_mode) == 0o777
 
 
-def test_a_sparse_file_is_refused_whatever_size_it_claims(target: Path) -> None:
+def test_a_sparse_file_with_any_stated_size_is_refused(target: Path) -> None:
     sparse = entry("a", b"x" * 512)
     sparse[0].pax_headers = {
         "GNU.sparse.major": "0",
@@ -251,7 +251,7 @@ def test_archive_header_that_needs_too_much_memory_is_refused(target: Path) -> N
 
 
 def test_nested_archive_headers_are_refused(target: Path) -> None:
-    """tarfile reads each header while it reads the one before."""
+    """tarfile reads each header recursively, within the read of the previous header."""
     record = b"14 comment=ab\n".ljust(512, b"\0")
     header = tarfile.TarInfo("pax")
     header.type, header.size = tarfile.XHDTYPE, 14

@@ -132,7 +132,7 @@ def test_walk_opens_and_refuses_the_same_paths_as_openat2(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(names, min_size=1, max_size=5), st.booleans())
-def test_the_walk_creates_only_below(tree: int, parts: list[str], links: bool) -> None:
+def test_the_walk_creates_only_inside_the_directory(tree: int, parts: list[str], links: bool) -> None:
     path = "/".join([*parts, "made"])
     with contextlib.suppress(OSError):
         fd = walk_beneath(tree, path, FLAGS["create"], links=links, mode=0o600)

@@ -40,7 +40,7 @@ class Ending:
 
 
 def always(verdict: Verdict) -> Decide:
-    """Return a function that gives every approval request the same decision."""
+    """Return a function that decides every approval request in the same way."""
     return lambda _request: verdict
 
 

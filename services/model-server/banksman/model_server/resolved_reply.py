@@ -42,7 +42,7 @@ class EventStream:
 
     content: list[bytes]
     closing: list[bytes]
-    """Events from the one with the finish reason on."""
+    """The event with the finish reason, and all later events."""
 
 
 def resolve_reply(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None = None) -> ResolvedReply:

@@ -1,1 +1,1 @@
-"""The workflows service: named actions that users start themselves, each run a durable log of its own."""
+"""The workflows service: named actions that users start themselves, each run with its own durable log."""

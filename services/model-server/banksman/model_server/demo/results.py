@@ -26,11 +26,11 @@ class Done:
     facts: Json
     """The result object; empty for plain text."""
     failure: str | None
-    """Verb phrase that says why the call failed; None if it succeeded."""
+    """Verb phrase with the reason of the failure; None if the call succeeded."""
 
 
 def read_result(step: Step, output: ToolOutput) -> Done:
-    """Read a tool result. A command that ran did not fail, whatever its exit code."""
+    """Read a tool result. An executed command counts as successful for every exit code."""
     facts = loads_object(output.text) or {}
     if not isinstance(facts.get("success"), bool) and "exit_code" not in facts:
         # Plain text, or JSON of a tool without our envelope.

@@ -1,4 +1,4 @@
-"""The workflows that come with the platform."""
+"""The workflows that the platform provides."""
 
 from __future__ import annotations
 
