@@ -74,7 +74,7 @@ DEMO_NOTICE = (
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that serves."""
+    """A running gateway."""
 
     port: int
     connections: Connections
@@ -236,7 +236,7 @@ async def _connect(settings: GatewayServiceSettings, health: Health) -> Bus:
         settings.nats,
         name=GATEWAY,
         inbox_prefix=inbox_prefix(GATEWAY),
-        answers_clients=True,
+        serves_clients=True,
         background=health.background,
     )
 

@@ -1,1 +1,1 @@
-"""What the interfaces over HTTP share: checks before each request, error responses, streams."""
+"""Code that the HTTP interfaces share: checks before each request, error responses, streams."""

@@ -1,15 +1,19 @@
-"""Dependencies of endpoints: the service, the authenticated caller, the idempotency key."""
+"""Dependencies of endpoints: the service, the authenticated caller, the idempotency key.
+
+`BEARER` and `API_KEY` only describe the keys in OpenAPI; `caller_of` reads them.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Header, Request, Security
-from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Depends, Header, Request
+from fastapi.security import APIKeyHeader, HTTPBearer
 
 from banksman.contracts.ids import new_id
 from banksman.gateway.service.auth import Caller, bearer
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.settings import Mode
 
 BEARER = HTTPBearer(
     scheme_name="bearer", description="An API key. A gateway in keyless mode needs none.", auto_error=False
@@ -30,49 +34,30 @@ async def gateway_of(request: Request) -> Gateway:
 ServiceDep = Annotated[Gateway, Depends(gateway_of)]
 
 
-def check_context_key(request: Request) -> None:
-    """Check that a request has a key for the context endpoints, before its body is read.
+def caller_of(request: Request, mode: Mode) -> Caller:
+    """Return the caller of a request, after a check that the caller's key opens the endpoints of a mode.
 
     Raises:
         Unauthorized: The key is missing, unknown or expired.
-        Forbidden: The key does not open the context endpoints.
+        Forbidden: The key does not open these endpoints.
     """
     gateway: Gateway = request.app.state.gateway
-    gateway.keys.caller(bearer(request.headers.get("authorization"))).check("context")
-
-
-async def context_caller(
-    gateway: ServiceDep, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
-) -> Caller:
-    """Return the caller of a context endpoint.
-
-    Raises:
-        Unauthorized: The key is missing, unknown or expired.
-        Forbidden: The key does not open the context endpoints.
-    """
-    caller = gateway.keys.caller(_token(credentials))
-    caller.check("context")
+    token = bearer(request.headers.get("authorization"))
+    if token is None and mode == "passthrough":
+        token = request.headers.get("x-api-key")
+    caller = gateway.keys.caller(token)
+    caller.check(mode)
     return caller
 
 
-async def passthrough_caller(
-    gateway: ServiceDep,
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)],
-    api_key: Annotated[str | None, Security(API_KEY)],
-) -> Caller:
-    """Return the caller of a passthrough endpoint.
-
-    Raises:
-        Unauthorized: The key is missing, unknown or expired.
-        Forbidden: The key does not open the passthrough endpoints.
-    """
-    caller = gateway.keys.caller(_token(credentials) or api_key)
-    caller.check("passthrough")
-    return caller
+async def context_caller(request: Request) -> Caller:
+    """Return the caller of a context endpoint."""
+    return caller_of(request, "context")
 
 
-def _token(credentials: HTTPAuthorizationCredentials | None) -> str | None:
-    return credentials.credentials.strip() or None if credentials else None
+async def check_passthrough_key(request: Request) -> None:
+    """Check the key of a request to a passthrough endpoint."""
+    caller_of(request, "passthrough")
 
 
 async def request_id(

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import error_frame
-from banksman.contracts.wire import bad_input
+from banksman.contracts.wire import Stored, bad_input
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,40 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.UNAVAILABLE: 503,
 }
 """HTTP status by error code; 500 for any other code."""
+
+
+class ErrorDetail(Stored):
+    """Why a request failed."""
+
+    message: str
+    code: str
+    field: str | None = None
+    """The field of the request that is wrong; absent for other errors."""
+    type: str | None = None
+    """On paths under `/v1`: OpenAI's type of the error."""
+    param: str | None = None
+    """On paths under `/v1`: the same as `field`."""
+
+
+class ErrorBody(Stored):
+    """The body of an error response."""
+
+    error: ErrorDetail
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorBody, "description": "A field is missing or wrong"},
+    401: {"model": ErrorBody, "description": "The API key is missing, unknown or expired"},
+    403: {"model": ErrorBody, "description": "The API key does not open this endpoint"},
+    404: {"model": ErrorBody, "description": "Not found"},
+    409: {"model": ErrorBody, "description": "The stored state forbids the request"},
+    413: {"model": ErrorBody, "description": "The body is too large"},
+    429: {"model": ErrorBody, "description": "Too many requests; `retry-after` in seconds"},
+    503: {"model": ErrorBody, "description": "Not now; `retry-after` in seconds"},
+    "default": {"model": ErrorBody, "description": "Any other error"},
+}
+"""The error responses that OpenAPI lists for every endpoint."""
+
 
 OPENAI_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 500: "server_error"}
 """OpenAI's own codes, by HTTP status."""

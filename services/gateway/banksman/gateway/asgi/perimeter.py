@@ -90,7 +90,7 @@ class Perimeter:
     def _check(self, scope: Scope, headers: Headers) -> None:
         if self._keyless and _hostname(headers.get("host", "")) not in self._hosts:
             # DNS rebinding: a page of another site that resolves its name to this machine sends that name.
-            raise Forbidden("this gateway needs no key and serves names of this machine only")
+            raise Forbidden("a gateway without keys accepts only the host names of this machine")
         cross = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if cross and not self._same_origin(headers):
             raise Forbidden(f"the origin {headers.get('origin')!r} is not allowed")

@@ -10,17 +10,15 @@ from fastapi.responses import JSONResponse
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import ApprovalDecision
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.asgi.errors import ErrorBody, ErrorDetail
 from banksman.gateway.http.models import (
     ApprovalPage,
     DecisionBody,
-    ErrorBody,
-    ErrorDetail,
     LateDecision,
     PendingApproval,
     Resolution,
 )
-from banksman.gateway.http.routing import router
-from banksman.gateway.http.strict_json import StrictBody
+from banksman.gateway.http.routing import StrictBody, router
 
 routes = router("approvals")
 

@@ -16,8 +16,7 @@ from banksman.contracts.assistants import Assistant
 from banksman.contracts.usage import UsageReport
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.http.models import IssuedTicket
-from banksman.gateway.http.routing import router
-from banksman.gateway.http.strict_json import StrictJson
+from banksman.gateway.http.routing import StrictJson, router
 from banksman.gateway.service.tickets import TICKET_S
 
 routes = router("assistants")

@@ -11,8 +11,7 @@ from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.frames import DETAILS, ConversationCreate, Detail, detail_of
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.http.models import Conversation, ConversationPage, EventPage, NewConversation, Rename
-from banksman.gateway.http.routing import router
-from banksman.gateway.http.strict_json import StrictBody
+from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.service.event_frames import encoded_event, subscribed
 
 MAX_EVENTS = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import ConfigDict, Field
@@ -20,6 +21,7 @@ from banksman.contracts.events import (
 from banksman.contracts.frames import Ack
 from banksman.contracts.messages import Content, ToolProtocol, Usage
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
+from banksman.gateway.asgi.errors import ErrorDetail
 from banksman.gateway.service.runs import FoundRun
 
 T = TypeVar("T")
@@ -99,25 +101,6 @@ class NewWorkflowRun(RequestBody):
 
     parameters: JsonObject = Field(default_factory=dict)
     conversation_id: Token | None = None
-
-
-class ErrorDetail(Stored):
-    """Why a request failed."""
-
-    message: str
-    code: str
-    field: str | None = None
-    """The field of the request that is wrong; absent for other errors."""
-    type: str | None = None
-    """On paths under `/v1`: OpenAI's type of the error."""
-    param: str | None = None
-    """On paths under `/v1`: the same as `field`."""
-
-
-class ErrorBody(Stored):
-    """The body of an error response."""
-
-    error: ErrorDetail
 
 
 class Listing(Stored, Generic[T]):
@@ -268,20 +251,12 @@ class EndedRun(Run):
 
 def run_body(found: FoundRun) -> Run:
     """Return the body that shows a run: an `EndedRun` if its outcome is known."""
-    view, outcome = found.view, found.outcome
     body: dict[str, Any] = {
-        "run_id": view.run_id,
+        **asdict(found.view),
         "conversation_id": found.conversation_id,
-        "message_id": view.message_id,
-        "status": view.status,
-        "model": view.model,
-        "iterations": view.iteration,
-        "asked_at": view.asked_at,
-        "started_at": view.started_at,
-        "finished_at": view.finished_at,
         "pending_approvals": [approval.model_dump() for approval in found.approvals],
     }
-    return Run(**body) if outcome is None else EndedRun(**{**body, **dict(outcome)})
+    return Run(**body) if found.outcome is None else EndedRun(**{**body, **dict(found.outcome)})
 
 
 class StoredFile(Stored):

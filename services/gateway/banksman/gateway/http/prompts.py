@@ -13,8 +13,7 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
 from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
 from banksman.gateway.http.models import EnhancedPromptBody, Listing, NewPrompt, PromptBody
-from banksman.gateway.http.routing import router
-from banksman.gateway.http.strict_json import StrictBody
+from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.service.enhanced_prompts import PromptContext
 from banksman.prompting.templates import render, variables_of
 

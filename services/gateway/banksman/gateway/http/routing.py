@@ -1,28 +1,69 @@
-"""What the routers of the HTTP interface have in common."""
+"""Routers whose bodies are validated strictly, by our own parser instead of FastAPI's.
+
+FastAPI accepts a duplicate key, `NaN` and `"5"` for a number, and no body whose content type is not JSON. Our
+clients get an error for the first three, on HTTP as on the websocket, and may leave the content type away.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Body, Depends, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
-from banksman.gateway.http.models import ErrorBody
-from banksman.gateway.http.strict_json import StrictRoute
+from banksman.contracts.wire import JsonValue, parse
+from banksman.gateway.asgi.dependencies import BEARER, caller_of
+from banksman.gateway.asgi.errors import ERRORS
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "A field is missing or wrong"},
-    401: {"model": ErrorBody, "description": "The API key is missing, unknown or expired"},
-    403: {"model": ErrorBody, "description": "The API key does not open this endpoint"},
-    404: {"model": ErrorBody, "description": "Not found"},
-    409: {"model": ErrorBody, "description": "The stored state forbids the request"},
-    413: {"model": ErrorBody, "description": "The body is too large"},
-    429: {"model": ErrorBody, "description": "Too many requests; `retry-after` in seconds"},
-    503: {"model": ErrorBody, "description": "Not now; `retry-after` in seconds"},
-    "default": {"model": ErrorBody, "description": "Any other error"},
-}
-"""The error responses of every endpoint."""
+M = TypeVar("M", bound=BaseModel)
+
+
+class StrictJson:
+    """Annotation of a body: validates the bytes of the request."""
+
+    def __init__(self, parser: Callable[[Any, bytes], BaseModel] = parse) -> None:
+        self._parser = parser
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Wrap the schema of the model, which stays the one that OpenAPI shows."""
+
+        def validate(value: Any, _: core_schema.ValidatorFunctionWrapHandler) -> BaseModel:
+            return value if isinstance(value, source) else self._parser(source, value)
+
+        return core_schema.no_info_wrap_validator_function(validate, handler(source))
+
+
+StrictBody = Annotated[M, StrictJson(), Body()]
+
+
+class _RawRequest(Request):
+    """A request whose body FastAPI does not parse; an empty one counts as `{}`."""
+
+    async def body(self) -> bytes:
+        return await super().body() or b"{}"
+
+    async def json(self) -> JsonValue:
+        return cast(JsonValue, await self.body())
+
+
+class StrictRoute(APIRoute):
+    """A route that hands the bytes of the body to `StrictJson`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of the route."""
+        handle = super().get_route_handler()
+
+        async def handle_raw(request: Request) -> Response:
+            # FastAPI reads the body before it calls dependencies: no body is buffered without a valid key.
+            caller_of(request, "context")
+            return await handle(_RawRequest(request.scope, request.receive))
+
+        return handle_raw
 
 
 def router(tag: str) -> APIRouter:
-    """Return a router whose bodies are validated strictly."""
-    return APIRouter(tags=[tag], route_class=StrictRoute, responses=ERRORS)
+    """Return a router for context endpoints."""
+    return APIRouter(tags=[tag], route_class=StrictRoute, dependencies=[Depends(BEARER)], responses=ERRORS)

@@ -37,7 +37,7 @@ async def run_stream(gateway: Gateway, caller: Caller, request: ChatSend, detail
 
     async def cancel() -> None:
         if not feed.ended.is_set():
-            frame = RunCancel(type="run.cancel", id=new_id("gone-"), run_id=run_id, reason=REASON)
+            frame = RunCancel(type="run.cancel", id=new_id("disconnect-"), run_id=run_id, reason=REASON)
             await gateway.requests.handle(caller, frame)
 
     headers = {**SSE_HEADERS, "location": f"/context/runs/{run_id}", "banksman-run-id": run_id}
@@ -51,9 +51,9 @@ async def _from_first_event(
     """Return the feed to use: a repeated request may name a run whose events precede `early`."""
     view = await gateway.views.read(caller.tenant, early.conversation_id)
     run = view.runs.get(run_id)
-    if run is None or run.asked_seq > early.head.head_seq:
+    if run is None or run.first_seq > early.head.head_seq:
         return early
-    return await _feed(gateway, caller, early.conversation_id, run.asked_seq - 1, detail, outbox)
+    return await _feed(gateway, caller, early.conversation_id, run.first_seq - 1, detail, outbox)
 
 
 async def _feed(

@@ -21,9 +21,8 @@ from banksman.gateway.http.models import (
     Run,
     run_body,
 )
-from banksman.gateway.http.routing import router
+from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.http.run_stream import run_stream
-from banksman.gateway.http.strict_json import StrictBody
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
 

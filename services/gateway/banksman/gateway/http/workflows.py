@@ -9,9 +9,8 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.registry import WorkflowCategory, WorkflowDefinition
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.http.models import AcceptedRun, EndedRun, Listing, NewWorkflowRun, Run
-from banksman.gateway.http.routing import router
+from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.http.runs import Location, Wait, outcome
-from banksman.gateway.http.strict_json import StrictBody
 
 routes = router("workflows")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 
 from banksman.bus.control import Decode
 from banksman.bus.messages import Message
-from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import AssistantUpdate, NewAssistant, parse_assistant
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import (
@@ -21,44 +19,20 @@ from banksman.contracts.frames import (
 )
 from banksman.contracts.ids import conversation_of, new_id
 from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION, Replay
-from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.service.client_requests import Request
 
 OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One subject that takes a frame of the websocket."""
-
-    words: tuple[str, ...]
-    """The tokens of the subject after the tenant."""
-    frame: type[Request]
-    names: str | None = None
-    """The field that the subject's last token holds; None if the subject has no such token."""
-
-    @property
-    def subject(self) -> str:
-        """The subject that gateways subscribe to."""
-        return subjects.api(ANY, *self.words, *((ANY,) if self.names else ()))
-
-    @property
-    def title(self) -> str:
-        """The name of the subject in the AsyncAPI document."""
-        return " ".join(self.words)
-
-
-CREATE_CONVERSATION = Action(("conversation", "create"), ConversationCreate)
-SEND_MESSAGE = Action(("chat", "send"), ChatSend, "conversation_id")
-CANCEL_RUN = Action(("run", "cancel"), RunCancel, "conversation_id")
-DECIDE_APPROVAL = Action(("approval", "reply"), ApprovalDecision, "approval_id")
-START_WORKFLOW = Action(("workflow", "start"), WorkflowStart, "workflow")
-
-_ACTIONS: dict[Any, Action] = {
-    action.frame: action
-    for action in (CREATE_CONVERSATION, SEND_MESSAGE, CANCEL_RUN, DECIDE_APPROVAL, START_WORKFLOW)
+_FIELDS: dict[Any, str | None] = {
+    ConversationCreate: None,
+    ChatSend: "conversation_id",
+    RunCancel: "conversation_id",
+    ApprovalDecision: "approval_id",
+    WorkflowStart: "workflow",
 }
+"""The frames that a body may be, each with the field that the last token of its subject gives."""
 
 
 def api_body(declared: Any) -> Decode:
@@ -67,8 +41,8 @@ def api_body(declared: Any) -> Decode:
     A frame is not the body alone: the subject and the headers give some of its fields. An empty body is an
     empty object.
     """
-    if action := _ACTIONS.get(declared):
-        return lambda message: _frame(action, message)
+    if declared in _FIELDS:
+        return lambda message: _frame(declared, message)
     if declared in (NewAssistant, AssistantUpdate):
         return lambda message: _assistant(declared, message)
     if declared is Replay:
@@ -76,7 +50,7 @@ def api_body(declared: Any) -> Decode:
     return _check_version
 
 
-def _frame(action: Action, message: Message) -> Request:
+def _frame(declared: type[Request], message: Message) -> Request:
     """Build the frame of a request from its body, subject and headers.
 
     Raises:
@@ -84,18 +58,18 @@ def _frame(action: Action, message: Message) -> Request:
     """
     _check_version(message)
     body = cast(dict[str, Any], parse_as(OBJECT, message.data or b"{}"))
-    kind = ".".join(action.words)
-    _agree(body, "type", kind)
+    _, _, *words, last = message.subject.split(".")
+    field = _FIELDS[declared]
+    _agree(body, "type", ".".join([*words, last] if field is None else words))
     body["id"] = message.headers.get(REQUEST_ID) or body.get("id") or new_id("nats-")
-    if action.names is not None:
-        token = message.subject.rpartition(".")[2]
-        _agree(body, action.names, token)
-    if action.frame is RunCancel:
+    if field is not None:
+        _agree(body, field, last)
+    if declared is RunCancel:
         in_subject = body.pop("conversation_id")
         run_id = body.get("run_id")
         if isinstance(run_id, str) and conversation_of(run_id) != in_subject:
             raise BadInput("run_id", run_id, f"a run of conversation {in_subject}, which the subject names")
-    return parse(action.frame, body)
+    return parse(declared, body)
 
 
 def _assistant(declared: type[NewAssistant | AssistantUpdate], message: Message) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from faststream import BaseMiddleware, ContextRepo, StreamMessage
 from faststream.nats import NatsRouter
+from faststream.nats.subscriber.usecases import LogicSubscriber
 
 from banksman.bus.connection import Bus
 from banksman.bus.control import Received
@@ -38,13 +39,6 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID, Replay
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageReport
-from banksman.gateway.nats_api.bodies import (
-    CANCEL_RUN,
-    CREATE_CONVERSATION,
-    DECIDE_APPROVAL,
-    SEND_MESSAGE,
-    START_WORKFLOW,
-)
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.event_frames import encoded_event
 from banksman.gateway.service.gateway import Gateway
@@ -67,6 +61,12 @@ def api_router(bus: Bus, gateway: Gateway) -> NatsRouter:
     return router
 
 
+def _serve(router: NatsRouter, *tokens: str) -> LogicSubscriber[Any]:
+    """Return the decorator of a handler of `api.{t}.{tokens}`."""
+    title = " ".join(token for token in tokens if token != ANY)
+    return router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, max_workers=CONCURRENCY, title=title)
+
+
 def _action_router(bus: Bus, gateway: Gateway) -> NatsRouter:
     def report(msg: Any, /, *, context: ContextRepo) -> _ReportFailures:
         return _ReportFailures(msg, context=context, bus=bus)
@@ -74,33 +74,27 @@ def _action_router(bus: Bus, gateway: Gateway) -> NatsRouter:
     router = NatsRouter(middlewares=(report,))
     handle = gateway.requests.handle
 
-    @router.subscriber(
-        CREATE_CONVERSATION.subject, queue=QUEUE, max_workers=CONCURRENCY, title=CREATE_CONVERSATION.title
-    )
+    @_serve(router, "conversation", "create")
     async def create_conversation(frame: ConversationCreate, message: Received) -> Ack:
         """Create a conversation."""
         return await handle(_caller(message), frame)
 
-    @router.subscriber(SEND_MESSAGE.subject, queue=QUEUE, max_workers=CONCURRENCY, title=SEND_MESSAGE.title)
+    @_serve(router, "chat", "send", ANY)
     async def send_message(frame: ChatSend, message: Received) -> Ack:
         """Send a message of the user, which starts a run or steers the open one."""
         return await handle(_caller(message), frame)
 
-    @router.subscriber(CANCEL_RUN.subject, queue=QUEUE, max_workers=CONCURRENCY, title=CANCEL_RUN.title)
+    @_serve(router, "run", "cancel", ANY)
     async def cancel_run(frame: RunCancel, message: Received) -> Ack:
         """Cancel a run."""
         return await handle(_caller(message), frame)
 
-    @router.subscriber(
-        DECIDE_APPROVAL.subject, queue=QUEUE, max_workers=CONCURRENCY, title=DECIDE_APPROVAL.title
-    )
+    @_serve(router, "approval", "reply", ANY)
     async def decide_approval(frame: ApprovalDecision, message: Received) -> Ack:
         """Decide an approval request."""
         return await handle(_caller(message), frame)
 
-    @router.subscriber(
-        START_WORKFLOW.subject, queue=QUEUE, max_workers=CONCURRENCY, title=START_WORKFLOW.title
-    )
+    @_serve(router, "workflow", "start", ANY)
     async def start_workflow(frame: WorkflowStart, message: Received) -> Ack:
         """Start a workflow."""
         return await handle(_caller(message), frame)
@@ -111,7 +105,7 @@ def _action_router(bus: Bus, gateway: Gateway) -> NatsRouter:
 def _replay_router(bus: Bus, gateway: Gateway) -> NatsRouter:
     router = NatsRouter()
 
-    @router.subscriber(subjects.api(ANY, "replay", ANY), queue=QUEUE, max_workers=CONCURRENCY, title="replay")
+    @_serve(router, "replay", ANY)
     async def replay(request: Replay, message: Received) -> None:
         """Stored events, each as a message to the reply subject; an empty one ends them."""
         if not message.reply:
@@ -135,56 +129,34 @@ def _resource_router(gateway: Gateway) -> NatsRouter:
     router = NatsRouter()
     assistants = gateway.assistants
 
-    @router.subscriber(
-        subjects.api(ANY, "assistant", "list"), queue=QUEUE, max_workers=CONCURRENCY, title="assistant list"
-    )
+    @_serve(router, "assistant", "list")
     async def list_assistants(message: Received) -> AssistantList:
         """List the tenant's assistants."""
         return AssistantList(items=await assistants.list(_caller(message)))
 
-    @router.subscriber(
-        subjects.api(ANY, "assistant", "create"),
-        queue=QUEUE,
-        max_workers=CONCURRENCY,
-        title="assistant create",
-    )
+    @_serve(router, "assistant", "create")
     async def create_assistant(request: NewAssistant, message: Received) -> Assistant:
         """Create an assistant; a repeated request id returns the one that was created."""
         request_id = message.headers.get(REQUEST_ID) or new_id("nats-")
         return await assistants.create(_caller(message), request, request_id)
 
-    @router.subscriber(
-        subjects.api(ANY, "assistant", "read", ANY),
-        queue=QUEUE,
-        max_workers=CONCURRENCY,
-        title="assistant read",
-    )
+    @_serve(router, "assistant", "read", ANY)
     async def read_assistant(message: Received) -> Assistant:
         """Read the assistant that the subject names."""
         return await assistants.get(_caller(message), _last_token(message))
 
-    @router.subscriber(
-        subjects.api(ANY, "assistant", "update", ANY),
-        queue=QUEUE,
-        max_workers=CONCURRENCY,
-        title="assistant update",
-    )
+    @_serve(router, "assistant", "update", ANY)
     async def update_assistant(request: AssistantUpdate, message: Received) -> Assistant:
         """Replace the assistant that the subject names."""
         return await assistants.update(_caller(message), _last_token(message), request)
 
-    @router.subscriber(
-        subjects.api(ANY, "assistant", "delete", ANY),
-        queue=QUEUE,
-        max_workers=CONCURRENCY,
-        title="assistant delete",
-    )
+    @_serve(router, "assistant", "delete", ANY)
     async def delete_assistant(message: Received) -> AssistantDeleted:
         """Delete the assistant that the subject names."""
         await assistants.delete(_caller(message), _last_token(message))
         return AssistantDeleted(id=_last_token(message))
 
-    @router.subscriber(subjects.api(ANY, "usage"), queue=QUEUE, max_workers=CONCURRENCY, title="usage")
+    @_serve(router, "usage")
     async def usage(message: Received) -> UsageReport:
         """Read what the tenant's runs consumed today and this month, and the operator's limits."""
         return await gateway.usage.of(_tenant(message))

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.asgi.dependencies import passthrough_caller
-from banksman.gateway.asgi.errors import error_body
+from banksman.gateway.asgi.dependencies import API_KEY, BEARER, check_passthrough_key
+from banksman.gateway.asgi.errors import ERRORS, ErrorBody, error_body
 from banksman.gateway.asgi.streaming import KEEP_ALIVE_S, SSE_HEADERS, Stream, disconnected, kept_alive
 from banksman.gateway.passthrough.upstreams import (
     UnsupportedEndpoint,
@@ -59,21 +59,6 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
-class OpenAIErrorDetail(BaseModel):
-    """Why a request failed, in OpenAI's format."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class OpenAIError(BaseModel):
-    """The body of an error response, in OpenAI's format."""
-
-    error: OpenAIErrorDetail
-
-
 async def upstreams_of(request: Request) -> Upstreams:
     """Return the upstreams of the application."""
     return request.app.state.upstreams
@@ -83,14 +68,14 @@ UpstreamsDep = Annotated[Upstreams, Depends(upstreams_of)]
 
 routes = APIRouter(
     tags=["passthrough"],
-    dependencies=[Depends(passthrough_caller)],
+    dependencies=[Depends(BEARER), Depends(API_KEY), Depends(check_passthrough_key)],
     responses={
-        status: {"model": OpenAIError, "description": text}
-        for status, text in (
-            (400, "A field is missing or wrong"),
-            (401, "The API key is missing, unknown or expired"),
-            ("default", "Any other error, in the format of the API; an upstream's own error unchanged"),
-        )
+        400: ERRORS[400],
+        401: ERRORS[401],
+        "default": {
+            "model": ErrorBody,
+            "description": "Any other error, in the format of the API; an upstream's own error unchanged",
+        },
     },
 )
 
@@ -129,7 +114,7 @@ async def list_models(upstreams: UpstreamsDep) -> Response:
 @routes.get(
     "/v1/models/{model:path}",
     response_model=Model,
-    responses={404: {"model": OpenAIError, "description": "No such model"}},
+    responses={404: {"model": ErrorBody, "description": "No such model"}},
 )
 async def read_model(model: str, request: Request, upstreams: UpstreamsDep) -> Response:
     """Read a model."""

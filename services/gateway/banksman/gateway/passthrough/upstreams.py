@@ -82,7 +82,11 @@ class Upstreams:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            timeout=self._timeout, auto_decompress=False, connector=aiohttp.TCPConnector(limit=0)
+            timeout=self._timeout,
+            # Bodies are forwarded unchanged.
+            auto_decompress=False,
+            # An open stream occupies its connection: with a limit, requests would wait for other clients.
+            connector=aiohttp.TCPConnector(limit=0),
         )
         self._listing = self._background.repeat("upstream-models", self._list_all, wait=self._wait_to_list)
         return self
@@ -115,6 +119,7 @@ class Upstreams:
         """
         url = f"{upstream.base_url.rstrip('/')}{path}"
         sent = _request_headers(headers) | _authorization(upstream, dialect)
+        # No redirects: one would send the upstream's key and the body to another host.
         try:
             response = await self._session.post(url, data=body, headers=sent, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError) as error:

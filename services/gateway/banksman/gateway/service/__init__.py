@@ -1,1 +1,1 @@
-"""What every interface of the gateway does its work through: requests, views, feeds, stores."""
+"""The service behind every interface of the gateway: requests, views, feeds, stores."""

@@ -20,13 +20,13 @@ COUNT_VALID_S = 0.5
 """Seconds for which a count is used; meanwhile other gateways may admit runs of their own."""
 MAX_RETRY_AFTER_S = 60.0
 RUNS_PER_S = 20.0
-"""Runs that agents start in a second, for the `retry_after_s` of a refusal: the least that two cores do."""
+"""Assumed number of runs that agents start in a second, for the `retry_after_s` of a refusal."""
 
 _WAITING = Gauge("banksman_waiting_runs", "Runs that no agent has ended or parked.")
 
 
 class TooManyWaiting(Overloaded):
-    """A tenant has as many runs waiting as it may."""
+    """A tenant has reached its limit of waiting runs."""
 
     code = ErrorCode.RATE_LIMITED
 
@@ -36,7 +36,7 @@ class Backlog:
     """The runs that no agent has ended or parked: they are queued, or an agent drives them.
 
     One request to the broker each half second counts them, however many runs start. A second request counts
-    those of one tenant, only while more runs wait than one tenant may have.
+    those of one tenant, only while all tenants together have more waiting runs than one tenant may have.
     """
 
     bus: Bus
@@ -53,21 +53,21 @@ class Backlog:
         """Count one more run of a tenant, or refuse it.
 
         Raises:
-            TooManyWaiting: The tenant has as many waiting runs as it may.
-            Overloaded: All tenants together have as many as they may.
+            TooManyWaiting: The tenant has reached its limit of waiting runs.
+            Overloaded: All tenants together have reached their limit.
         """
         async with self._turn:
             await self._refresh()
             if self._total >= self.limit:
                 wait_s = _retry_after(self._total, self.limit)
-                raise Overloaded(f"{self._total} runs wait for agents", retry_after_s=wait_s)
+                raise Overloaded(f"{self._total} runs wait; the limit is {self.limit}", retry_after_s=wait_s)
             if self._total >= self.limit_per_tenant and tenant not in self._by_tenant:
                 self._by_tenant[tenant] = await self._count_of(tenant)
             waiting = self._by_tenant.get(tenant, 0)
             if waiting >= self.limit_per_tenant:
                 wait_s = _retry_after(waiting, self.limit_per_tenant)
                 raise TooManyWaiting(
-                    f"{waiting} runs wait; {self.limit_per_tenant} may", retry_after_s=wait_s
+                    f"{waiting} runs wait; the limit is {self.limit_per_tenant}", retry_after_s=wait_s
                 )
             self._total += 1
             if tenant in self._by_tenant:

@@ -33,12 +33,12 @@ class RunView:
     run_id: str
     status: RunStatus | Outcome
     asked_at: datetime
-    asked_seq: int = 0
+    first_seq: int = 0
     """Number of its first event; 0 while it has none."""
     message_id: str | None = None
     model: str | None = None
     started_at: datetime | None = None
-    iteration: int = 0
+    iterations: int = 0
     finished_at: datetime | None = None
     finished_in: int = 0
     """Stream sequence of the commit with its `run.finished`; 0 while it is open."""
@@ -76,7 +76,7 @@ class ConversationView:
 
     @property
     def open_run(self) -> RunView | None:
-        """The run that works or waits for a person; if there is none, the first queued run."""
+        """The run that works or waits for a user, else the first queued run; None if all runs have ended."""
         open_runs = [run for run in self.runs.values() if not run.finished_in]
         active = [run for run in open_runs if run.status != "queued" and run.started_at]
         return next(iter(active or open_runs), None)
@@ -132,7 +132,7 @@ class ConversationView:
                 run.message_id, run.model = started.message_id, started.settings.model
                 run.started_at = event.ts
             case IterationStarted(n=n):
-                run.iteration = n
+                run.iterations = n
             case CancelRequested():
                 run.status = run.status if run.finished_in else "cancelling"
             case RunFinished() as finished:
@@ -150,7 +150,7 @@ class ConversationView:
         self._update_status(run)
 
     def _finish(self, run: RunView, finished: RunFinished, event: Event, stream_seq: int) -> None:
-        run.status, run.iteration, run.model = finished.status, finished.iterations, finished.model
+        run.status, run.iterations, run.model = finished.status, finished.iterations, finished.model
         run.finished_at, run.finished_in = event.ts, stream_seq
         self.approvals = {key: open_ for key, open_ in self.approvals.items() if open_.run_id != run.run_id}
         self.inputs = {key: of for key, of in self.inputs.items() if of != run.run_id}

@@ -1,7 +1,7 @@
 """The index of conversations: KV `conversations`, keys `{tenant}.{conversation}`.
 
-The stream of a bucket holds the last value of each key in the order of writing. So the list, newest first, is
-read from the end of the stream backwards, and the cursor of a page is a stream sequence.
+The stream of a bucket contains the last value of each key in the order of writing. The list, newest first, is
+therefore read backwards from the end of the stream, and the cursor of a page is a stream sequence.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def new_record(
 
 
 def title_of(text: str) -> str:
-    """Derive a title from the first message: its first non-empty line, cut at 60 characters."""
+    """Return a title from the first message: its first non-empty line, cut at 60 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1].rstrip()}…"
 

@@ -16,7 +16,6 @@ from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.gateway.service.tools import Tools
 from banksman.runs.approvals import problem, sign
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import argument_problem
 
 NOT_READY_AFTER_S = 5.0
 """Seconds that a decision waits for its approval request to be stored."""
@@ -168,8 +167,12 @@ def _valid(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
 
 
 def _open_again(approval_id: str) -> NotReady:
-    """An agent dead-letters what is invalid or unreadable in the slot, which opens the request again."""
-    return NotReady(f"approval {approval_id!r} is open again in a moment", retry_after_s=0.5)
+    """Return the error for an invalid or unreadable stored reply.
+
+    An agent dead-letters such a reply, which opens the approval request again.
+    """
+    message = f"the stored decision on approval {approval_id!r} is invalid and is about to be removed"
+    return NotReady(message, retry_after_s=0.5)
 
 
 def _item_decision(
@@ -199,6 +202,9 @@ def check_arguments(name: str, arguments: JsonObject, schemas: Mapping[str, Json
     Raises:
         BadInput: An argument does not fit, or the tool is no longer registered.
     """
+    # On first use: jsonschema takes long to import, and few decisions edit arguments.
+    from banksman.runs.schemas import argument_problem
+
     schema = schemas.get(name)
     if schema is None:
         raise BadInput("decisions.arguments", name, "a tool that is still registered")

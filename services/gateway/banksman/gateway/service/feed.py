@@ -67,7 +67,7 @@ class Feed:
         self._prev = self._last
         """Number of the last event sent."""
         self._position = view.stream_seq if after_seq is None else view.position(after_seq)
-        # A restored log also holds commits of earlier epochs. Clients know only the current epoch, so all
+        # A restored log also contains commits of earlier epochs. Clients know only the current epoch, so all
         # events up to the head are sent with that one.
         self._log_epoch, self._head = view.log_epoch, view.stream_seq
         self._completed_message: str | None = None

@@ -76,7 +76,7 @@ def _check_position(
     conversation_id: str, view: ConversationView, after_seq: int | None, log_epoch: str | None
 ) -> None:
     if log_epoch and log_epoch != view.log_epoch:
-        reason = "the log was restored from a backup: positions in the earlier one do not count"
+        reason = "the log was restored from a backup: positions in the earlier log are invalid"
         raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
     if after_seq is not None and after_seq > view.last_seq:
         reason = f"after_seq {after_seq} is beyond the last event, {view.last_seq}"

@@ -119,6 +119,7 @@ class Files:
         reply = await self._placements.files(tenant, conversation_id, request)
         if reply.error is None:
             return reply
+        # A runner reports an error as text, without a code.
         if "not found" in reply.error.lower() or "no such" in reply.error.lower():
             raise NotFound("file", path)
         raise BadInput("path", path, reply.error)

@@ -52,14 +52,14 @@ def resolve(
 
 
 def model_name(name: str | None) -> str:
-    """Return the full name of a model, `provider:model`; `demo` alone stands for the demo model.
+    """Return the full name of a model, `provider:model`; `demo` is short for `demo:demo`.
 
     Raises:
         BadInput: The name is missing, or has no known provider.
     """
     if name is None:
         raise BadInput(
-            "model", None, "a model, because neither a key nor BANKSMAN_GATEWAY__DEFAULT_MODEL is set"
+            "model", None, "a model: neither a provider key nor BANKSMAN_GATEWAY__DEFAULT_MODEL is set"
         )
     if name == "demo":
         return "demo:demo"

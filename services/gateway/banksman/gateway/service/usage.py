@@ -1,4 +1,4 @@
-"""Report what a tenant consumed, as agents count it, next to the operator's limits."""
+"""Report the usage of a tenant, as agents count it, with the operator's limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UsageReports:
         self._settings = settings
 
     async def of(self, tenant: str) -> UsageReport:
-        """Return what a tenant consumed today and this month (UTC), with its limits."""
+        """Return the usage of a tenant today and this month (UTC), with its limits."""
         entry = await self._bucket.get(usage_key(tenant))
         totals = UsageTotals() if entry is None else entry.value
         limits, now = self._settings.of(tenant), self._clock.now()

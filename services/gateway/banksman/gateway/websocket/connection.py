@@ -24,7 +24,6 @@ from banksman.contracts.frames import (
     ErrorFrame,
     Hello,
     InputReply,
-    NotResumed,
     Ping,
     Pong,
     Resume,
@@ -37,8 +36,6 @@ from banksman.contracts.frames import (
 )
 from banksman.contracts.ids import new_id
 from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.feed import Feed
-from banksman.gateway.service.feeds import PositionUnavailable
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.rate_limit import TokenBucket
 from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
@@ -67,7 +64,7 @@ EXPIRED = "the token has expired"
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What all websockets of a process share."""
+    """The parts that all websockets of a process share."""
 
     gateway: Gateway
     version: str
@@ -146,7 +143,7 @@ class Connection:
         self.end(SLOW_CONSUMER, "the client reads too slowly; resume")
 
     async def _read(self) -> None:
-        """Receive frames until the connection ends; answer refused ones and queue the others."""
+        """Receive frames until the connection ends; refuse invalid ones and accept the others."""
         while (text := await self._transport.receive()) is not None:
             if self._caller is not None and self._caller.expired:
                 self.end(UNAUTHENTICATED, EXPIRED)
@@ -214,13 +211,7 @@ class Connection:
             self._expiry = loop.call_later(remaining_s, self.end, UNAUTHENTICATED, EXPIRED)
 
     async def _welcome(self, caller: Caller, hello: Hello) -> None:
-        feeds: list[Feed] = []
-        not_resumed: list[NotResumed] = []
-        for resume in hello.resume:
-            try:
-                feeds.append(await self._subscriptions.open(caller, resume))
-            except (BanksmanError, PositionUnavailable) as error:
-                not_resumed.append(NotResumed(conversation_id=resume.conversation_id, reason=str(error)))
+        feeds, not_resumed = await self._subscriptions.resume(caller, hello.resume)
         self.send(
             Welcome(
                 reply_to=hello.id,
@@ -233,7 +224,7 @@ class Connection:
                 ),
                 notices=self._context.notices,
                 resumed=tuple(feed.conversation_id for feed in feeds),
-                not_resumed=tuple(not_resumed),
+                not_resumed=not_resumed,
             )
         )
         for feed in feeds:

@@ -16,7 +16,7 @@ from banksman.gateway.websocket.connection import Connection, ConnectionContext
 from banksman.gateway.websocket.transport import RESTART, UNSUPPORTED_PROTOCOL
 
 DRAIN_S = 5.0
-"""Seconds that websockets may take to close: each gives its last frames two, and the close frame two more."""
+"""Seconds that websockets may take to close: two for the queued frames, two for the close frame."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Connections:
         chosen = SUBPROTOCOL if SUBPROTOCOL in offered else None
         await websocket.accept(subprotocol=chosen)
         if offered and chosen is None:
-            await websocket.close(UNSUPPORTED_PROTOCOL, f"this server speaks {SUBPROTOCOL}")
+            await websocket.close(UNSUPPORTED_PROTOCOL, f"this server supports {SUBPROTOCOL} only")
             return
         connection = Connection(self.context, websocket, caller)
         self.open.add(connection)
@@ -63,7 +63,7 @@ class Connections:
         return None if token is None else gateway.keys.caller(token)
 
     async def drain(self, reconnect_after_s: float) -> None:
-        """Send `server.draining` to every client and close; leave what is open after 5 s to the server."""
+        """Send `server.draining` to every client and close; wait up to 5 s for the websockets to end."""
         for number, connection in enumerate(tuple(self.open)):
             # Spread the reconnects over another `reconnect_after_s`, so that they do not arrive at once.
             spread = reconnect_after_s * (1 + number / max(1, len(self.open)))

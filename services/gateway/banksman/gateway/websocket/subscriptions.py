@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from pydantic import BaseModel
 
 from banksman.contracts.errors import BadInput, BanksmanError
-from banksman.contracts.frames import Resume, ResyncRequired, Subscribe, error_frame
+from banksman.contracts.frames import NotResumed, Resume, ResyncRequired, Subscribe, error_frame
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.feed import Feed
 from banksman.gateway.service.feeds import PositionUnavailable
@@ -82,6 +82,19 @@ class Subscriptions:
             detail=wanted.detail,
             sink=self._outbox,
         )
+
+    async def resume(
+        self, caller: Caller, positions: Iterable[Resume]
+    ) -> tuple[list[Feed], tuple[NotResumed, ...]]:
+        """Return the feeds from the given positions, not started yet, and the positions without a feed."""
+        feeds: list[Feed] = []
+        not_resumed: list[NotResumed] = []
+        for position in positions:
+            try:
+                feeds.append(await self.open(caller, position))
+            except (BanksmanError, PositionUnavailable) as error:
+                not_resumed.append(NotResumed(conversation_id=position.conversation_id, reason=str(error)))
+        return feeds, tuple(not_resumed)
 
     async def start(self, feed: Feed, reply_to: str | None, *, quiet: bool = False) -> None:
         """Send the events of a feed, in place of an earlier feed of its conversation.

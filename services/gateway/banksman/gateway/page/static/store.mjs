@@ -13,10 +13,10 @@ const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 const TITLE_CHARACTERS = 60;
 
-/** `full` adds live output; both levels fold the same runs, so a switch keeps what was read. */
+/** `full` adds live output; both levels fold the same runs, so switching loses nothing. */
 const detailOf = (details) => (details ? 'full' : 'steps');
 
-/** Run at the next frame; a hidden page gets no frames, so there after 50 ms. */
+/** Run at the next animation frame. A hidden page gets none, so run after 50 ms instead. */
 const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(action));
 
 export class Store {
