@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from types import ModuleType
 
-from banksman.cli import models
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.runtime.imports import without
 
@@ -36,6 +35,8 @@ def run_service(name: str, **options: object) -> int:
         Unavailable: a library is not installed.
     """
     if name in _CALL_MODELS:
+        from banksman.cli import models
+
         models.adopt_vendor_names(os.environ)
         models.adopt_default_model(os.environ)
     # Imports create objects that stay: collecting among them costs a seventh of a service's start.

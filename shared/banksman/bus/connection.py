@@ -70,14 +70,14 @@ class Bus:
         name: str,
         inbox_prefix: str,
         *,
-        answers_clients: bool = False,
+        serves_clients: bool = False,
         background: Background | None = None,
     ) -> None:
         self.nc = nc
         self.inbox_prefix = inbox_prefix
         self.settings = settings
         self.name = name
-        self.answers_clients = answers_clients
+        self.serves_clients = serves_clients
         self.stats = BusStats()
         self.background = background or Background()
         self.closed = asyncio.Event()
@@ -95,7 +95,7 @@ class Bus:
         *,
         name: str,
         inbox_prefix: str = "_INBOX",
-        answers_clients: bool = False,
+        serves_clients: bool = False,
         background: Background | None = None,
     ) -> Self:
         """Connect as the user of `settings`.
@@ -104,7 +104,7 @@ class Bus:
             settings: Servers and identity.
             name: The name of the connection in the monitoring of the server.
             inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
-            answers_clients: True when a client waits for each durable publish. A publish to a server with a
+            serves_clients: True when a client waits for each durable publish. A publish to a server with a
                 full disk, which responds but cannot store, then fails after one attempt.
             background: Runs the background tasks of the users of this connection. A service passes the one of
                 its health, so that a task that keeps failing makes the service not ready.
@@ -113,7 +113,7 @@ class Bus:
             Unavailable: No server accepted the user within `connect_timeout_s`.
         """
         bus = cls(
-            Client(), settings, name, inbox_prefix, answers_clients=answers_clients, background=background
+            Client(), settings, name, inbox_prefix, serves_clients=serves_clients, background=background
         )
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
@@ -318,7 +318,7 @@ class Bus:
                     self.replies.forbidden(denied[1])
             case NatsError() | OSError() | TimeoutError():
                 self.stats.errors += 1
-                logger.warning("%s: %s", self.name, error or type(error).__name__)
+                logger.warning("%s: %s", self.name, str(error) or type(error).__name__)
             case _:
                 self.stats.errors += 1
                 logger.error("%s: a subscription's callback failed", self.name, exc_info=error)

@@ -141,8 +141,12 @@ class Plan:
 
     def _model_server(self) -> ProcessSpec:
         port = free_port()
-        command = (*_banksman("model-server"), "--host", "127.0.0.1", "--port", str(port))
-        environment = self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", "BANKSMAN_MODEL_SERVER__")
+        environment = {
+            **self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", "BANKSMAN_MODEL_SERVER__"),
+            "BANKSMAN_MODEL_SERVER__HOST": "127.0.0.1",
+            "BANKSMAN_MODEL_SERVER__PORT": str(port),
+        }
+        command = _banksman("model-server")
         return ProcessSpec("model-server", Stage.MODEL_SERVER, command, environment, _ready_url(port))
 
     def _gateway(self) -> dict[str, str]:
