@@ -77,8 +77,8 @@ class Log:
 
     def start(self, content: Any) -> None:
         if self.state.run is None:
-            asked = RunStarted(message_id=self.id("m"), message=content, settings=SETTINGS)
-            self.commit(asked, run_id=self.id("c-r"))
+            started = RunStarted(message_id=self.id("m"), message=content, settings=SETTINGS)
+            self.commit(started, run_id=self.id("c-r"))
 
     def begin_iteration(self) -> bool:
         """Begin an iteration; return False if no run is open."""
@@ -128,9 +128,9 @@ class Log:
         """Compact as an agent does, right before a model request."""
         if not self.begin_iteration() or self.state.run is None:
             return
-        state, asked = self.state, self.state.run.message
+        state, message = self.state, self.state.run.message
         size = size_of(request(state.history), state.history, state.measured)
-        chosen = cut(state.history, size, limit=limit, message=asked, iterations=iterations)
+        chosen = cut(state.history, size, limit=limit, message=message, iterations=iterations)
         if chosen is None:
             return
         self.compactions += 1
