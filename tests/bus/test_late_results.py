@@ -1,4 +1,4 @@
-"""Late results of runners are stored as notes for operators and are never handled as work."""
+"""Late results of runners are stored as notes for operators, and are never handled as work."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_late_result_is_stored_as_a_note_and_changes_nothing(
         slots = CallSlots(agent)
 
         async def ends_late(_request: CallRequest) -> ToolResult:
-            await slots.put_result(tenant, declared)
+            await slots.store_result(tenant, declared)
             return finished("k-1", output="late text").result
 
         await runner_calls(runner).perform(request, ends_late)
@@ -118,7 +118,7 @@ async def test_a_result_stored_again_after_a_lost_acknowledgement_is_not_late(
     ):
 
         async def stored_before(_request: CallRequest) -> ToolResult:
-            await CallSlots(runner, may_read=False).put_result(tenant, finished("k-1"), runner_epoch=1)
+            await CallSlots(runner, may_read=False).store_result(tenant, finished("k-1"), runner_epoch=1)
             return finished("k-1").result
 
         await runner_calls(runner).perform(call_request(tenant), stored_before)

@@ -36,7 +36,7 @@ async def test_one_of_eight_concurrent_starts_of_a_call_wins(slots: CallSlots, t
     for attempt in (f"k-{number}" for number in range(20)):
         async with asyncio.TaskGroup() as tasks:
             racers = [
-                tasks.create_task(slots.put_started(tenant, started(attempt, runner=f"r{n}")))
+                tasks.create_task(slots.store_started(tenant, started(attempt, runner=f"r{n}")))
                 for n in range(RACERS)
             ]
         placed = [racer.result() for racer in racers]
@@ -46,8 +46,8 @@ async def test_one_of_eight_concurrent_starts_of_a_call_wins(slots: CallSlots, t
 
 async def test_the_same_process_does_not_start_a_call_twice(slots: CallSlots, tenant: str) -> None:
     """A duplicate is acknowledged like a stored message; only the first write is `fresh`."""
-    first = await slots.put_started(tenant, started("k-1"))
-    again = await slots.put_started(tenant, started("k-1"))
+    first = await slots.store_started(tenant, started("k-1"))
+    again = await slots.store_started(tenant, started("k-1"))
     assert (first.fresh, again.fresh) == (True, False)
     assert again.stored == first.stored
 
@@ -59,7 +59,7 @@ async def test_a_start_with_a_lost_acknowledgement_is_still_new(
         settings = NatsSettings(url=wire.url, connect_timeout_s=5)
         async with await Bus.connect(settings, name="lossy") as lossy:
             wire.lose_next("_INBOX")
-            starting = asyncio.create_task(CallSlots(lossy).put_started(tenant, started("k-1")))
+            starting = asyncio.create_task(CallSlots(lossy).store_started(tenant, started("k-1")))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
                 while not wire.lost:
                     await bus.ready()
@@ -70,8 +70,8 @@ async def test_a_start_with_a_lost_acknowledgement_is_still_new(
 async def test_a_restarted_runner_does_not_execute_calls_that_it_had_started(
     slots: CallSlots, tenant: str
 ) -> None:
-    assert (await slots.put_started(tenant, started("k-1", epoch=1))).fresh
-    restarted = await slots.put_started(tenant, started("k-1", epoch=2))
+    assert (await slots.store_started(tenant, started("k-1", epoch=1))).fresh
+    restarted = await slots.store_started(tenant, started("k-1", epoch=2))
     assert not restarted.fresh
     assert restarted.stored is not None and restarted.stored.runner_epoch == 1
 
@@ -79,11 +79,11 @@ async def test_a_restarted_runner_does_not_execute_calls_that_it_had_started(
 async def test_a_voided_attempt_can_never_start_and_a_started_one_cannot_be_voided(
     slots: CallSlots, tenant: str
 ) -> None:
-    assert (await slots.put_started(tenant, started("k-1", runner=None))).fresh
-    late = await slots.put_started(tenant, started("k-1"))
+    assert (await slots.store_started(tenant, started("k-1", runner=None))).fresh
+    late = await slots.store_started(tenant, started("k-1"))
     assert not late.fresh and late.stored is not None and late.stored.void
-    assert (await slots.put_started(tenant, started("k-2"))).fresh
-    void = await slots.put_started(tenant, started("k-2", runner=None))
+    assert (await slots.store_started(tenant, started("k-2"))).fresh
+    void = await slots.store_started(tenant, started("k-2", runner=None))
     assert not void.fresh and void.stored is not None and not void.stored.void
 
 
@@ -91,15 +91,15 @@ async def test_a_result_or_another_tenants_start_is_no_duplicate(slots: CallSlot
     """All slots are in one stream, which recognises repeats by message id across all of its subjects."""
     start = started("k-1")
     for who in (tenant, f"{tenant}x"):
-        assert (await slots.put_started(who, start)).fresh
-        assert (await slots.put_result(who, finished("k-1"), runner_epoch=1)).fresh
+        assert (await slots.store_started(who, start)).fresh
+        assert (await slots.store_result(who, finished("k-1"), runner_epoch=1)).fresh
         assert await slots.read(who, "k-1") == AttemptSlots(start, finished("k-1"))
 
 
 async def test_every_writer_receives_the_stored_result(slots: CallSlots, tenant: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         racers = [
-            tasks.create_task(slots.put_result(tenant, finished("k-1", runner=None, output=f"{n}")))
+            tasks.create_task(slots.store_result(tenant, finished("k-1", runner=None, output=f"{n}")))
             for n in range(RACERS)
         ]
     stored = (await slots.read(tenant, "k-1")).finished
@@ -116,8 +116,8 @@ async def test_reading_a_call_without_slots_returns_no_start_and_no_result(
 
 async def test_deleted_slots_are_free(slots: CallSlots, tenant: str) -> None:
     for attempt in ("k-1", "k-2"):
-        await slots.put_started(tenant, started(attempt))
-        await slots.put_result(tenant, finished(attempt))
+        await slots.store_started(tenant, started(attempt))
+        await slots.store_result(tenant, finished(attempt))
     await slots.forget(tenant, ["k-1"])
     assert await slots.read(tenant, "k-1") == AttemptSlots(None, None)
     assert (await slots.read(tenant, "k-2")).finished == finished("k-2")
@@ -128,27 +128,27 @@ async def test_an_undecodable_slot_is_poison(slots: CallSlots, bus: Bus, tenant:
     with pytest.raises(Poison):
         await slots.read(tenant, "k-1")
     with pytest.raises(Poison):
-        await slots.put_started(tenant, started("k-1"))
+        await slots.store_started(tenant, started("k-1"))
 
 
 async def test_owners_are_notified_of_stored_messages_and_not_of_refused_ones(
     nats_server: NatsServer, slots: CallSlots, bus: Bus, tenant: str
 ) -> None:
-    heard: asyncio.Queue[StoredSlot] = asyncio.Queue()
+    received: asyncio.Queue[StoredSlot] = asyncio.Queue()
 
-    async def hear(fact: StoredSlot) -> None:
-        heard.put_nowait(fact)
+    async def receive(fact: StoredSlot) -> None:
+        received.put_nowait(fact)
 
     async with await connect(nats_server) as owner, asyncio.timeout(WAIT_TIMEOUT_S):
-        await watch_results(owner, hear, tenant=tenant)
+        await watch_results(owner, receive, tenant=tenant)
         await owner.ready()
-        await slots.put_started(tenant, mine := started("k-1"))
-        await slots.put_started(tenant, started("k-1", runner="r2"))
+        await slots.store_started(tenant, mine := started("k-1"))
+        await slots.store_started(tenant, started("k-1", runner="r2"))
         await bus.publish(subjects.tool_result(tenant, "k-2"), b"")
-        await slots.put_result(tenant, finished("k-1"))
-        facts = [await heard.get(), await heard.get(), await heard.get()]
+        await slots.store_result(tenant, finished("k-1"))
+        facts = [await received.get(), await received.get(), await received.get()]
         await owner.ready()
-    assert heard.empty()
+    assert received.empty()
     by_attempt = {(fact.attempt, fact.kind): fact for fact in facts}
     assert by_attempt["k-1", "started"].decode() == mine
     assert by_attempt["k-1", "result"].decode() == finished("k-1")

@@ -91,10 +91,10 @@ async def test_runner_receives_a_call_and_stores_start_and_result_in_app(
     assert await agent.request(subjects.tool_call("r1", tenant, "c1"), b"{}", 5) == b"accepted"
 
     writer = CallSlots(runner, may_read=False)
-    assert (await writer.put_started(tenant, started("k-1"))).fresh
+    assert (await writer.store_started(tenant, started("k-1"))).fresh
     result = ToolResult(tool_call_id="k", content={"success": True}, runner="r1")
     finished = CallFinished(conversation_id="c1", attempt="k-1", result=result)
-    assert (await writer.put_result(tenant, finished, runner_epoch=1)).fresh
+    assert (await writer.store_result(tenant, finished, runner_epoch=1)).fresh
 
     facts = await CallSlots(agent).read(tenant, "k-1")
     assert facts.started is not None and facts.started.runner == "r1"
@@ -104,8 +104,8 @@ async def test_runner_receives_a_call_and_stores_start_and_result_in_app(
 async def test_runner_detects_a_second_start_without_read_permission(connect: Connect, tenant: str) -> None:
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
     void = CallStarted(conversation_id="c1", attempt="k-2", runner=None, void=True, ts=now())
-    assert (await CallSlots(agent).put_started(tenant, void)).fresh
-    placed = await CallSlots(runner, may_read=False).put_started(tenant, started("k-2"))
+    assert (await CallSlots(agent).store_started(tenant, void)).fresh
+    placed = await CallSlots(runner, may_read=False).store_started(tenant, started("k-2"))
     assert not placed.fresh
     assert placed.stored is None
 
@@ -187,7 +187,7 @@ async def test_forged_reply_subject_of_a_runner_stays_in_its_account(connect: Co
         await runner.nc.publish(slot, b"x", reply=reply, headers={"Nats-Msg-Id": f"{tenant}:{number}"})
     await runner.ready()
     # The slot is written, so the server has processed both requests.
-    assert await CallSlots(runner, may_read=False).put_started(tenant, started("k-3"))
+    assert await CallSlots(runner, may_read=False).store_started(tenant, started("k-3"))
     await agent.ready()
     assert heard_by_agent.empty()
     operator = await connect(users.OPERATOR)
@@ -286,7 +286,7 @@ async def test_tenant_serves_its_tools_and_stores_results(connect: Connect) -> N
     await acme.subscribe(subjects.tool_call("weather", "acme", "*"), accept)
     await acme.ready()
     assert await agent.request(subjects.tool_call("weather", "acme", "c1"), b"{}", 5) == b"accepted"
-    assert (await CallSlots(acme, may_read=False).put_started("acme", started("k-9", "weather"))).fresh
+    assert (await CallSlots(acme, may_read=False).store_started("acme", started("k-9", "weather"))).fresh
 
 
 async def test_registration_from_a_tenant_account_names_the_tenant(connect: Connect) -> None:

@@ -104,7 +104,7 @@ class Broker:
         if messages:
             self.queues[queue].messages.append(Message(next(self.seqs), messages[index % len(messages)].body))
 
-    def put_started(self, started: CallStarted) -> bool:
+    def store_started(self, started: CallStarted) -> bool:
         """Store a start; return True if the slot was free."""
         free = started.attempt not in self.started
         if free:
@@ -112,7 +112,7 @@ class Broker:
         self.on_slot(started.attempt, started.conversation_id)
         return free
 
-    def put_result(self, finished: CallFinished) -> CallFinished:
+    def store_result(self, finished: CallFinished) -> CallFinished:
         stored = self.finished.setdefault(finished.attempt, finished)
         self.on_slot(finished.attempt, finished.conversation_id)
         return stored
@@ -122,11 +122,11 @@ class Broker:
             self.started.pop(attempt, None)
             self.finished.pop(attempt, None)
 
-    def put_approval_request(self, request: ApprovalRequest) -> None:
+    def store_approval_request(self, request: ApprovalRequest) -> None:
         self.requests.setdefault(request.approval_id, request)
         self.timers[request.approval_id] = request
 
-    def put_approval_reply(self, reply: ApprovalReply) -> ApprovalReply:
+    def store_approval_reply(self, reply: ApprovalReply) -> ApprovalReply:
         """Store a reply in a free slot; its consumer receives it."""
         if reply.approval_id not in self.replies:
             reply = ApprovalReply.model_validate_json(reply.model_dump_json())

@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         "a void is not stored",
         "coordinator.py",
-        "        await ports.slots.put_started(state.tenant, void)\n",
+        "        await ports.slots.store_started(state.tenant, void)\n",
         "",
         "A call that must not start is not prevented from starting.",
     ),

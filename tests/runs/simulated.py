@@ -77,9 +77,9 @@ class SimulatedSlots:
 
     world: World
 
-    async def put_started(self, tenant: str, started: CallStarted) -> CallStarted:
+    async def store_started(self, tenant: str, started: CallStarted) -> CallStarted:
         def put() -> CallStarted:
-            free = self.world.broker.put_started(started)
+            free = self.world.broker.store_started(started)
             self.world.situations[
                 "slots: void stored" if free else "slots: void refused, it had started"
             ] += 1
@@ -87,8 +87,8 @@ class SimulatedSlots:
 
         return await Op("void", put, about=started.attempt)
 
-    async def put_result(self, tenant: str, finished: CallFinished) -> CallFinished:
-        return await Op("declare", lambda: self.world.broker.put_result(finished), about=finished.attempt)
+    async def store_result(self, tenant: str, finished: CallFinished) -> CallFinished:
+        return await Op("declare", lambda: self.world.broker.store_result(finished), about=finished.attempt)
 
     async def read(self, tenant: str, attempt: str) -> AttemptSlots:
         broker = self.world.broker
@@ -116,7 +116,7 @@ class SimulatedRunnerSlots:
 
     async def finish(self, tenant: str, finished: CallFinished) -> bool:
         stored = await Op(
-            "finish", lambda: self.world.broker.put_result(finished), may_fail=False, about=finished.attempt
+            "finish", lambda: self.world.broker.store_result(finished), may_fail=False, about=finished.attempt
         )
         return stored == finished
 
@@ -131,7 +131,7 @@ class SimulatedApprovals:
         await Op("request approval", lambda: self.world.publish_approval_request(request))
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
-        return await Op("settle approval", lambda: self.world.broker.put_approval_reply(reply))
+        return await Op("settle approval", lambda: self.world.broker.store_approval_reply(reply))
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
         def discard() -> None:

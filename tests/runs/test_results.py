@@ -39,7 +39,7 @@ def test_a_result_of_another_call_in_the_slot_is_rejected() -> None:
     scenario.run_to("call")
     call_id = next(iter(scenario.invariants.calls))
     foreign = ToolResult(tool_call_id="of-another", content={"success": True})
-    scenario.broker.put_result(CallFinished(conversation_id="c", attempt=f"{call_id}-1", result=foreign))
+    scenario.broker.store_result(CallFinished(conversation_id="c", attempt=f"{call_id}-1", result=foreign))
     scenario.run(seconds=100)
     assert scenario.kinds() == ["unknown_outcome"]
     assert scenario.outcomes() == ["completed"]

@@ -22,7 +22,7 @@ from banksman.contracts.workspaces import (
 )
 from banksman.runs.outcome import losses
 from banksman.runs.state import Conversation
-from banksman.runs.workspaces import LocalWorkspace, place_of, reported, wanted
+from banksman.runs.workspaces import LocalWorkspace, apply_report, decide_placement, place_of
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 WAIT_S = 60.0
@@ -100,7 +100,7 @@ class World:
         alive = [lease for name in self.leases if (lease := self.lease(name)) is not None]
         holder = None if self.record is None else self.lease(self.record.runner)
         chosen = self.chance.choice(alive) if alive else None
-        should = wanted(self.record, holder=holder, chosen=chosen, now=self.now, wait_s=WAIT_S)
+        should = decide_placement(self.record, holder=holder, chosen=chosen, now=self.now, wait_s=WAIT_S)
         if should is None:
             return
         self.moves += self.record is not None and self.record.runner != should.record.runner
@@ -153,7 +153,7 @@ class World:
         waiting = self.chance.choice(self.reports)
         if self.chance.random() < 0.8:
             self.reports.remove(waiting)
-        record, verdict = reported(self.record, waiting.runner, waiting.report)
+        record, verdict = apply_report(self.record, waiting.runner, waiting.report)
         self.record = record or self.record
         runner = next(one for one in self.runners if one.name == waiting.runner)
         if runner.pending is waiting and runner.up and self.chance.random() < 0.8:
@@ -254,13 +254,13 @@ def snapshot(moment: datetime = EPOCH) -> SnapshotRef:
 
 def test_a_late_snapshot_report_does_not_hide_a_newer_change() -> None:
     complete = report(snapshot=snapshot(), complete=True)
-    record, _ = reported(owner(dirty=True, generation=2), "r1", complete)
+    record, _ = apply_report(owner(dirty=True, generation=2), "r1", complete)
     assert record is not None and record.dirty and record.snapshot == snapshot()
 
 
 def test_a_late_snapshot_does_not_replace_a_newer_one() -> None:
     newer = snapshot(EPOCH + timedelta(seconds=1))
-    record, _ = reported(
+    record, _ = apply_report(
         owner(snapshot=newer, generation=1), "r1", report(snapshot=snapshot(), complete=True)
     )
     assert record is None
@@ -272,16 +272,16 @@ def test_a_late_snapshot_does_not_replace_a_newer_one() -> None:
     ids=["another runner's", "a later term", "deleted"],
 )
 def test_a_runner_detects_that_it_no_longer_has_a_workspace(record: WorkspaceOwner) -> None:
-    changed, verdict = reported(record, "r1", report(begins=True))
+    changed, verdict = apply_report(record, "r1", report(begins=True))
     assert changed is None and not verdict.mine
 
 
 def test_a_workspace_without_a_record_is_not_removed() -> None:
-    assert reported(None, "r1", report()) == (None, WorkspaceReportReply(mine=True, known=False))
+    assert apply_report(None, "r1", report()) == (None, WorkspaceReportReply(mine=True, known=False))
 
 
 def test_an_earlier_process_of_a_runner_changes_nothing() -> None:
-    changed, verdict = reported(owner(runner_epoch=2), "r1", report(begins=True))
+    changed, verdict = apply_report(owner(runner_epoch=2), "r1", report(begins=True))
     assert changed is None and verdict.mine and not verdict.dirty
 
 
@@ -304,8 +304,8 @@ def test_a_changed_workspace_of_a_draining_runner_does_not_move() -> None:
     other = RunnerLease(runner="r2", runner_epoch=1)
     late = EPOCH + timedelta(days=1)
     record = owner(dirty=True, gone_since=EPOCH)
-    assert wanted(record, holder=ending, chosen=other, now=late, wait_s=WAIT_S) is None
-    given = wanted(
+    assert decide_placement(record, holder=ending, chosen=other, now=late, wait_s=WAIT_S) is None
+    given = decide_placement(
         record.model_copy(update={"dirty": False}), holder=ending, chosen=other, now=late, wait_s=0
     )
     assert given is not None and given.serves and given.record.runner == "r2"

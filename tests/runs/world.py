@@ -252,7 +252,7 @@ class World:
                 if known
                 else "approval request: stored again after a crash"
             ] += 1
-        self.broker.put_approval_request(request)
+        self.broker.store_approval_request(request)
         self.broker.fire(self.now)
 
     # -- agents --------------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ class World:
 
     def start_attempt(self, runner: Process, started: CallStarted) -> bool:
         """Store the start of an attempt; return True if this call stored it."""
-        free = self.broker.put_started(started)
+        free = self.broker.store_started(started)
         if free:
             self.invariants.start_stored(started.attempt, runner.id)
         else:

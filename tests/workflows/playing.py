@@ -54,10 +54,10 @@ class RunnerSlots:
     slots: CallSlots
 
     async def start(self, tenant: str, started: CallStarted) -> bool:
-        return (await self.slots.put_started(tenant, started)).fresh
+        return (await self.slots.store_started(tenant, started)).fresh
 
     async def finish(self, tenant: str, finished: CallFinished) -> bool:
-        return not (await self.slots.put_result(tenant, finished, runner_epoch=1)).taken
+        return not (await self.slots.store_result(tenant, finished, runner_epoch=1)).taken
 
 
 @dataclass

@@ -11,7 +11,7 @@ from banksman.bus.messages import StoredMessage
 from banksman.bus.names import APPROVALS
 from banksman.bus.outcomes import WorkMessage
 from banksman.bus.publish import durable
-from banksman.bus.slots import dead_letter_slot, decode_slot, put_slot
+from banksman.bus.slots import dead_letter_slot, decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import new_id
@@ -98,8 +98,8 @@ class ApprovalSlots:
             Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
         subject = subjects.approval_request(request.tenant, request.approval_id)
-        placed = await put_slot(self._bus, APPROVALS, subject, request, "ask")
-        return placed.stored or request
+        written = await store_slot(self._bus, APPROVALS, subject, request, "ask")
+        return written.stored or request
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
         """Store a reply unless the slot holds one; return the stored reply.
@@ -109,8 +109,8 @@ class ApprovalSlots:
             Overloaded, Unavailable: As `durable`.
         """
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
-        placed = await put_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))
-        return placed.stored or reply
+        written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))
+        return written.stored or reply
 
     async def read(
         self, tenant: str, approval_id: str

@@ -241,20 +241,17 @@ class _Channel:
                 stored = decode_commit(
                     message.subject, int(message.headers[SEQUENCE]), message.headers, message.data
                 )
-                await self._deliver_live(stored)
+                for following in tuple(self._followings):
+                    # A read of the log already delivered it.
+                    if stored.stream_seq <= following.position:
+                        continue
+                    if stored.prev == following.position:
+                        self._deliver(following, stored)
+                    else:
+                        await self._catch_up(following, leader=True)
             except (Unavailable, LogBroken, Poison, KeyError) as error:
                 logger.warning("%s: a commit could not be delivered: %s", self.subject, error)
                 self._hub.suspect(self)
-
-    async def _deliver_live(self, stored: StoredCommit) -> None:
-        for following in tuple(self._followings):
-            # A read of the log already delivered it.
-            if stored.stream_seq <= following.position:
-                continue
-            if stored.prev == following.position:
-                self._deliver(following, stored)
-            else:
-                await self._catch_up(following, leader=True)
 
     async def _catch_up_all(self) -> None:
         for following in tuple(self._followings):

@@ -179,7 +179,7 @@ async def _stores_nothing(bus: Bus, subject: str) -> bool:
     This is how a full disk shows. During an election the stream has no leader, and `STREAM.INFO` gets no
     reply.
     """
-    if not bus.answers_clients:
+    if not bus.serves_clients:
         return False
     try:
         reply = await bus.replies.request(

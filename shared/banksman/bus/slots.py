@@ -33,8 +33,8 @@ _RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Placed(Generic[T]):
-    """What a slot holds after an attempt to write it."""
+class SlotWrite(Generic[T]):
+    """The outcome of a write to a slot."""
 
     stored: T | None
     """The stored message; None if another writer stored it and this user may not read it."""
@@ -83,7 +83,7 @@ class CallSlots:
         self._bus = bus
         self._may_read = may_read
 
-    async def put_started(self, tenant: str, started: CallStarted) -> Placed[CallStarted]:
+    async def store_started(self, tenant: str, started: CallStarted) -> SlotWrite[CallStarted]:
         """Store the one start of an attempt, or a void, after which it can never start.
 
         A call may execute only when the result is `fresh`: a process that writes the same start twice gets
@@ -94,11 +94,11 @@ class CallSlots:
         """
         subject = subjects.tool_started(tenant, started.attempt)
         writer = _writer(started.runner, started.runner_epoch)
-        return await put_slot(self._bus, RESULTS, subject, started, writer, may_read=self._may_read)
+        return await store_slot(self._bus, RESULTS, subject, started, writer, may_read=self._may_read)
 
-    async def put_result(
+    async def store_result(
         self, tenant: str, finished: CallFinished, *, runner_epoch: int = 0
-    ) -> Placed[CallFinished]:
+    ) -> SlotWrite[CallFinished]:
         """Store the one result of an attempt. The same writer may repeat it.
 
         Args:
@@ -111,7 +111,7 @@ class CallSlots:
         """
         subject = subjects.tool_result(tenant, finished.attempt)
         writer = _writer(finished.result.runner, runner_epoch)
-        return await put_slot(self._bus, RESULTS, subject, finished, writer, may_read=self._may_read)
+        return await store_slot(self._bus, RESULTS, subject, finished, writer, may_read=self._may_read)
 
     async def read(self, tenant: str, attempt: str) -> AttemptSlots:
         """Return what both slots hold, as the leader of their stream has it.
@@ -163,9 +163,9 @@ async def watch_results(
     return await bus.subscribe(started, received), await bus.subscribe(result, received)
 
 
-async def put_slot(
+async def store_slot(
     bus: Bus, stream: str, subject: str, value: T, writer: str, *, may_read: bool = True
-) -> Placed[T]:
+) -> SlotWrite[T]:
     """Store a value unless the slot holds one.
 
     Args:
@@ -193,12 +193,12 @@ async def put_slot(
             # A duplicate at the first attempt was stored by an earlier call. After more attempts, one of them
             # stored it and its acknowledgement was lost.
             if not ack.duplicate or ack.tries > 1:
-                return Placed(value, fresh=True)
+                return SlotWrite(value, fresh=True)
         if not may_read:
-            return Placed(None, fresh=False, taken=taken)
+            return SlotWrite(None, fresh=False, taken=taken)
         stored = await jetstream.last_message(bus, stream, subject)
         if stored is not None:
-            return Placed(decode_slot(type(value), subject, stored.data), fresh=False, taken=taken)
+            return SlotWrite(decode_slot(type(value), subject, stored.data), fresh=False, taken=taken)
         # With three replicas the leader refuses a message as soon as another one is on its way to the
         # followers. If the leader then dies, the other one may never be stored, and the next writer decides.
         if not taken or asyncio.get_running_loop().time() > deadline:

@@ -75,7 +75,7 @@ def _target(message: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, st
 
 
 def _system_reply_problem(reply: ApprovalReply) -> str | None:
-    """An unsigned reply may close a request and nothing else."""
+    """Return why an unsigned reply is invalid: it may close a request and nothing else."""
     if reply.by == SYSTEM and not reply.decisions and reply.remember is None:
         return None
     return "the reply decides something and is not signed by a gateway"

@@ -89,7 +89,7 @@ class CallAttempt:
         return self.requested_at is not None and now - self.requested_at >= timedelta(seconds=REPEAT_S)
 
     def note_reply(self, reply: CallReply | None, now: datetime) -> None:
-        """Take in the reply to a request; None when no runner replied."""
+        """Record the reply to a request; None when no runner replied."""
         # Without a reply, as with `wrong_epoch`, the process that was placed may have ended: place the
         # call again soon.
         kind = "wrong_epoch" if reply is None else reply.answer
@@ -150,7 +150,7 @@ class NextAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
-    """Request the runner to end the call."""
+    """Send the runner a cancel of the call."""
 
     runner: Placement
 
@@ -171,7 +171,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The call is not requested any more."""
+    """The call is no longer requested."""
 
     reason: str
     kind: ErrorKind = "unavailable"
@@ -202,7 +202,7 @@ def call_step(
 
 
 def unknown_outcome(call_id: str, why: str) -> ToolResult:
-    """Return the result of a call that started and whose end is unknown."""
+    """Return the result of a call that started and may have ended or not."""
     text = (
         f"The outcome of this call is unknown: {why}. It started and may have had effects, "
         "wholly or in part. It was not repeated. Check before doing it again."

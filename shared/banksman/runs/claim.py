@@ -37,12 +37,12 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class RepublishApproval:
-    """The run is parked: publish its approval request again, which a crash may have left out. Then ack."""
+    """The run is parked: publish its approval request again, which a crash may have omitted. Then ack."""
 
 
 @dataclass(frozen=True, slots=True)
 class AckOnly:
-    """The log shows that this message has done its work."""
+    """The log shows that this message has no further effect."""
 
 
 WorkStep = Claim | Enqueue | RepublishApproval | AckOnly
@@ -150,7 +150,7 @@ async def _claim(
     # The first commit of a log names its epoch.
     log_epoch = state.log_epoch or ports.clock.new_id("l")
     commit = draft.to_commit(
-        ports.clock.new_id("e"), log_epoch, None if draft.rests else owner, claim=owner.owner_epoch
+        ports.clock.new_id("e"), log_epoch, None if draft.needs_no_owner else owner, claim=owner.owner_epoch
     )
     stored = await ports.log.append(state, commit)
     if stored is None:

@@ -42,8 +42,7 @@ class ConversationLog:
         Args:
             bus: The connection.
             damaged: The known damage, by which reads and appends are refused, and to which new damage is
-                reported.
-                None raises `LogBroken` instead.
+                reported. None raises `LogBroken` instead.
             cached: Conversations to cache.
         """
         self._bus = bus

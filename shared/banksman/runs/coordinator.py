@@ -213,12 +213,12 @@ class ToolCallCoordinator:
             moved=moved,
             ts=ports.clock.now(),
         )
-        await ports.slots.put_started(state.tenant, void)
+        await ports.slots.store_started(state.tenant, void)
         # The slot may hold another start: what it holds is read before the next step.
         call.fresh = False
 
     async def _declare(self, call: CallAttempt, result: ToolResult) -> None:
-        await self.owned.ports.slots.put_result(self.owned.state.tenant, self._finished(call, result))
+        await self.owned.ports.slots.store_result(self.owned.state.tenant, self._finished(call, result))
         # The runner may have stored its own result first: the one in the slot counts.
         call.fresh = False
 

@@ -43,8 +43,7 @@ def compacted(
         history: The messages before the compaction.
         data: Which messages are replaced, and the summary.
         keep: The message that the open run answers, kept word for word even if it is among the older ones;
-            None
-            when no run is open.
+            None when no run is open.
     """
     older, kept = history[: data.kept_from], history[data.kept_from :]
     kept_older = () if keep is None or keep not in older else (keep,)

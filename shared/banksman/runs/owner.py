@@ -82,7 +82,7 @@ class Draft:
                 return
 
     @property
-    def rests(self) -> bool:
+    def needs_no_owner(self) -> bool:
         """True when the conversation needs no owner: no run is open, or the open one waits for a decision."""
         return isinstance(next_step(self.state, self.now), Idle | Park)
 
@@ -161,7 +161,7 @@ class Ownership:
             draft.follow(extents[0])
             # A run that ends or parks gives up its owner in the same commit, so that no crash leaves a run
             # owned that nothing drives.
-            owner = None if draft.rests else self.owner
+            owner = None if draft.needs_no_owner else self.owner
             if not draft.events and owner == self.state.owner:
                 return
             commit = draft.to_commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
@@ -233,7 +233,7 @@ class Ownership:
 async def append(
     ports: Ports, state: Conversation, run_id: str | None, bodies: Iterable[EventBody]
 ) -> Conversation | None:
-    """Record events without owning the run. An owner meets the commit at its next append and folds it in.
+    """Record events without owning the run. The owner finds the commit at its next append and folds it in.
 
     Returns:
         The new state; None when another commit came first.

@@ -30,7 +30,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
 from banksman.runs.runner_choice import RunnerLoads, ToolServerProcess, least_loaded
-from banksman.runs.workspaces import place_of, wanted
+from banksman.runs.workspaces import decide_placement, place_of
 from banksman.runtime.settings import Section
 
 CALL_TIMEOUT_S = 2.0
@@ -124,21 +124,21 @@ class Placements:
         while True:
             entry = await self._owners.get(key)
             record = entry and entry.value
-            should = wanted(
+            decision = decide_placement(
                 record,
                 holder=None if record is None else self._lease_of(record.runner),
                 chosen=self._loads.least_loaded(self._leases.entries()),
                 now=self._clock.now(),
                 wait_s=self._wait_s,
             )
-            if should is None:
+            if decision is None:
                 return None
             # Another process may have placed the workspace meanwhile: its record decides, in the next round.
-            if should.record != record and not await self._store(key, should.record, entry):
+            if decision.record != record and not await self._store(key, decision.record, entry):
                 continue
-            if record is None or record.runner != should.record.runner:
-                self._loads.add(should.record.runner)
-            return _placement(should.record) if should.serves else None
+            if record is None or record.runner != decision.record.runner:
+                self._loads.add(decision.record.runner)
+            return _placement(decision.record) if decision.serves else None
 
     async def forget(self, tenant: str, conversation_id: str) -> None:
         """Remove the workspace of a deleted conversation, and its snapshot.
@@ -169,7 +169,7 @@ class Placements:
             return None
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
-        """Ask the runner to end a started attempt, best effort."""
+        """Send the runner a cancel of a started attempt, best effort."""
         subject = subjects.tool_cancel(placement.runner, tenant, attempt)
         try:
             await self._bus.publish(subject, CancelCall(attempt=attempt).model_dump_json().encode())

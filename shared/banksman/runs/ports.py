@@ -53,11 +53,11 @@ class Log(Protocol):
 class Slots(Protocol):
     """The write-once slots of attempts."""
 
-    async def put_started(self, tenant: str, started: CallStarted) -> object:
+    async def store_started(self, tenant: str, started: CallStarted) -> object:
         """Store a start unless one is stored."""
         ...
 
-    async def put_result(self, tenant: str, finished: CallFinished) -> object:
+    async def store_result(self, tenant: str, finished: CallFinished) -> object:
         """Store a result unless one is stored."""
         ...
 
@@ -138,7 +138,7 @@ class Runners(Protocol):
         ...
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
-        """Ask the runner to end a started attempt, best effort."""
+        """Send the runner a cancel of a started attempt, best effort."""
         ...
 
 

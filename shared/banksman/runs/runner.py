@@ -103,8 +103,8 @@ class RunnerCalls:
         """Execute an admitted call when it is its turn.
 
         An idempotent call starts without a record. Any other starts only if this process stored its start: a
-            void, another process's start or one of an earlier process of this runner means that it must not
-            run here.
+        void, another process's start or one of an earlier process of this runner means that it must not run
+        here.
         """
         try:
             if not self.may_start():
@@ -113,7 +113,14 @@ class RunnerCalls:
                 await self._finish(request, await execute(request))
                 self._remember(attempt_key(request))
                 return
-            started = await self._start(request)
+            start = CallStarted(
+                conversation_id=request.conversation_id,
+                attempt=request.attempt,
+                runner=self.runner,
+                runner_epoch=self.runner_epoch,
+                ts=self.now(),
+            )
+            started = await self.slots.start(request.tenant, start)
             # Remembered also if its execution fails later: storing the start again may look like a new start.
             # A call whose start could not be stored (no lease, no broker) may be admitted again.
             self._remember(attempt_key(request))
@@ -125,16 +132,6 @@ class RunnerCalls:
     def release(self, request: CallRequest) -> None:
         """Forget that a call was admitted, so that a repeated request admits it again."""
         self.active.discard(attempt_key(request))
-
-    async def _start(self, request: CallRequest) -> bool:
-        started = CallStarted(
-            conversation_id=request.conversation_id,
-            attempt=request.attempt,
-            runner=self.runner,
-            runner_epoch=self.runner_epoch,
-            ts=self.now(),
-        )
-        return await self.slots.start(request.tenant, started)
 
     async def _finish(self, request: CallRequest, result: ToolResult) -> None:
         finished = CallFinished(
@@ -187,7 +184,7 @@ class LeasedSlots:
         await reach("runner.before_claim")
         while True:
             try:
-                fresh = (await self._slots.put_started(tenant, started)).fresh
+                fresh = (await self._slots.store_started(tenant, started)).fresh
                 await reach("runner.after_claim")
                 return fresh
             except Overloaded as full:
@@ -204,9 +201,9 @@ class LeasedSlots:
         """
         while True:
             try:
-                placed = await self._slots.put_result(tenant, finished, runner_epoch=self._runner_epoch)
+                written = await self._slots.store_result(tenant, finished, runner_epoch=self._runner_epoch)
                 await reach("runner.result_stored")
-                return not placed.taken
+                return not written.taken
             except Refused as refused:
                 await self._pause(finished.attempt, refused)
 

@@ -1,10 +1,11 @@
 """The next step of a run. Pure: every agent that folds the same log takes the same next step.
 
 next_step(state) ─┬─ Idle           no run is open
-                  ├─ Record         events that follow from the log alone; they join the commit that caused
-                  them ├─ RequestModel   request the model's next reply ├─ ExecuteCalls   execute the calls
-                  that may run, or end them when the run must end ├─ CloseApproval  close the open approval
-                  request before the run may end └─ Park           wait for a decision
+                  ├─ Record         events that follow from the log alone; they join the commit before them
+                  ├─ RequestModel   request the model's next reply
+                  ├─ ExecuteCalls   execute the calls that may run, or end them when the run must end
+                  ├─ CloseApproval  close the open approval request before the run may end
+                  └─ Park           wait for a decision
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class CloseApproval:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Nothing happens before a decision: the run gives up its owner."""
+    """The run waits for a decision and has no owner until then."""
 
 
 Step = Idle | Record | RequestModel | ExecuteCalls | CloseApproval | Park

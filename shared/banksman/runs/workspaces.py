@@ -27,7 +27,7 @@ from banksman.contracts.workspaces import (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlacementDecision:
     """The record to store, and whether a request may be sent to its runner."""
 
     record: WorkspaceOwner
@@ -35,14 +35,14 @@ class Wanted:
     """False when the workspace must wait."""
 
 
-def wanted(
+def decide_placement(
     record: WorkspaceOwner | None,
     *,
     holder: RunnerLease | None,
     chosen: RunnerLease | None,
     now: datetime,
     wait_s: float,
-) -> Wanted | None:
+) -> PlacementDecision | None:
     """Return where the next request to a workspace goes.
 
     Args:
@@ -67,13 +67,13 @@ def wanted(
         # The runner is draining, or its sandbox failed its self-test: either way it stores a snapshot soon.
         return None
     if record.gone_since is None:
-        return Wanted(record.model_copy(update={"gone_since": now}), serves=False)
+        return PlacementDecision(record.model_copy(update={"gone_since": now}), serves=False)
     if chosen is None or now < record.gone_since + timedelta(seconds=wait_s):
         return None
     return _served(_moved(record, chosen.runner), chosen)
 
 
-def reported(
+def apply_report(
     record: WorkspaceOwner | None, runner: str, report: WorkspaceReport, assistant: Assistant | None = None
 ) -> tuple[WorkspaceOwner | None, WorkspaceReportReply]:
     """Return what a runner's report changes, and the reply to it.
@@ -142,9 +142,9 @@ def _new(chosen: RunnerLease) -> WorkspaceOwner:
     return WorkspaceOwner(runner=chosen.runner, runner_epoch=chosen.runner_epoch)
 
 
-def _served(record: WorkspaceOwner, by: RunnerLease) -> Wanted:
+def _served(record: WorkspaceOwner, by: RunnerLease) -> PlacementDecision:
     served = {"runner_epoch": by.runner_epoch, "gone_since": None}
-    return Wanted(record.model_copy(update=served), serves=True)
+    return PlacementDecision(record.model_copy(update=served), serves=True)
 
 
 def _moved(record: WorkspaceOwner, to: str) -> WorkspaceOwner:
@@ -198,6 +198,6 @@ class LocalWorkspace:
         )
 
     def apply(self, verdict: WorkspaceReportReply) -> None:
-        """Take over what the record states about a workspace that this runner has."""
+        """Adopt what the record states about a workspace that this runner has."""
         self.generation = max(self.generation, verdict.generation)
         self.changed = verdict.dirty

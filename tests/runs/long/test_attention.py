@@ -39,12 +39,12 @@ async def test_a_result_stored_by_another_tenant_is_ignored(bus: Bus, tenant: st
     ):
         assert watch.slots(tenant, attempt) == AttemptSlots()
         subscriptions = await watch_results(bus, stored)
-        await CallSlots(bus).put_result(new_id("t"), forged)
+        await CallSlots(bus).store_result(new_id("t"), forged)
         async with asyncio.timeout(30):
             await notified.wait()
         await bus.ready()
         assert watch.slots(tenant, attempt) == AttemptSlots()
-        await CallSlots(bus).put_result(tenant, forged)
+        await CallSlots(bus).store_result(tenant, forged)
         async with asyncio.timeout(30):
             while watch.slots(tenant, attempt) == AttemptSlots():
                 await bus.ready()

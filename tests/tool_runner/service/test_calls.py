@@ -76,7 +76,7 @@ async def test_call_with_a_void_start_never_executes(owner: Owner) -> None:
         void=True,
         ts=datetime.now(UTC),
     )
-    assert (await owner.slots.put_started(owner.tenant, void)).fresh
+    assert (await owner.slots.store_started(owner.tenant, void)).fresh
     await go(owner)
     await owner.result(first)
     assert (await owner.bash("ls")).content["stdout"] == "go\n"

@@ -95,7 +95,7 @@ async def test_late_result_of_a_frozen_runner_becomes_a_note(
         await wait_for_end("7825.5", within_s=WAIT_S)
         declared = unknown_outcome(request.call.id, "the machine that ran it went away")
         finished = CallFinished(conversation_id=owner.conversation, attempt=request.attempt, result=declared)
-        assert (await owner.slots.put_result(owner.tenant, finished)).fresh
+        assert (await owner.slots.store_result(owner.tenant, finished)).fresh
         runner.signal(signal.SIGCONT)
         assert await runner.ended() not in (0, None)
         facts = await owner.slots.read(owner.tenant, request.attempt)

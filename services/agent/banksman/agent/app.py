@@ -36,7 +36,7 @@ from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock, Log, Ports
 from banksman.runtime import service
 from banksman.runtime.health import health_server
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 
 
 def run() -> int:
@@ -44,8 +44,8 @@ def run() -> int:
     return service.run("agent", AgentServiceSettings, main)
 
 
-async def main(settings: AgentServiceSettings, life: Life) -> None:
-    """Serve until `life.stop`.
+async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
+    """Serve until `process.stop`.
 
     Raises:
         BadInput: A setting is invalid.
@@ -53,27 +53,27 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
     """
     key = settings.approvals.key()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(health_server(life.health, settings.agent))
+        await stack.enter_async_context(health_server(process.health, settings.agent))
         bus = await stack.enter_async_context(
             await Bus.connect(
                 settings.nats,
                 name=AGENT,
                 inbox_prefix=inbox_prefix(AGENT),
-                background=life.health.background,
+                background=process.health.background,
             )
         )
-        life.health.checks["nats"] = bus.problem
+        process.health.checks["nats"] = bus.problem
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)
-            life.health.checks["streams"] = durability.problem
-            if not await durability.holds(life.stop):
+            process.health.checks["streams"] = durability.problem
+            if not await durability.holds(process.stop):
                 return
         damaged = await stack.enter_async_context(DamagedLogs(bus))
         log = ConversationLog(bus, damaged)
         guard = LogGuard(bus, damaged)
-        life.health.checks["logs"] = guard.problem
-        life.health.warnings["logs"] = damaged.warning
-        if not await guard.checked(life.stop):
+        process.health.checks["logs"] = guard.problem
+        process.health.warnings["logs"] = damaged.warning
+        if not await guard.checked(process.stop):
             return
         await stack.enter_async_context(guard)
         hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
@@ -108,7 +108,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
         )
         router = agent_router(bus, worker, registry, WorkspaceReports(bus))
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman agent"))
-        life.ready()
+        process.ready()
         if settings.agent.default_model is not None:
             await providers.warm(settings.agent.default_model)
         await work(
@@ -117,7 +117,7 @@ async def main(settings: AgentServiceSettings, life: Life) -> None:
             names.AGENTS,
             worker.on_work,
             slots=settings.agent.slots,
-            stop=life.stop,
+            stop=process.stop,
             grace_s=settings.agent.drain_s,
         )
 

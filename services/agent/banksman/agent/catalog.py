@@ -65,7 +65,7 @@ class ToolCatalog:
         """Return the tools that a run offers: those that can be called now and that its assistant allows.
 
         A tool that the conversation has used is also offered while its runner or tool server is away: a call
-            waits for it. While a runner restarts, every conversation is offered the workspace tools.
+        waits for it. While a runner restarts, every conversation is offered the workspace tools.
 
         No tools are offered when they are off for the system or the assistant, or when the filter leaves none
         (R82, R84, R86).

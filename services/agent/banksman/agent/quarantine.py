@@ -25,7 +25,7 @@ def is_suspect(state: Conversation) -> bool:
 
 
 class Turn:
-    """The time in which a run is driven; a suspect has the place in quarantine for it."""
+    """The time in which a run is driven; a suspect occupies the quarantine for it."""
 
     def __init__(self, place: asyncio.Lock | None) -> None:
         self._place = place

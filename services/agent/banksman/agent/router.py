@@ -11,14 +11,16 @@ from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.control import CONCURRENCY, ONE_AT_A_TIME, Received, Work, inbox_of
+from banksman.bus.decoding import check_subject
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import Outcome
+from banksman.bus.outcomes import Done, Outcome
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply, RunSignal
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceReportReply
+from banksman.runs import handlers
 
 
 def agent_router(bus: Bus, worker: Worker, registry: ToolRegistry, reports: WorkspaceReports) -> NatsRouter:
@@ -80,7 +82,9 @@ def _decision_router(bus: Bus, worker: Worker) -> NatsRouter:
     )
     async def decision(reply: ApprovalReply, message: Work) -> Outcome:
         """The one reply to each approval request, as a gateway or the system stored it."""
-        return await worker.on_decision(reply, message)
+        check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
+        await handlers.on_decision(worker.ports, reply)
+        return Done()
 
     return router
 

@@ -17,7 +17,6 @@ from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (
-    ApprovalReply,
     CancelRun,
     DeleteConversation,
     RenameConversation,
@@ -96,7 +95,7 @@ class Worker:
         """Drive a claimed run; return False if an unforeseen error left it open.
 
         Then its message is redelivered, without a limit: a run ends in its log, as a crash loop or by its
-            time limit, and never because its message was dead-lettered.
+        time limit, and never because its message was dead-lettered.
         """
         try:
             async with self.notifications.following(owned.state):
@@ -137,16 +136,6 @@ class Worker:
                 await self.model_step.tenants.usage.flush()
                 await self.ports.runners.forget(signal.tenant, signal.conversation_id)
                 await self.log.purge(signal.tenant, signal.conversation_id, before=tombstone)
-        return Done()
-
-    async def on_decision(self, reply: ApprovalReply, message: WorkMessage) -> Outcome:
-        """Commit a stored approval reply. Idempotent by approval id.
-
-        Raises:
-            Poison: The message came on another subject.
-        """
-        check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
-        await handlers.on_decision(self.ports, reply)
         return Done()
 
     async def on_invalid_decision(self, message: WorkMessage, reason: str) -> Outcome:

@@ -8,7 +8,7 @@ from banksman.bus.names import ASSISTANTS, CONVERSATIONS, OWNERS
 from banksman.contracts.assistants import Assistant, ConversationRecord
 from banksman.contracts.ids import check_token
 from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport, WorkspaceReportReply
-from banksman.runs.workspaces import reported
+from banksman.runs.workspaces import apply_report
 
 
 class WorkspaceReports:
@@ -31,7 +31,7 @@ class WorkspaceReports:
         assistant = await self._assistant_of(tenant, key) if report.starts else None
         while True:
             entry = await self._owners.get(key)
-            record, verdict = reported(entry and entry.value, runner, report, assistant)
+            record, verdict = apply_report(entry and entry.value, runner, report, assistant)
             if entry is None or record is None:
                 return verdict
             if await self._owners.update(key, record, entry.revision) is not None:

@@ -60,7 +60,7 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 from banksman.runtime.health import Health, health_server, listening
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 from banksman.runtime.service import run as run_service
 
 logger = logging.getLogger(__name__)
@@ -261,24 +261,27 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
         health.checks["streams"] = Durability.of_app(bus).problem
 
 
-async def _wait_for_streams(settings: GatewayServiceSettings, life: Life) -> bool:
+async def _wait_for_streams(settings: GatewayServiceSettings, process: ServiceProcess) -> bool:
     """Wait until the streams are as durable as promised; return False if the process stops first.
 
     Until then readiness names the weaker settings.
     """
-    async with health_server(life.health, settings.gateway), await _connect(settings, life.health) as bus:
+    async with (
+        health_server(process.health, settings.gateway),
+        await _connect(settings, process.health) as bus,
+    ):
         durability = Durability.of_app(bus)
-        life.health.checks["streams"] = durability.problem
-        return await durability.holds(life.stop)
+        process.health.checks["streams"] = durability.problem
+        return await durability.holds(process.stop)
 
 
-async def main(settings: GatewayServiceSettings, life: Life) -> None:
-    """Wait until the streams are as durable as promised, then serve until `life.stop` is set."""
-    if not settings.allow_weak_durability and not await _wait_for_streams(settings, life):
+async def main(settings: GatewayServiceSettings, process: ServiceProcess) -> None:
+    """Wait until the streams are as durable as promised, then serve until `process.stop` is set."""
+    if not settings.allow_weak_durability and not await _wait_for_streams(settings, process):
         return
-    async with serving(settings, life.health):
-        life.ready()
-        await life.stop.wait()
+    async with serving(settings, process.health):
+        process.ready()
+        await process.stop.wait()
 
 
 def run() -> int:
