@@ -53,19 +53,22 @@ class ErrorBody(Stored):
     error: ErrorDetail
 
 
+# FastAPI builds a field for every response model of every route; a reference to the model of `default` costs
+# nothing at the start.
+_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "A field is missing or wrong"},
-    401: {"model": ErrorBody, "description": "The API key is missing, unknown or expired"},
-    403: {"model": ErrorBody, "description": "The API key does not open this endpoint"},
-    404: {"model": ErrorBody, "description": "Not found"},
-    409: {"model": ErrorBody, "description": "The stored state forbids the request"},
-    413: {"model": ErrorBody, "description": "The body is too large"},
-    429: {"model": ErrorBody, "description": "Too many requests; `retry-after` in seconds"},
-    503: {"model": ErrorBody, "description": "Not now; `retry-after` in seconds"},
+    400: {"content": _CONTENT, "description": "A field is missing or wrong"},
+    401: {"content": _CONTENT, "description": "The API key is missing, unknown or expired"},
+    403: {"content": _CONTENT, "description": "The API key does not open this endpoint"},
+    404: {"content": _CONTENT, "description": "Not found"},
+    409: {"content": _CONTENT, "description": "The stored state forbids the request"},
+    413: {"content": _CONTENT, "description": "The body is too large"},
+    429: {"content": _CONTENT, "description": "Too many requests; `retry-after` in seconds"},
+    503: {"content": _CONTENT, "description": "Not now; `retry-after` in seconds"},
     "default": {"model": ErrorBody, "description": "Any other error"},
 }
 """The error responses that OpenAPI lists for every endpoint."""
-
 
 OPENAI_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 500: "server_error"}
 """OpenAI's own codes, by HTTP status."""

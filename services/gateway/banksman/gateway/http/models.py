@@ -50,22 +50,23 @@ class Rename(RequestBody):
     title: str = Field(max_length=200)
 
 
-class NewRun(RequestBody):
-    """A user message that starts a run."""
+class NewMessage(RequestBody):
+    """A user message, with settings of the run that it starts."""
 
     content: Content
-    mode: Literal["queue", "steer"] = "queue"
     overrides: RunOverrides = RunOverrides()
     variables: JsonObject = Field(default_factory=dict)
+
+
+class NewRun(NewMessage):
+    """A user message that starts a run."""
+
+    mode: Literal["queue", "steer"] = "queue"
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
 
 
-class NewChat(NewConversation):
+class NewChat(NewConversation, NewMessage):
     """A user message that starts a run in a new conversation."""
-
-    content: Content
-    overrides: RunOverrides = RunOverrides()
-    variables: JsonObject = Field(default_factory=dict)
 
 
 class CancelBody(RequestBody):
@@ -153,13 +154,20 @@ class ActiveRun(Stored):
     status: RunStatus
 
 
-class Conversation(ConversationRecord):
-    """A conversation with the head of its log."""
+class LogHead(Stored):
+    """The head of a conversation's log."""
 
     head_seq: int
     """Number of the last event; 0 for none."""
     oldest_seq: int
+    """Number of the oldest stored event."""
     log_epoch: str
+    """Changes when the log was restored from a backup."""
+
+
+class Conversation(ConversationRecord, LogHead):
+    """A conversation with the head of its log."""
+
     active_run: ActiveRun | None
     pending_approvals: tuple[ConversationApproval, ...]
 
@@ -178,13 +186,10 @@ class EventFrame(Stored):
     data: JsonObject
 
 
-class EventPage(Stored):
+class EventPage(LogHead):
     """Stored events in order, and the head of the log."""
 
     items: tuple[EventFrame, ...]
-    head_seq: int
-    oldest_seq: int
-    log_epoch: str
     next: int | None
     """`after_seq` of the next page; null at the end."""
 
