@@ -35,7 +35,7 @@ ServiceDep = Annotated[Gateway, Depends(gateway_of)]
 
 
 def caller_of(request: Request, mode: Mode) -> Caller:
-    """Return the caller of a request, after a check that the caller's key opens the endpoints of a mode.
+    """Return the caller of a request. The caller's key must open the endpoints of the given mode.
 
     Raises:
         Unauthorized: The key is missing, unknown or expired.

@@ -24,7 +24,7 @@ SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
 MAX_BUCKETS = 10_000
-"""Clients whose rate is tracked; beyond them all buckets are dropped, which bounds the memory."""
+"""Clients whose rate is tracked. With more, all buckets are dropped to bound the memory."""
 UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 

@@ -49,7 +49,7 @@ USER = "nats"
 CONCURRENCY = 64
 """Requests of one subject that a gateway handles at a time."""
 REPLAY_PACE = 500
-"""Events of a replay between two round trips to the broker, which bound what it must buffer."""
+"""Events that a replay publishes before it waits for the broker, which bounds what the broker must buffer."""
 
 
 def api_router(bus: Bus, gateway: Gateway) -> NatsRouter:
@@ -107,7 +107,7 @@ def _replay_router(bus: Bus, gateway: Gateway) -> NatsRouter:
 
     @_serve(router, "replay", ANY)
     async def replay(request: Replay, message: Received) -> None:
-        """Stored events, each as a message to the reply subject; an empty one ends them."""
+        """Send the stored events, each as a message to the reply subject; an empty message ends them."""
         if not message.reply:
             return
         tenant, conversation_id = _tenant(message), _last_token(message)
