@@ -56,7 +56,7 @@ def test_killed_process_is_reported_and_restarted(shared_up: Up) -> None:
     assert shared_up.wait_for("ended", process="model-server")["how"] == "was killed by SIGKILL"
     shared_up.wait_for("ready", process="model-server", again=True)
     assert shared_up.pid_of("model-server") != first
-    with urlopen(shared_up.instance["health"]["model-server"], timeout=5) as response:
+    with urlopen(shared_up.instance["health"]["model-server"], timeout=WAIT_TIMEOUT_S) as response:
         assert response.status == 200
 
 

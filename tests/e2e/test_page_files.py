@@ -15,6 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from tests.support.paths import ROOT
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.gateway.page.routes import routes
 
@@ -124,7 +125,7 @@ def test_no_file_of_the_page_names_another_host(path: Path) -> None:
 
 def test_the_vendored_files_are_the_recorded_ones() -> None:
     command = [sys.executable, str(ROOT / "tools/vendor_web.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_TIMEOUT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

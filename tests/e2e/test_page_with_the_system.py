@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 from tests.support.system import System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(240)
 """Seconds. The first test starts a system, which is slow on a busy machine."""
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-sync"]
-WAIT_TIMEOUT_MS = 15_000
+WAIT_TIMEOUT_MS = 1000 * WAIT_TIMEOUT_S
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,9 @@ async def nats(system: System) -> AsyncGenerator[sdk.Client]:
 @pytest.fixture
 async def operator(system: System) -> AsyncGenerator[Bus]:
     """The operator's connection, which may subscribe to everything."""
-    settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=5)
+    settings = NatsSettings(
+        url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=WAIT_TIMEOUT_S
+    )
     async with await Bus.connect(settings, name="scenario-operator", inbox_prefix="_INBOX_operator") as bus:
         yield bus
 

@@ -422,7 +422,7 @@ def second_gateway(system: System, tmp_path_factory: pytest.TempPathFactory) -> 
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=WAIT_TIMEOUT_S)
 
 
 async def _stream(

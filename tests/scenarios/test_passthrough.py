@@ -11,6 +11,7 @@ import pytest
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.model_server import HttpError, Reply, ToolCall
 
@@ -28,7 +29,7 @@ HEADERS = {"content-type": "application/json", "anthropic-version": "2023-06-01"
 @pytest.fixture
 async def vendor(model: ScriptedModel) -> AsyncGenerator[httpx.AsyncClient]:
     """The vendor's API without a gateway."""
-    async with httpx.AsyncClient(base_url=model.url, timeout=5) as direct:
+    async with httpx.AsyncClient(base_url=model.url, timeout=WAIT_TIMEOUT_S) as direct:
         yield direct
 
 

@@ -14,6 +14,7 @@ from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.system import System, descendants
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
@@ -59,7 +60,7 @@ async def test_each_service_is_a_process_that_reports_readiness(system: System) 
 
     assert set(run["processes"]) == {"nats", "gateway", "agent-1", "agent-2", "tool-runner", "workflows"}
     assert len({process["pid"] for process in run["processes"].values()}) == 6
-    async with httpx.AsyncClient(timeout=5) as http:
+    async with httpx.AsyncClient(timeout=WAIT_TIMEOUT_S) as http:
         answers = {name: (await http.get(url)).status_code for name, url in run["health"].items()}
     assert set(answers.values()) == {200}, answers
 

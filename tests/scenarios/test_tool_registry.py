@@ -40,7 +40,7 @@ WEATHER = "get_current_weather"
 def local(system: System) -> NatsSettings:
     """The NATS settings of a service on this machine, from the file that `banksman up` writes."""
     context = json.loads((system.data_dir / "nats-context.json").read_text())
-    return NatsSettings(url=context["url"], nkey_seed_file=context["nkey"], connect_timeout_s=5)
+    return NatsSettings(url=context["url"], nkey_seed_file=context["nkey"], connect_timeout_s=WAIT_TIMEOUT_S)
 
 
 @pytest.fixture
@@ -395,7 +395,11 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("node") / "node"
     shutil.copytree(EXAMPLES / "node", folder, ignore=shutil.ignore_patterns("node_modules"))
     done = subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, timeout=50
+        ["npm", "ci", "--no-audit", "--no-fund"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_TIMEOUT_S,
     )
     privileged.require("npm packages", done.returncode == 0, f"npm ci: {done.stderr[-300:]}")
     return folder / "clock_tool.mjs"

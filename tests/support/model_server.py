@@ -11,6 +11,7 @@ from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, V
 from banksman.model_server.routes import ModelRoutes
 from banksman.model_server.script import RawReply, Reply, Script
 from banksman.model_server.server import serving
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 class ModelServer:
@@ -76,7 +77,12 @@ class ModelServer:
         self._routes.gates.open(name)
 
     async def wait_for_requests(
-        self, script: str, count: int = 1, *, outcome: Outcome | None = None, timeout_s: float = 5.0
+        self,
+        script: str,
+        count: int = 1,
+        *,
+        outcome: Outcome | None = None,
+        timeout_s: float = WAIT_TIMEOUT_S,
     ) -> list[RecordedRequest]:
         """Wait until a script has received this many requests, optionally with this outcome.
 

@@ -20,9 +20,11 @@ from banksman.cli.ports import free_port
 from banksman.model_server import RawReply, Reply, Script
 from tests.support.nats import servers
 from tests.support.polling import wait_until
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 40.0
+STOP_TIMEOUT_S = 2 * WAIT_TIMEOUT_S
+"""Seconds; a system kills what does not stop within 30 s."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class ScriptedModel:
     def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
         headers = {"content-type": "application/json"}
         request = Request(f"{self.url}{path}", data=body, method=method, headers=headers)
-        with urlopen(request, timeout=10) as answer:
+        with urlopen(request, timeout=WAIT_TIMEOUT_S) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -118,7 +120,7 @@ class System:
         family = descendants(self._process.pid)
         for pid in (self._process.pid, *family):
             kill(pid)
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=WAIT_TIMEOUT_S)
         self._process = None
 
     def service_pids(self, name: str) -> list[int]:
@@ -196,7 +198,7 @@ def scripted_model() -> Generator[ScriptedModel]:
         yield model
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=WAIT_TIMEOUT_S)
 
 
 def wait_ready(url: str, ended: Any, timeout_s: float = START_TIMEOUT_S) -> None:

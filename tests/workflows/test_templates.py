@@ -12,6 +12,7 @@ import pytest
 
 from banksman.workflows.builtin.templates import files_of
 from tests.support.privileged import require
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 def made(directory: Path, name: str, template: str) -> Path:
@@ -33,7 +34,7 @@ def test_tests_of_a_created_python_project_pass(tmp_path: Path, name: str) -> No
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=WAIT_TIMEOUT_S,
         check=False,
     )
 
@@ -47,7 +48,12 @@ def test_tests_of_a_created_web_project_pass(tmp_path: Path) -> None:
     project = made(tmp_path, "demo", "web")
 
     done = subprocess.run(
-        [node, "--test", "tests/"], cwd=project, capture_output=True, text=True, timeout=30, check=False
+        [node, "--test", "tests/"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_TIMEOUT_S,
+        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -41,7 +41,9 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stag
     """A fleet on three servers. Each test leaves it running, as it found it."""
     async with ModelServer.running() as model:
         directory = tmp_path_factory.mktemp("fleet")
-        async with Fleet(directory, model.url, runners=1, servers=3, without=OPTIONAL) as fleet:
+        settings = {"BANKSMAN_AGENT__DRAIN_S": "3"}
+        fleet = Fleet(directory, model.url, runners=1, servers=3, settings=settings, without=OPTIONAL)
+        async with fleet:
             await make_assistants(fleet)
             yield Stage(fleet, model)
         assert model.violations == []

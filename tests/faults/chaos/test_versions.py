@@ -13,7 +13,7 @@ import pytest_asyncio
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
 from tests.faults.chaos.conftest import SEED, Stage, bash
-from tests.support.chaos.mixed import Mixed, mixed
+from tests.support.chaos.mixed import Mixed, mixed_on
 from tests.support.chaos.newer import EVENT_TYPE
 from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.chaos.versions import CURRENT, FUTURE, NoSuchVersion, version_at
@@ -23,13 +23,16 @@ pytestmark = pytest.mark.timeout(420)
 """Seconds; processes are restarted, which is slow on a busy machine."""
 
 
-async def test_a_newer_version_works_beside_this_one_and_can_be_rolled_back(tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_newer_version_works_beside_this_one_and_can_be_rolled_back(stage: Stage) -> None:
     """R39, A35: it writes fields, events and headers that this one does not know; nothing is lost or
     dead-lettered.
 
     Half of the system is upgraded under traffic and rolled back, and processes of both halves are killed.
     """
-    verdict = await mixed(Mixed(CURRENT, FUTURE, SEED, rate=2, side_by_side_s=3, whole=False), tmp_path)
+    options = Mixed(CURRENT, FUTURE, SEED, rate=2, side_by_side_s=3, whole=False)
+    verdict = await mixed_on(stage.fleet, stage.model, options)
+    await stage.fleet.ready()
     print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails
     assert verdict.good, f"seed {SEED}\n{verdict}\n{verdict.log}"
     assert verdict.history.accepted
@@ -74,6 +77,6 @@ def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(NoSuchVersion, match="no-such-version"):
         version_at("no-such-version", tmp_path)
     command = [sys.executable, "-m", "tests.support.chaos.mixed", "--base", "no-such-version"]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert told.returncode == 2
-    assert "there is no version to mix with: no-such-version" in told.stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no such version: no-such-version" in done.stdout

@@ -376,7 +376,7 @@ def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=WAIT_TIMEOUT_S)
 
 
 def shifted(shift_s: int) -> dict[str, str]:

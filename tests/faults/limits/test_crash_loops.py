@@ -84,7 +84,7 @@ async def _kill_who_asks(system: System, deadly: ScriptedModel, ended: asyncio.T
 
 
 async def _buried(system: System, conversation: str) -> list[str]:
-    settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=5)
+    settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=60)
     async with await Bus.connect(settings, name="operator", inbox_prefix="_INBOX_operator") as bus:
         return [
             one.letter.reason async for one in dead_letters(bus) if one.letter.subject.endswith(conversation)
