@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
-async def beside(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
+async def in_background(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
     """Run `work` in a task while the block runs; raise an error of `work` at the end of the block."""
     task = asyncio.create_task(work)
     try:
@@ -22,7 +22,7 @@ async def beside(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
         raise error
 
 
-async def unless(work: Coroutine[object, object, T], ended: Coroutine[object, object, None]) -> T | None:
+async def run_until(work: Coroutine[object, object, T], ended: Coroutine[object, object, None]) -> T | None:
     """Return the result of `work`, or None if `ended` returns first; cancel the other one."""
     task, end = asyncio.create_task(work), asyncio.create_task(ended)
     try:

@@ -23,7 +23,7 @@ from banksman.tool_runner.progress import progress
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, failure
 from banksman.tool_runner.tools.toolbox import ToolBox
-from banksman.tool_runner.workspaces.registry import HeldWorkspace, SnapshotLost
+from banksman.tool_runner.workspaces.registry import SnapshotLost, WorkspaceEntry
 from banksman.tool_runner.workspaces.turns import Turns, takes_workspace
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
@@ -42,7 +42,7 @@ class ActiveCall:
     """One admitted call that waits or runs."""
 
     request: CallRequest
-    workspace: HeldWorkspace
+    workspace: WorkspaceEntry
     stop: Stop = field(default_factory=Stop)
     """Ends the call, also while it waits."""
 

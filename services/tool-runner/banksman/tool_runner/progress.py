@@ -13,7 +13,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallRequest
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.failpoints import reach
-from banksman.tool_runner.concurrency import beside
+from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.tools.base import OnProgress
 
 PIECE_CHARS = 4096
@@ -57,7 +57,7 @@ async def progress(bus: Bus, runner: str, request: CallRequest) -> AsyncGenerato
         yield None
         return
     backlog = _Backlog()
-    async with beside(_publish_progress(bus, runner, request, backlog)):
+    async with in_background(_publish_progress(bus, runner, request, backlog)):
         yield backlog.add
 
 

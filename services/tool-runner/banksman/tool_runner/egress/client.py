@@ -39,7 +39,7 @@ _HEADERS = (
     (b"User-Agent", b"banksman"),
     (b"Accept", b"text/*, application/json, application/xml;q=0.9, */*;q=0.1"),
     (b"Accept-Encoding", b"gzip, deflate"),
-    # A kept connection would bypass the address check of the next fetch.
+    # A reused connection would bypass the address check of the next fetch.
     (b"Connection", b"close"),
 )
 
@@ -99,7 +99,7 @@ class Egress:
 
         Raises:
             FetchRefused: the policy forbids a hop.
-            FetchFailed: a hop failed, or the time is up.
+            FetchFailed: a hop failed, or the deadline has passed.
         """
         deadline_s = min(timeout_s or self._limits.timeout_s, self._limits.timeout_s)
         try:

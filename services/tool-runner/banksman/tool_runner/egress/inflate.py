@@ -60,13 +60,13 @@ class Inflater:
         """
         inflate = self._decompressor(chunk)
         if inflate is None:
-            self._keep(chunk)
+            self._append(chunk)
             return
         pending = chunk
         try:
             while pending and not self._over:
                 # Without max_length, zlib would inflate a bomb of one chunk to a thousand times its size.
-                self._keep(inflate.decompress(pending, _STEP_BYTES))
+                self._append(inflate.decompress(pending, _STEP_BYTES))
                 pending = inflate.unconsumed_tail
         except zlib.error as error:
             raise ValueError(f"the body is not valid {self._encoding}: {error}") from error
@@ -78,7 +78,7 @@ class Inflater:
         self._begun = self._begun or bool(chunk)
         return self._inflate
 
-    def _keep(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         room = self._max_bytes - len(self._body)
         self._body += data[:room]
         self._over = self._over or len(data) > room

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import AsyncGenerator
 
-from banksman.tool_runner.concurrency import beside
+from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox import processes
@@ -135,7 +135,7 @@ class BwrapSandbox:
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop) -> None:
         """Return when the command has ended or must be ended."""
-        async with beside(self._watch_memory(call, stop)):
+        async with in_background(self._watch_memory(call, stop)):
             try:
                 async with asyncio.timeout(timeout_s):
                     await stop.wait()

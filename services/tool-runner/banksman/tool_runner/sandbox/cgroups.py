@@ -43,7 +43,7 @@ class CallCgroup:
     def end(self) -> None:
         """Kill all processes in the cgroup, wait for their end, and remove the cgroup.
 
-        Blocks for at most five seconds; the next start of the runner removes what is left then.
+        Blocks for at most five seconds; the next start of the runner removes a cgroup that is left.
         """
         with contextlib.suppress(OSError):
             _write(self.directory / "cgroup.kill", "1")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from banksman.contracts.ids import new_id
-from banksman.tool_runner.concurrency import unless
+from banksman.tool_runner.concurrency import run_until
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import (
@@ -27,7 +27,7 @@ from banksman.tool_runner.sandbox.base import (
 )
 from banksman.tool_runner.sandbox.docker_container import Container, directory_id
 from banksman.tool_runner.sandbox.docker_engine import Engine
-from banksman.tool_runner.sandbox.docker_place import find_place, own_container
+from banksman.tool_runner.sandbox.docker_host import find_host_directory, own_container
 from banksman.tool_runner.sandbox.docker_recipe import INSTALLATION_LABEL, ContainerRecipe
 from banksman.tool_runner.sandbox.docker_settings import DEFAULT_IMAGE, DockerSettings
 from banksman.tool_runner.sandbox.output import CapturedOutput
@@ -67,7 +67,7 @@ class DockerSandbox:
         self._max_output_chars = max_output_chars
         self._engine = Engine(settings.engine_timeout_s)
         own = own_container(self._engine)
-        self._place = find_place(root, settings.host_dir, own)
+        self._host_directory = find_host_directory(root, settings.host_dir, own)
         own_image = DEFAULT_IMAGE if own is None else str(own["Image"])
         self._recipe = ContainerRecipe(
             image=_checked_image(self._engine, settings.image or own_image),
@@ -75,7 +75,7 @@ class DockerSandbox:
             cpus=settings.cpus,
             identity=identity,
             limits=limits,
-            installation=hashlib.sha256(os.fsencode(self._place.there)).hexdigest()[:16],
+            installation=hashlib.sha256(os.fsencode(self._host_directory.host_path)).hexdigest()[:16],
             instance=new_id("i"),
         )
         _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
@@ -168,7 +168,7 @@ class DockerSandbox:
             self._starting[workspace].add_done_callback(lambda _: self._starting.pop(workspace))
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
-                return await unless(_uncancelled(self._starting[workspace]), stop.wait())
+                return await run_until(_uncancelled(self._starting[workspace]), stop.wait())
         except TimeoutError:
             limit_s = self._settings.start_timeout_s
             raise SandboxUnavailable(
@@ -199,8 +199,8 @@ class DockerSandbox:
 
     def _open(self, container: Container) -> socket.socket:
         """Create, attach and start a container, in this order: its supervisor sends the first frame."""
-        source = self._place.of(container.directory)
-        workspace = source.relative_to(self._place.there)
+        source = self._host_directory.of(container.directory)
+        workspace = source.relative_to(self._host_directory.host_path)
         self._engine.create(container.name, self._recipe.config(source, str(workspace)))
         connection = self._engine.attach(container.name)
         try:

@@ -109,7 +109,7 @@ class Container:
     def usable(self) -> bool:
         """False if the container has ended, or its workspace was replaced by another directory.
 
-        A bind mount keeps the old directory even if the path names a new one.
+        A bind mount still shows the old directory after another one was created at its path.
         """
         return (
             self._connection is not None

@@ -94,7 +94,7 @@ class Engine:
 
     def attach(self, container: str) -> socket.socket:
         """Connect to standard input and output of a container; output arrives in the engine's frames."""
-        # The SDK's `attach_socket` keeps the response, and with it a second socket that is never closed.
+        # The SDK's `attach_socket` stores the response, and with it a second socket that is never closed.
         url = f"{self._client.base_url}/v{self._client.api_version}/containers/{container}/attach"
         with self._requesting("attach to a container"):
             with self._client.post(url, params=_STREAMS, headers=_UPGRADE, stream=True) as response:

@@ -55,8 +55,8 @@ _IPC_LISTS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class _RunnerGone(Exception):
-    """Standard input has ended: the runner is gone."""
+class _RunnerEnded(Exception):
+    """Standard input has ended, because the runner has ended."""
 
 
 class _Filter(ctypes.Structure):
@@ -329,7 +329,7 @@ class _Supervisor:
     def _receive(self) -> None:
         received = os.read(0, _READ_BYTES)
         if not received:
-            raise _RunnerGone
+            raise _RunnerEnded
         self._received += received
 
     def _complete_frame(self) -> tuple[bytes, bytes] | None:
@@ -440,7 +440,7 @@ def main(rules: str) -> None:
     oom_score = _OomScore()
     # Commands have the same user id. They must not trace this process or write its memory.
     _prctl(_PR_SET_DUMPABLE, 0)
-    with contextlib.suppress(_RunnerGone, BrokenPipeError):
+    with contextlib.suppress(_RunnerEnded, BrokenPipeError):
         _Supervisor(_Rules(rules), oom_score).serve()
 
 

@@ -9,7 +9,7 @@ from typing import assert_never
 from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.concurrency import beside
+from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.egress.hosts import rules_of
 from banksman.tool_runner.egress.proxy.session import CommandProxy
 from banksman.tool_runner.limits import RunnerLimits
@@ -51,7 +51,7 @@ class Bash:
         on_output = _decoded(run.on_progress) if run.on_progress else None
         try:
             # A hard quota needs a file system feature; without it, a watchdog measures and kills.
-            async with self._proxy_session(run) as on_listener, beside(self._watch_quota(run)):
+            async with self._proxy_session(run) as on_listener, in_background(self._watch_quota(run)):
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
                 outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
         except SandboxUnavailable as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
-from banksman.tool_runner.concurrency import unless
+from banksman.tool_runner.concurrency import run_until
 from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed, FetchRefused
 from banksman.tool_runner.egress.hosts import rules_of
 from banksman.tool_runner.limits import RunnerLimits
@@ -51,7 +51,7 @@ class WebFetch:
         url = str(arguments["url"])
         try:
             get = self._egress.get(url, timeout_s=run.timeout_s, within=rules_of(run.network))
-            fetched = await unless(get, run.stop.wait())
+            fetched = await run_until(get, run.stop.wait())
         except FetchRefused as refused:
             return failure("denied", f"web_fetch refused {url[:500]}: {refused}", url=url)
         except FetchFailed as failed:
@@ -64,7 +64,7 @@ class WebFetch:
             return _described(fetched, media_type)
         shown = _Shown(await asyncio.to_thread(_text, fetched))
         if arguments.get("format") == "markdown":
-            converted = await unless(self._markdown(fetched, shown.text, run.workspace), run.stop.wait())
+            converted = await run_until(self._markdown(fetched, shown.text, run.workspace), run.stop.wait())
             if converted is None:
                 return failure("cancelled", "the fetch was cancelled", url=url)
             shown = converted

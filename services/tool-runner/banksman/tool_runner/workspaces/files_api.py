@@ -81,13 +81,13 @@ class FilesApi:
             return FileReply(moved=True)
         if isinstance(request, FileList) and self._registry.is_empty(tenant, conversation_id, place):
             return FileReply()
-        held = self._registry.enter(tenant, conversation_id)
+        entry = self._registry.enter(tenant, conversation_id)
         try:
-            await self._registry.prepare(held, place, changes=changes, has_turn=False)
+            await self._registry.prepare(entry, place, changes=changes, has_turn=False)
             await self._measure(tenant, conversation_id, request)
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
-            self._registry.leave(held)
+            self._registry.leave(entry)
 
     async def _measure(self, tenant: str, conversation_id: str, request: WorkspaceRequest) -> None:
         """Measure a workspace before a file is written to it, if a measurement is due."""

@@ -67,7 +67,7 @@ class SnapshotLost(Exception):
 
 
 @dataclass
-class HeldWorkspace:
+class WorkspaceEntry:
     """The state of one workspace in this process."""
 
     tenant: str
@@ -113,7 +113,7 @@ class WorkspaceRegistry:
         self._reports = reports
         self._turns = turns
         self._records = workspaces.root / ".records"
-        self._held: dict[tuple[str, str], HeldWorkspace] = {}
+        self._entries: dict[tuple[str, str], WorkspaceEntry] = {}
 
     def load(self) -> None:
         """Read the records that earlier processes of this runner stored.
@@ -129,37 +129,37 @@ class WorkspaceRegistry:
             tenant, _, conversation = path.stem.partition(".")
             record = _read(path)
             state = LocalWorkspace(record.term, record.generation)
-            self._held[tenant, conversation] = HeldWorkspace(
+            self._entries[tenant, conversation] = WorkspaceEntry(
                 tenant, conversation, state, record.snapshot, record.unfinished, record.lost, unconfirmed=True
             )
         for tenant, conversation in self.workspaces.stored():
             # A version without records stored this workspace; it knew neither moves nor snapshots.
-            if (tenant, conversation) not in self._held:
+            if (tenant, conversation) not in self._entries:
                 key, state = (tenant, conversation), LocalWorkspace(term=1)
-                self._held[key] = HeldWorkspace(*key, state, unconfirmed=True)
+                self._entries[key] = WorkspaceEntry(*key, state, unconfirmed=True)
 
-    def __iter__(self) -> Iterator[HeldWorkspace]:
-        return iter(tuple(self._held.values()))
+    def __iter__(self) -> Iterator[WorkspaceEntry]:
+        return iter(tuple(self._entries.values()))
 
-    def get(self, tenant: str, conversation: str) -> HeldWorkspace:
+    def get(self, tenant: str, conversation: str) -> WorkspaceEntry:
         """Return the entry of a workspace; a workspace without one gets an empty entry.
 
         Raises:
             BadInput: an id contains a character that ids do not allow.
         """
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
-        return self._held.setdefault(key, HeldWorkspace(*key))
+        return self._entries.setdefault(key, WorkspaceEntry(*key))
 
     def admits(self, tenant: str, conversation: str, place: WorkspacePlacement) -> bool:
         """Return whether a request may run here; if not, its sender places the workspace again."""
-        held = self.get(tenant, conversation)
-        return held.state.admits(place) and not self._names_an_older_snapshot(held, place)
+        entry = self.get(tenant, conversation)
+        return entry.state.admits(place) and not self._names_an_older_snapshot(entry, place)
 
-    def _names_an_older_snapshot(self, held: HeldWorkspace, place: WorkspacePlacement) -> bool:
+    def _names_an_older_snapshot(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> bool:
         """Return whether an evicted workspace would be restored from a snapshot that is already replaced."""
-        if place.term != held.state.term or held.snapshot == (place.snapshot and place.snapshot.id):
+        if place.term != entry.state.term or entry.snapshot == (place.snapshot and place.snapshot.id):
             return False
-        return not self.workspaces.exists(*held.key)
+        return not self.workspaces.exists(*entry.key)
 
     def is_empty(self, tenant: str, conversation: str, place: WorkspacePlacement) -> bool:
         """Return whether a workspace was never used, so that listing it needs no directory."""
@@ -168,24 +168,24 @@ class WorkspaceRegistry:
             state.term < place.term or not self.workspaces.exists(tenant, conversation)
         )
 
-    def enter(self, tenant: str, conversation: str) -> HeldWorkspace:
+    def enter(self, tenant: str, conversation: str) -> WorkspaceEntry:
         """Count an admitted request as a user of the workspace, which then stays here until `leave`."""
-        held = self.get(tenant, conversation)
-        held.state.users += 1
-        return held
+        entry = self.get(tenant, conversation)
+        entry.state.users += 1
+        return entry
 
-    def leave(self, held: HeldWorkspace) -> None:
+    def leave(self, entry: WorkspaceEntry) -> None:
         """Count the end of a request that called `enter`."""
-        held.state.users -= 1
-        held.last_used = asyncio.get_running_loop().time()
+        entry.state.users -= 1
+        entry.last_used = asyncio.get_running_loop().time()
 
     async def prepare(
-        self, held: HeldWorkspace, place: WorkspacePlacement, *, changes: bool, has_turn: bool
+        self, entry: WorkspaceEntry, place: WorkspacePlacement, *, changes: bool, has_turn: bool
     ) -> None:
         """Bring the files of the request's term to this runner, and report the first change of a workspace.
 
         Args:
-            held: The workspace, after `enter`.
+            entry: The workspace, after `enter`.
             place: Where the request was placed.
             changes: Whether the request may change files.
             has_turn: Whether the caller holds the workspace's turn.
@@ -197,50 +197,50 @@ class WorkspaceRegistry:
             OSError: the files cannot be written.
         """
         async with AsyncExitStack() as locks:
-            await locks.enter_async_context(held.lock)
-            if not has_turn and self._replaces_files(held, place):
+            await locks.enter_async_context(entry.lock)
+            if not has_turn and self._replaces_files(entry, place):
                 # A call of an earlier term may still run in the files that are replaced. The turn is taken
                 # before the lock: in the other order, this request and a call that holds the turn would wait
                 # for each other.
                 await locks.aclose()
-                await locks.enter_async_context(self._turns.workspace(*held.key))
-                await locks.enter_async_context(held.lock)
-            if not held.state.admits(place):
+                await locks.enter_async_context(self._turns.workspace(*entry.key))
+                await locks.enter_async_context(entry.lock)
+            if not entry.state.admits(place):
                 raise WorkspaceMoved
-            if place.term > held.state.term or not self.workspaces.exists(*held.key):
-                await self._install(held, place)
+            if place.term > entry.state.term or not self.workspaces.exists(*entry.key):
+                await self._install(entry, place)
             if changes:
-                await self._begin_change(held)
+                await self._begin_change(entry)
 
-    def _replaces_files(self, held: HeldWorkspace, place: WorkspacePlacement) -> bool:
+    def _replaces_files(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> bool:
         """Return whether `_install` would delete files of an earlier term."""
-        newer = held.state.admits(place) and place.term > held.state.term
-        return newer and self.workspaces.exists(*held.key)
+        newer = entry.state.admits(place) and place.term > entry.state.term
+        return newer and self.workspaces.exists(*entry.key)
 
-    async def report(self, held: HeldWorkspace, report: WorkspaceReport) -> WorkspaceReportReply:
-        """Send a report while `held.lock` is held, and adopt the state of the platform's record.
+    async def report(self, entry: WorkspaceEntry, report: WorkspaceReport) -> WorkspaceReportReply:
+        """Send a report and adopt the state of the platform's record. The caller holds `entry.lock`.
 
         Raises:
             Unavailable: no reply; whether the report was received is unknown.
         """
-        verdict = await self._reports.send(*held.key, report)
+        verdict = await self._reports.send(*entry.key, report)
         if verdict.mine and verdict.known:
-            held.state.apply(verdict)
-            held.snapshot = verdict.snapshot and verdict.snapshot.id
-            if held.unfinished == held.snapshot:
-                held.unfinished = None
-            held.unconfirmed = False
-            await self.store(held)
+            entry.state.apply(verdict)
+            entry.snapshot = verdict.snapshot and verdict.snapshot.id
+            if entry.unfinished == entry.snapshot:
+                entry.unfinished = None
+            entry.unconfirmed = False
+            await self.store(entry)
         return verdict
 
-    async def _begin_change(self, held: HeldWorkspace) -> None:
+    async def _begin_change(self, entry: WorkspaceEntry) -> None:
         """Allow the files to change. The platform's record must state the change before it happens.
 
         Otherwise another runner could take over the workspace from a snapshot that misses the change.
         """
-        state = held.state
+        state = entry.state
         if (report := state.report_of_change(self.runner_epoch)) is not None:
-            verdict = await self.report(held, report)
+            verdict = await self.report(entry, report)
             if not verdict.known:
                 state.changed = True
             if not verdict.mine:
@@ -250,57 +250,57 @@ class WorkspaceRegistry:
                 raise Unavailable("the workspace is at a later change now")
         state.edits += 1
 
-    async def store(self, held: HeldWorkspace) -> None:
+    async def store(self, entry: WorkspaceEntry) -> None:
         """Store the record of a workspace on disk."""
-        await asyncio.to_thread(self._write, held, _record_of(held))
+        await asyncio.to_thread(self._write, entry, _record_of(entry))
 
-    async def drop(self, held: HeldWorkspace) -> bool:
+    async def drop(self, entry: WorkspaceEntry) -> bool:
         """Delete files and record of a workspace that another runner has; return False while it is in use."""
-        if held.state.users:
+        if entry.state.users:
             return False
-        async with held.lock:
+        async with entry.lock:
             # A request may have entered while this call waited for the lock.
-            if held.state.users:
+            if entry.state.users:
                 return False
-            await self.workspaces.delete(*held.key)
-            await asyncio.to_thread(self._path(held).unlink, missing_ok=True)
-            if self._held.get(held.key) is held:
-                del self._held[held.key]
+            await self.workspaces.delete(*entry.key)
+            await asyncio.to_thread(self._path(entry).unlink, missing_ok=True)
+            if self._entries.get(entry.key) is entry:
+                del self._entries[entry.key]
         return True
 
-    async def evict(self, held: HeldWorkspace) -> bool:
+    async def evict(self, entry: WorkspaceEntry) -> bool:
         """Delete files that a snapshot contains; return False if the workspace is in use or changed."""
-        state = held.state
-        if state.users or state.changed or held.snapshot is None or held.lock.locked():
+        state = entry.state
+        if state.users or state.changed or entry.snapshot is None or entry.lock.locked():
             return False
-        async with held.lock:
-            await self.workspaces.delete(*held.key)
+        async with entry.lock:
+            await self.workspaces.delete(*entry.key)
         return True
 
-    async def _install(self, held: HeldWorkspace, place: WorkspacePlacement) -> None:
+    async def _install(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> None:
         """Replace the directory by the files of a term.
 
         The stored record marks the directory as incomplete meanwhile. After a crash, the next process
         installs the files again.
         """
-        first_files = await self._report_arrival(held, place)
-        await self._mark_incomplete(held)
-        await self.workspaces.delete(*held.key)
+        first_files = await self._report_arrival(entry, place)
+        await self._mark_incomplete(entry)
+        await self.workspaces.delete(*entry.key)
         lost = None
         if place.snapshot is not None:
-            lost = await self._restore(held, place.snapshot)
+            lost = await self._restore(entry, place.snapshot)
         if place.snapshot is None or lost is not None:
-            await asyncio.to_thread(self._create, held, first_files)
+            await asyncio.to_thread(self._create, entry, first_files)
             await reach("runner.workspace_made")
-        held.state.restored(place)
-        held.snapshot = place.snapshot.id if place.snapshot and lost is None else None
-        held.lost = lost
-        await self.store(held)
+        entry.state.restored(place)
+        entry.snapshot = place.snapshot.id if place.snapshot and lost is None else None
+        entry.lost = lost
+        await self.store(entry)
         if lost is not None:
             raise SnapshotLost(lost)
 
     async def _report_arrival(
-        self, held: HeldWorkspace, place: WorkspacePlacement
+        self, entry: WorkspaceEntry, place: WorkspacePlacement
     ) -> tuple[AssistantFile, ...]:
         """Report that this runner has no files of the term, and return the files that a new workspace gets.
 
@@ -309,15 +309,15 @@ class WorkspaceRegistry:
         """
         starts = place.generation == 0 and place.snapshot is None
         report = WorkspaceReport(runner_epoch=self.runner_epoch, term=place.term, starts=starts, missing=True)
-        verdict = await self._reports.send(*held.key, report)
+        verdict = await self._reports.send(*entry.key, report)
         if not verdict.mine:
-            held.state.past = place.term
+            entry.state.past = place.term
             raise WorkspaceMoved
         return verdict.files
 
-    def _create(self, held: HeldWorkspace, first_files: tuple[AssistantFile, ...]) -> None:
+    def _create(self, entry: WorkspaceEntry, first_files: tuple[AssistantFile, ...]) -> None:
         """Create the directory with its first files, which do not count as a change."""
-        workspace = self.workspaces.get(*held.key)
+        workspace = self.workspaces.get(*entry.key)
         for file in first_files:
             try:
                 write_whole(
@@ -326,27 +326,27 @@ class WorkspaceRegistry:
             except PathRefused as refused:
                 raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
 
-    async def _mark_incomplete(self, held: HeldWorkspace) -> None:
+    async def _mark_incomplete(self, entry: WorkspaceEntry) -> None:
         """Store a record with term 0, so that a restarted runner treats the existing directory as stale."""
-        record = _record_of(held).model_copy(update={"term": 0})
-        await asyncio.to_thread(self._write, held, record)
+        record = _record_of(entry).model_copy(update={"term": 0})
+        await asyncio.to_thread(self._write, entry, record)
 
-    async def _restore(self, held: HeldWorkspace, snapshot: SnapshotRef) -> str | None:
+    async def _restore(self, entry: WorkspaceEntry, snapshot: SnapshotRef) -> str | None:
         """Restore a snapshot; return the reason if it is refused, else None."""
-        target = self.workspaces.path_of(*held.key)
+        target = self.workspaces.path_of(*entry.key)
         try:
-            await self._snapshots.restore(*held.key, snapshot, target)
+            await self._snapshots.restore(*entry.key, snapshot, target)
         except SnapshotRefused as refused:
-            logger.error("%s: snapshot %s was not restored: %s", held.conversation, snapshot.id, refused)
+            logger.error("%s: snapshot %s was not restored: %s", entry.conversation, snapshot.id, refused)
             return str(refused)
-        logger.info("%s: restored from snapshot %s", held.conversation, snapshot.id)
+        logger.info("%s: restored from snapshot %s", entry.conversation, snapshot.id)
         return None
 
-    def _path(self, held: HeldWorkspace) -> Path:
-        return self._records / f"{held.tenant}.{held.conversation}.json"
+    def _path(self, entry: WorkspaceEntry) -> Path:
+        return self._records / f"{entry.tenant}.{entry.conversation}.json"
 
-    def _write(self, held: HeldWorkspace, record: _Record) -> None:
-        path = self._path(held)
+    def _write(self, entry: WorkspaceEntry, record: _Record) -> None:
+        path = self._path(entry)
         temporary = path.with_suffix(".new")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(record.model_dump_json())
@@ -356,14 +356,14 @@ class WorkspaceRegistry:
         temporary.replace(path)
 
 
-def _record_of(held: HeldWorkspace) -> _Record:
-    state = held.state
+def _record_of(entry: WorkspaceEntry) -> _Record:
+    state = entry.state
     return _Record(
         term=state.term,
         generation=state.generation,
-        snapshot=held.snapshot,
-        unfinished=held.unfinished,
-        lost=held.lost,
+        snapshot=entry.snapshot,
+        unfinished=entry.unfinished,
+        lost=entry.lost,
     )
 
 

@@ -13,7 +13,7 @@ from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceReport, WorkspaceReportReply
 from banksman.tool_runner.settings import SnapshotSettings
 from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
-from banksman.tool_runner.workspaces.registry import HeldWorkspace, WorkspaceRegistry
+from banksman.tool_runner.workspaces.registry import WorkspaceEntry, WorkspaceRegistry
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 
@@ -29,7 +29,7 @@ GARBAGE_AFTER = timedelta(hours=1)
 
 @dataclass
 class SnapshotScheduler:
-    """Looks after the workspaces of one runner process: snapshots, evictions, and removals."""
+    """Snapshots, evicts and removes the workspaces of one runner process."""
 
     registry: WorkspaceRegistry
     snapshots: Snapshots
@@ -48,33 +48,33 @@ class SnapshotScheduler:
             tasks.create_task(self._check_ownership(), name="workspace ownership")
             tasks.create_task(self._collect_repeatedly(), name="interrupted snapshots")
             while True:
-                for held in self.registry:
-                    if self._is_due(held):
-                        self._in_progress.add(held.key)
-                        name = f"snapshot {held.conversation}"
-                        tasks.create_task(self._snapshot_when_idle(held), name=name)
-                    elif held.unconfirmed:
-                        await self._confirm(held)
-                    elif held.lost is not None:
-                        await self._report_loss(held)
-                    elif self._may_evict(held):
-                        await self._evict(held)
+                for entry in self.registry:
+                    if self._is_due(entry):
+                        self._in_progress.add(entry.key)
+                        name = f"snapshot {entry.conversation}"
+                        tasks.create_task(self._snapshot_when_idle(entry), name=name)
+                    elif entry.unconfirmed:
+                        await self._confirm(entry)
+                    elif entry.lost is not None:
+                        await self._report_loss(entry)
+                    elif self._may_evict(entry):
+                        await self._evict(entry)
                 await asyncio.sleep(min(CHECK_EVERY_S, self.settings.idle_s / 2 + MIN_CHECK_EVERY_S))
 
     async def snapshot_all(self) -> None:
         """Snapshot every changed workspace within `drain_s`, after the runner has stopped taking calls."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s), asyncio.TaskGroup() as tasks:
-                for held in self.registry:
-                    tasks.create_task(self._snapshot_at_end(held))
-        if left := [held.conversation for held in self.registry if held.state.changed]:
+                for entry in self.registry:
+                    tasks.create_task(self._snapshot_at_end(entry))
+        if left := [entry.conversation for entry in self.registry if entry.state.changed]:
             logger.warning("%d workspaces have changes that no snapshot contains: %s", len(left), left[:20])
 
-    async def _snapshot_at_end(self, held: HeldWorkspace) -> None:
-        if held.unconfirmed:
-            await self._confirm(held)
-        if held.state.changed:
-            await self._try_snapshot(held)
+    async def _snapshot_at_end(self, entry: WorkspaceEntry) -> None:
+        if entry.unconfirmed:
+            await self._confirm(entry)
+        if entry.state.changed:
+            await self._try_snapshot(entry)
 
     async def forget(self, tenant: str, conversation: str, snapshot: SnapshotRef | None) -> None:
         """Delete the workspace of a deleted conversation and its snapshots.
@@ -83,163 +83,163 @@ class SnapshotScheduler:
             Unavailable: a call runs in the workspace, or a snapshot could not be deleted.
             OSError: files could not be deleted.
         """
-        held = self.registry.get(tenant, conversation)
-        snapshots = {held.snapshot, held.unfinished, snapshot and snapshot.id} - {None}
-        if not await self.registry.drop(held):
+        entry = self.registry.get(tenant, conversation)
+        snapshots = {entry.snapshot, entry.unfinished, snapshot and snapshot.id} - {None}
+        if not await self.registry.drop(entry):
             raise Unavailable("a call runs in the workspace")
         for each in snapshots:
             if each is not None:
                 await self.snapshots.remove(tenant, conversation, each)
 
-    def _is_due(self, held: HeldWorkspace) -> bool:
-        state = held.state
-        idle = asyncio.get_running_loop().time() - held.last_used >= self.settings.idle_s
-        known = held.key in self._in_progress or self._refused.get(held.key) == state.edits
+    def _is_due(self, entry: WorkspaceEntry) -> bool:
+        state = entry.state
+        idle = asyncio.get_running_loop().time() - entry.last_used >= self.settings.idle_s
+        known = entry.key in self._in_progress or self._refused.get(entry.key) == state.edits
         return state.changed and not state.users and idle and not known
 
-    def _may_evict(self, held: HeldWorkspace) -> bool:
-        if self.settings.evict_after_s is None or held.state.users:
+    def _may_evict(self, entry: WorkspaceEntry) -> bool:
+        if self.settings.evict_after_s is None or entry.state.users:
             return False
-        idle_s = asyncio.get_running_loop().time() - held.last_used
+        idle_s = asyncio.get_running_loop().time() - entry.last_used
         is_due = idle_s >= self.settings.evict_after_s
-        return is_due and self.registry.workspaces.exists(*held.key)
+        return is_due and self.registry.workspaces.exists(*entry.key)
 
-    async def _evict(self, held: HeldWorkspace) -> None:
+    async def _evict(self, entry: WorkspaceEntry) -> None:
         try:
-            if await self.registry.evict(held):
-                logger.info("%s: evicted; only the snapshot has its files now", held.conversation)
+            if await self.registry.evict(entry):
+                logger.info("%s: evicted; only the snapshot has its files now", entry.conversation)
         except OSError as error:
-            logger.error("%s: not evicted: %s", held.conversation, error)
+            logger.error("%s: not evicted: %s", entry.conversation, error)
 
-    async def _snapshot_when_idle(self, held: HeldWorkspace) -> None:
+    async def _snapshot_when_idle(self, entry: WorkspaceEntry) -> None:
         try:
-            await self._try_snapshot(held)
+            await self._try_snapshot(entry)
         finally:
-            self._in_progress.discard(held.key)
+            self._in_progress.discard(entry.key)
 
-    async def _try_snapshot(self, held: HeldWorkspace) -> None:
+    async def _try_snapshot(self, entry: WorkspaceEntry) -> None:
         """Snapshot a workspace and report it; after a failure, which is logged, it stays changed."""
-        name = held.conversation
+        name = entry.conversation
         try:
             async with self._slots:
-                await self._snapshot(held)
+                await self._snapshot(entry)
         except SnapshotRefused as refused:
-            self._refused[held.key] = held.state.edits
+            self._refused[entry.key] = entry.state.edits
             logger.warning("%s: cannot be snapshotted: %s", name, refused)
         except (BanksmanError, OSError) as error:
             # The workspace counts as just used, so that the next attempt waits for another idle period.
-            held.last_used = asyncio.get_running_loop().time()
+            entry.last_used = asyncio.get_running_loop().time()
             logger.warning("%s: the snapshot failed: %s", name, error)
 
-    async def _snapshot(self, held: HeldWorkspace) -> None:
-        state = held.state
+    async def _snapshot(self, entry: WorkspaceEntry) -> None:
+        state = entry.state
         async with contextlib.AsyncExitStack() as archive:
-            async with held.lock:
+            async with entry.lock:
                 if state.users or not state.changed:
                     return
-                await self._remove_unfinished(held)
+                await self._remove_unfinished(entry)
                 edits, term, generation = state.edits, state.term, state.generation
-                directory = self.registry.workspaces.get(*held.key).directory
+                directory = self.registry.workspaces.get(*entry.key).directory
                 archived = await archive.enter_async_context(self.snapshots.archived(directory))
                 # Stored before the upload: after a crash, the next process removes the parts.
-                held.unfinished = archived.id
-                await self.registry.store(held)
+                entry.unfinished = archived.id
+                await self.registry.store(entry)
             # The upload may take long. Calls may run meanwhile: the archive is already complete.
-            stored = await self.snapshots.store(*held.key, archived, term=term, generation=generation)
-        async with held.lock:
-            replaced = held.snapshot
-            report = self._report(held, snapshot=stored, complete=state.edits == edits)
-            verdict = await self._report_snapshot(held, report)
-        await self._remove_unneeded(held, stored, verdict, replaced)
+            stored = await self.snapshots.store(*entry.key, archived, term=term, generation=generation)
+        async with entry.lock:
+            replaced = entry.snapshot
+            report = self._report(entry, snapshot=stored, complete=state.edits == edits)
+            verdict = await self._report_snapshot(entry, report)
+        await self._remove_unneeded(entry, stored, verdict, replaced)
 
-    def _report(self, held: HeldWorkspace, **changes: object) -> WorkspaceReport:
-        state = held.state
+    def _report(self, entry: WorkspaceEntry, **changes: object) -> WorkspaceReport:
+        state = entry.state
         report = WorkspaceReport(
             runner_epoch=self.registry.runner_epoch, term=state.term, generation=state.generation
         )
         return report.model_copy(update=changes)
 
-    async def _report_snapshot(self, held: HeldWorkspace, report: WorkspaceReport) -> WorkspaceReportReply:
+    async def _report_snapshot(self, entry: WorkspaceEntry, report: WorkspaceReport) -> WorkspaceReportReply:
         """Report a snapshot.
 
         If no reply arrives, the platform may have recorded the snapshot. Then the workspace counts as
         unchanged, so that its next change is reported before it happens.
         """
         try:
-            return await self.registry.report(held, report)
+            return await self.registry.report(entry, report)
         except BanksmanError:
-            held.unconfirmed = True
-            held.state.changed = held.state.changed and not report.complete
+            entry.unconfirmed = True
+            entry.state.changed = entry.state.changed and not report.complete
             raise
 
     async def _remove_unneeded(
-        self, held: HeldWorkspace, stored: SnapshotRef, verdict: WorkspaceReportReply, replaced: str | None
+        self, entry: WorkspaceEntry, stored: SnapshotRef, verdict: WorkspaceReportReply, replaced: str | None
     ) -> None:
         """Delete the replaced snapshot, or the new one if the platform did not record it."""
         recorded = verdict.mine and verdict.snapshot is not None and verdict.snapshot.id == stored.id
         if not recorded:
-            self._refused[held.key] = held.state.edits
+            self._refused[entry.key] = entry.state.edits
         unneeded = replaced if recorded else stored.id
         if unneeded is not None:
-            await self.snapshots.remove(*held.key, unneeded)
+            await self.snapshots.remove(*entry.key, unneeded)
         if not verdict.mine:
-            await self.registry.drop(held)
+            await self.registry.drop(entry)
 
-    async def _remove_unfinished(self, held: HeldWorkspace) -> None:
+    async def _remove_unfinished(self, entry: WorkspaceEntry) -> None:
         """Delete the snapshot of an interrupted attempt, unless the platform has recorded it."""
-        unfinished = held.unfinished
+        unfinished = entry.unfinished
         if unfinished is None:
             return
-        await self.registry.report(held, self._report(held))
-        if held.snapshot != unfinished:
-            await self.snapshots.remove(*held.key, unfinished)
-            held.unfinished = None
+        await self.registry.report(entry, self._report(entry))
+        if entry.snapshot != unfinished:
+            await self.snapshots.remove(*entry.key, unfinished)
+            entry.unfinished = None
 
-    async def _confirm(self, held: HeldWorkspace) -> None:
+    async def _confirm(self, entry: WorkspaceEntry) -> None:
         """Read the platform's record after a report that got no reply."""
         try:
-            async with held.lock:
-                await self.registry.report(held, self._report(held))
+            async with entry.lock:
+                await self.registry.report(entry, self._report(entry))
         except (BanksmanError, OSError) as error:
-            logger.warning("%s: whether its snapshot is recorded is unknown: %s", held.conversation, error)
+            logger.warning("%s: whether its snapshot is recorded is unknown: %s", entry.conversation, error)
 
     async def _check_ownership(self) -> None:
         """Find the workspaces that moved or were deleted while this runner was away."""
         slots = asyncio.Semaphore(CONCURRENT_REPORTS)
         async with asyncio.TaskGroup() as tasks:
-            for held in self.registry:
-                tasks.create_task(self._check_owner(held, slots))
+            for entry in self.registry:
+                tasks.create_task(self._check_owner(entry, slots))
 
-    async def _check_owner(self, held: HeldWorkspace, slots: asyncio.Semaphore) -> None:
+    async def _check_owner(self, entry: WorkspaceEntry, slots: asyncio.Semaphore) -> None:
         async with slots:
-            report, verdict = await self._reported(held)
+            report, verdict = await self._reported(entry)
             try:
                 # A request of a newer term may have arrived meanwhile; its files must stay.
-                stale = not verdict.mine and held.state.term == report.term
-                if stale and await self.registry.drop(held):
-                    logger.info("%s: removed files of an earlier term", held.conversation)
+                stale = not verdict.mine and entry.state.term == report.term
+                if stale and await self.registry.drop(entry):
+                    logger.info("%s: removed files of an earlier term", entry.conversation)
             except OSError as error:
-                logger.error("%s: files of an earlier term are not removed: %s", held.conversation, error)
+                logger.error("%s: files of an earlier term are not removed: %s", entry.conversation, error)
 
-    async def _reported(self, held: HeldWorkspace) -> tuple[WorkspaceReport, WorkspaceReportReply]:
+    async def _reported(self, entry: WorkspaceEntry) -> tuple[WorkspaceReport, WorkspaceReportReply]:
         """Report a workspace until the platform replies."""
         while True:
-            async with held.lock:
-                report = self._report(held)
+            async with entry.lock:
+                report = self._report(entry)
                 try:
-                    return report, await self.registry.report(held, report)
+                    return report, await self.registry.report(entry, report)
                 except (BanksmanError, OSError) as error:
-                    logger.warning("%s: its owner is unknown: %s", held.conversation, error)
+                    logger.warning("%s: its owner is unknown: %s", entry.conversation, error)
             await asyncio.sleep(REPORT_RETRY_S)
 
-    async def _report_loss(self, held: HeldWorkspace) -> None:
+    async def _report_loss(self, entry: WorkspaceEntry) -> None:
         try:
-            async with held.lock:
-                await self.registry.report(held, self._report(held, lost=held.lost))
-                held.lost = None
-                await self.registry.store(held)
+            async with entry.lock:
+                await self.registry.report(entry, self._report(entry, lost=entry.lost))
+                entry.lost = None
+                await self.registry.store(entry)
         except (BanksmanError, OSError) as error:
-            logger.warning("%s: its loss is not reported yet: %s", held.conversation, error)
+            logger.warning("%s: its loss is not reported yet: %s", entry.conversation, error)
 
     async def _collect_repeatedly(self) -> NoReturn:
         while True:

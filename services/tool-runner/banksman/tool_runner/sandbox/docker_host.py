@@ -17,18 +17,18 @@ _OWN_FILES = re.compile(r"/containers/([0-9a-f]{64})/(?:hostname|hosts|resolv\.c
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostDirectory:
     """One directory by its path for the runner and its path on the engine's host."""
 
-    here: Path
-    there: Path
+    path: Path
+    host_path: Path
 
     def of(self, directory: Path) -> Path:
-        """Return the path on the engine's host of a directory below `here`."""
-        return self.there / directory.resolve().relative_to(self.here)
+        """Return the path on the engine's host of a directory below `path`."""
+        return self.host_path / directory.resolve().relative_to(self.path)
 
 
-def find_place(root: Path, host_dir: Path | None, own: JsonObject | None) -> Place:
+def find_host_directory(root: Path, host_dir: Path | None, own: JsonObject | None) -> HostDirectory:
     """Return the location of `root` on the engine's host.
 
     Args:
@@ -41,20 +41,20 @@ def find_place(root: Path, host_dir: Path | None, own: JsonObject | None) -> Pla
         SandboxUnavailable: `root` is not on a volume of the runner's container, so no other container can
             mount it.
     """
-    here = root.resolve()
+    path = root.resolve()
     if host_dir is not None:
-        return Place(here, host_dir)
+        return HostDirectory(path, host_dir)
     if own is None:
-        return Place(here, here)
+        return HostDirectory(path, path)
     mounts = cast(list[dict[str, str]], own.get("Mounts") or [])
-    holding = [mount for mount in mounts if here.is_relative_to(mount["Destination"])]
+    holding = [mount for mount in mounts if path.is_relative_to(mount["Destination"])]
     if not holding:
         raise SandboxUnavailable(
-            f"the workspaces in {here} are not on a volume of the runner's container",
+            f"the workspaces in {path} are not on a volume of the runner's container",
             remedy="Mount a volume or a directory of the host there.",
         )
     mount = max(holding, key=lambda mount: len(mount["Destination"]))
-    return Place(here, Path(mount["Source"]) / here.relative_to(mount["Destination"]))
+    return HostDirectory(path, Path(mount["Source"]) / path.relative_to(mount["Destination"]))
 
 
 def own_container(engine: Engine) -> JsonObject | None:
