@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from xdist.workermanage import WorkerController
 
-from tests.support import needs, scheduling, supervised
+from tests.support import needs, reaper, scheduling, supervised
 from tests.support.nats import SERVERS_VARIABLE, servers
 from tests.support.paths import ROOT
 from tests.support.privileged import MARK
@@ -94,6 +94,12 @@ def pytest_collection_finish() -> None:
     """Exclude modules and tests, which live until the end, from the garbage collections during the run."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Undo what a sandbox of the test set for the whole process; its fixtures are closed."""
+    reaper.stop_adopting()
 
 
 def pytest_report_header() -> str:
