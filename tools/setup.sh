@@ -130,6 +130,8 @@ ensure_environment() {
     log "installing requirements/$profile.txt"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r "requirements/$profile.txt"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+    # Otherwise all services compile the same modules at once when they start for the first time.
+    .venv/bin/python -m compileall -q -j 0 shared services cli
     if [ "$profile" = dev ]; then { stamp local; stamp dev; } else stamp local; fi >.venv/.banksman
 }
 

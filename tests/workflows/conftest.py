@@ -7,7 +7,7 @@ import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.runtime.health import Health
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from tests.support.fixtures import connect, provision_all
@@ -37,17 +37,17 @@ async def runner(server: Broker) -> AsyncGenerator[PlayedRunner]:
 
 
 @pytest.fixture
-async def service(server: Broker) -> AsyncGenerator[Life]:
+async def service(server: Broker) -> AsyncGenerator[ServiceProcess]:
     """The workflows service, composed as in production, in this process."""
     settings = WorkflowServiceSettings(
         nats=NatsSettings(url=server.url, replicas=server.replicas),
         workflows=WorkflowSettings(drain_s=0.0),
         allow_weak_durability=True,  # the tests' servers do not sync each write
     )
-    life = Life(Health("workflows"))
-    serving = asyncio.create_task(app.main(settings, life))
-    await eventually(lambda: life.health.started or serving.done())
+    process = ServiceProcess(Health("workflows"))
+    serving = asyncio.create_task(app.main(settings, process))
+    await eventually(lambda: process.health.started or serving.done())
     assert not serving.done(), serving.exception()
-    yield life
-    life.drain()
+    yield process
+    process.drain()
     await serving

@@ -32,7 +32,7 @@ from banksman.runs.handlers import on_cancel, on_delete
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 from banksman.workflows.app import ports_of
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import (
@@ -378,7 +378,7 @@ async def test_workflow_start_on_another_subject_is_not_executed(
     assert await events_of(link, tenant, start.conversation_id) == []
 
 
-async def test_workflows_service_reports_ready(service: Life) -> None:
+async def test_workflows_service_reports_ready(service: ServiceProcess) -> None:
     assert await service.health.problems() == {}
 
 

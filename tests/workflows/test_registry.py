@@ -19,7 +19,7 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.registry import Registry, by_category
 
@@ -82,7 +82,7 @@ def test_categories_and_their_workflows_are_sorted_by_name() -> None:
     ]
 
 
-async def test_service_registers_and_lists_its_builtin_workflows(link: Bus, service: Life) -> None:
+async def test_service_registers_and_lists_its_builtin_workflows(link: Bus, service: ServiceProcess) -> None:
     listed = WorkflowList.model_validate_json(await request(link, "list"))
     grouped = WorkflowCategories.model_validate_json(await request(link, "categories"))
     got = WorkflowDefinition.model_validate_json(
@@ -94,7 +94,7 @@ async def test_service_registers_and_lists_its_builtin_workflows(link: Bus, serv
     assert got in next(one for one in grouped.categories if one.name == "project").workflows
 
 
-async def test_checked_start_returns_parameters_with_defaults(link: Bus, service: Life) -> None:
+async def test_checked_start_returns_parameters_with_defaults(link: Bus, service: ServiceProcess) -> None:
     body = CheckWorkflow(workflow="create_project", parameters={"name": "demo"})
 
     checked = WorkflowChecked.model_validate_json(await request(link, "start", body))
@@ -117,7 +117,7 @@ async def test_checked_start_returns_parameters_with_defaults(link: Bus, service
     ],
 )
 async def test_an_invalid_workflow_parameter_is_named(
-    link: Bus, service: Life, parameters: dict[str, Any], field: str
+    link: Bus, service: ServiceProcess, parameters: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(RemoteError) as refused:
         await request(link, "start", CheckWorkflow(workflow="create_project", parameters=parameters))
@@ -133,7 +133,7 @@ async def test_an_invalid_workflow_parameter_is_named(
     [("get", WorkflowName(name="nothing")), ("start", CheckWorkflow(workflow="nothing"))],
 )
 async def test_unknown_workflow_returns_not_found(
-    link: Bus, service: Life, action: str, body: BaseModel
+    link: Bus, service: ServiceProcess, action: str, body: BaseModel
 ) -> None:
     with pytest.raises(RemoteError, match="no workflow with id 'nothing'") as refused:
         await request(link, action, body)
@@ -141,7 +141,7 @@ async def test_unknown_workflow_returns_not_found(
     assert refused.value.code == ErrorCode.NOT_FOUND
 
 
-async def test_request_that_is_not_json_returns_bad_request(link: Bus, service: Life) -> None:
+async def test_request_that_is_not_json_returns_bad_request(link: Bus, service: ServiceProcess) -> None:
     with pytest.raises(RemoteError) as refused:
         checked_reply(await link.request(subjects.workflow_api("get"), b"{", 5))
 

@@ -39,6 +39,19 @@ def run_service(name: str, **options: object) -> int:
 
         models.adopt_vendor_names(os.environ)
         models.adopt_default_model(os.environ)
+    module = load_service(name)
+    code = module.run(**options)
+    if not isinstance(code, int):
+        raise BadInput(f"{module.__name__}.run", code, "an exit code")
+    return code
+
+
+def load_service(name: str) -> ModuleType:
+    """Import the `app` module of a service.
+
+    Raises:
+        Unavailable: a library is not installed.
+    """
     # Imports create objects that stay: collecting among them costs a seventh of a service's start.
     gc.disable()
     try:
@@ -52,10 +65,7 @@ def run_service(name: str, **options: object) -> int:
     finally:
         gc.enable()
     gc.freeze()
-    code = module.run(**options)
-    if not isinstance(code, int):
-        raise BadInput(f"{module.__name__}.run", code, "an exit code")
-    return code
+    return module
 
 
 def service_module(name: str, module: str) -> ModuleType:

@@ -22,8 +22,8 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
 
 @dataclass
-class Life:
-    """Health and stop signal of a running service."""
+class ServiceProcess:
+    """The process of a service: its health, and the signal that stops it."""
 
     health: Health
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -41,7 +41,7 @@ class Life:
 
 
 S = TypeVar("S", bound=ServiceSettings)
-Main = Callable[[S, Life], Awaitable[None]]
+Main = Callable[[S, ServiceProcess], Awaitable[None]]
 
 
 def run(name: str, settings_class: type[S], main: Main[S]) -> int:
@@ -58,7 +58,7 @@ def run(name: str, settings_class: type[S], main: Main[S]) -> int:
         return EXIT_USAGE
     logs.configure(settings.log, service=name)
     try:
-        asyncio.run(_live(name, settings, main))
+        asyncio.run(_serve(name, settings, main))
     except BanksmanError as error:
         logger.error("stopped: %s", error)
         return EXIT_FAILED
@@ -68,9 +68,9 @@ def run(name: str, settings_class: type[S], main: Main[S]) -> int:
     return EXIT_OK
 
 
-async def _live(name: str, settings: S, main: Main[S]) -> None:
-    life = Life(Health(name))
+async def _serve(name: str, settings: S, main: Main[S]) -> None:
+    process = ServiceProcess(Health(name))
     loop = asyncio.get_running_loop()
     for received in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(received, life.drain)
-    await main(settings, life)
+        loop.add_signal_handler(received, process.drain)
+    await main(settings, process)

@@ -19,7 +19,7 @@ from banksman.runs.lease import Lease
 from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.admission import Admission
 from banksman.tool_runner.concurrency import first_error
 from banksman.tool_runner.execution import CallExecutor
@@ -45,8 +45,8 @@ def run() -> int:
     return service.run("tool-runner", ToolRunnerServiceSettings, main)
 
 
-async def main(settings: ToolRunnerServiceSettings, life: Life) -> None:
-    """Serve until `life.stop`.
+async def main(settings: ToolRunnerServiceSettings, process: ServiceProcess) -> None:
+    """Serve until `process.stop`.
 
     Raises:
         Conflict: another process serves these workspaces.
@@ -57,29 +57,32 @@ async def main(settings: ToolRunnerServiceSettings, life: Life) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     try:
         async with asyncio.TaskGroup() as tasks, AsyncExitStack() as stack:
-            await _serve(settings, life, tasks, stack)
+            await _serve(settings, process, tasks, stack)
     except BaseExceptionGroup as group:
         raise first_error(group) from None
 
 
 async def _serve(
-    settings: ToolRunnerServiceSettings, life: Life, tasks: asyncio.TaskGroup, stack: AsyncExitStack
+    settings: ToolRunnerServiceSettings,
+    process: ServiceProcess,
+    tasks: asyncio.TaskGroup,
+    stack: AsyncExitStack,
 ) -> None:
     own = settings.tool_runner
-    await stack.enter_async_context(health_server(life.health, own))
+    await stack.enter_async_context(health_server(process.health, own))
     local = await prepare(settings.data_dir, own)
     if local.sandbox is not None:
         stack.callback(local.sandbox.close)
         sweep = tasks.create_task(local.sandbox.sweep(), name="sweep")
         stack.callback(sweep.cancel)
-    bus = await stack.enter_async_context(await _connect(settings, local.identity, life.health))
+    bus = await stack.enter_async_context(await _connect(settings, local.identity, process.health))
     # The server refuses the key of another runner here, with a reason. Later requests would only time out.
     await bus.ready(settings.nats.connect_timeout_s)
-    life.health.checks["nats"] = bus.problem
+    process.health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
         durability = Durability.of_run(bus)
-        life.health.checks["streams"] = durability.problem
-        if not await durability.holds(life.stop):
+        process.health.checks["streams"] = durability.problem
+        if not await durability.holds(process.stop):
             return
     clock = await stack.enter_async_context(BrokerClock(bus, stream=names.object_stream(names.WORKSPACES)))
     turns = Turns(commands=own.limits.sandbox.max_concurrent_calls, fetches=own.concurrent_fetches)
@@ -101,7 +104,7 @@ async def _serve(
     files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease)
     router = runner_router(local.identity.runner, worker, files)
     await stack.enter_async_context(ControlPlane(bus, router, title="Banksman tool-runner"))
-    await Lifecycle(lease, worker, scheduler, local.problem, own.drain_s).serve(life, tasks)
+    await Lifecycle(lease, worker, scheduler, local.problem, own.drain_s).serve(process, tasks)
 
 
 async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity, health: Health) -> Bus:

@@ -1,4 +1,4 @@
-"""The life of a connected runner: take the lease, serve, drain, snapshot, release."""
+"""The life cycle of a connected runner: take the lease, serve, drain, snapshot, release."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from banksman.contracts.calls import DRAINING
 from banksman.contracts.errors import BanksmanError
 from banksman.runs.lease import Lease
 from banksman.runtime.background import BackgroundTask
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.worker import Worker
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 
@@ -30,19 +30,19 @@ class Lifecycle:
     drain_s: float
     """Seconds that running calls get at the end before they are killed."""
 
-    async def serve(self, life: Life, tasks: asyncio.TaskGroup) -> None:
-        """Serve until `life.stop`, then end in an order that loses no work.
+    async def serve(self, process: ServiceProcess, tasks: asyncio.TaskGroup) -> None:
+        """Serve until `process.stop`, then end in an order that loses no work.
 
         Raises:
             Unavailable: the lease could not be stored.
         """
         await self.lease.take()
-        scheduling = life.health.background.run("workspaces", self.scheduler.run)
+        scheduling = process.health.background.run("workspaces", self.scheduler.run)
         # Not a supervised background task: without a lease the process must end.
         renewing = tasks.create_task(self._renew_lease(scheduling), name="lease")
-        life.health.checks |= {"sandbox": self._sandbox_problem, "lease": self._lease_problem}
-        life.ready()
-        await life.stop.wait()
+        process.health.checks |= {"sandbox": self._sandbox_problem, "lease": self._lease_problem}
+        process.ready()
+        await process.stop.wait()
         self.lease.withdraw(DRAINING)
         await self.worker.drain(self.drain_s)
         await scheduling.stop()

@@ -27,7 +27,7 @@ from banksman.runs.placement import Placements, WorkspaceSettings
 from banksman.runs.ports import Clock, Log, Ports
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
-from banksman.runtime.service import Life
+from banksman.runtime.service import ServiceProcess
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.registry import Registry
 from banksman.workflows.router import workflow_router
@@ -42,28 +42,28 @@ def run() -> int:
     return service.run("workflows", WorkflowServiceSettings, main)
 
 
-async def main(settings: WorkflowServiceSettings, life: Life) -> None:
-    """Serve until `life.stop`.
+async def main(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:
+    """Serve until `process.stop`.
 
     Raises:
         Conflict: Another server offers a workflow under the name of a built-in one.
         Unavailable: NATS cannot be reached.
     """
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(health_server(life.health, settings.workflows))
-        bus = await stack.enter_async_context(await connect(settings, life.health))
-        life.health.checks["nats"] = bus.problem
+        await stack.enter_async_context(health_server(process.health, settings.workflows))
+        bus = await stack.enter_async_context(await connect(settings, process.health))
+        process.health.checks["nats"] = bus.problem
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)
-            life.health.checks["streams"] = durability.problem
-            if not await durability.holds(life.stop):
+            process.health.checks["streams"] = durability.problem
+            if not await durability.holds(process.stop):
                 return
         worker = await enter_worker(stack, bus, BUILTIN, settings.workspaces.wait_s)
         await offer(bus, worker)
         router = workflow_router(worker.registry)
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman workflows"))
-        life.ready()
-        await serve(bus, worker, settings.workflows, life.stop)
+        process.ready()
+        await serve(bus, worker, settings.workflows, process.stop)
 
 
 async def connect(settings: WorkflowServiceSettings, health: Health) -> Bus:

@@ -1,0 +1,80 @@
+"""What a process imports when it starts: it costs every start CPU, and every process memory."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+VENDOR_SDKS = {"anthropic", "backboard", "openai"}
+COMMAND_LINE = {"pygments", "rich", "typer"}
+"""The parser of the command line, and libraries that others import for a command line or a terminal."""
+
+UNUSED = {
+    "gateway": VENDOR_SDKS | COMMAND_LINE | {"docker", "httpx", "html_to_markdown"},
+    "agent": VENDOR_SDKS
+    | COMMAND_LINE
+    | {"aiohttp", "docker", "fastapi", "httpx", "html_to_markdown", "websockets"},
+    "tool-runner": VENDOR_SDKS | COMMAND_LINE | {"aiohttp", "docker", "fastapi", "websockets"},
+    "workflows": VENDOR_SDKS
+    | COMMAND_LINE
+    | {"aiohttp", "docker", "fastapi", "httpx", "html_to_markdown", "websockets"},
+    "model-server": VENDOR_SDKS
+    | COMMAND_LINE
+    | {"docker", "fastapi", "faststream", "httpx", "nats", "uvicorn"},
+}
+"""Installed libraries that a service must not import when it starts."""
+
+MOST_MODULES = {"gateway": 1170, "agent": 980, "tool-runner": 1050, "workflows": 940, "model-server": 540}
+"""Upper bounds for the modules of a started service, one in ten above their number with Python 3.11."""
+
+IMPORT_SERVICE = """
+import json, sys
+from banksman.cli.main import main
+from banksman.cli.services import load_service
+load_service(sys.argv[1])
+print(json.dumps(sorted(sys.modules)))
+"""
+
+IMPORT_LAUNCHER = """
+import json, sys
+import banksman.cli.local.command
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def modules_of(program: str, *arguments: str) -> list[str]:
+    """Return the names of the modules that a program has imported at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("service", UNUSED)
+def test_service_imports_no_library_that_it_does_not_use(service: str) -> None:
+    modules = modules_of(IMPORT_SERVICE, service)
+
+    assert {name.partition(".")[0] for name in modules} & UNUSED[service] == set()
+    assert len(modules) <= MOST_MODULES[service]
+
+
+def test_launcher_imports_neither_a_service_nor_a_framework() -> None:
+    modules = modules_of(IMPORT_LAUNCHER)
+
+    frameworks = {
+        "aiohttp",
+        "fastapi",
+        "faststream",
+        "httpx",
+        "jsonschema",
+        "rich",
+        "starlette",
+        "structlog",
+        "typer",
+        "uvicorn",
+    }
+    assert {name.partition(".")[0] for name in modules} & frameworks == set()
+    services = {"gateway", "agent", "tool_runner", "workflows", "model_server"}
+    assert {name.split(".")[1] for name in modules if name.startswith("banksman.")} & services == set()
+    assert len(modules) <= 510
