@@ -42,15 +42,11 @@ ATTACKS = {
 # Each process is smaller than the runner: by size alone the kernel would kill the runner. All are forks of
 # one interpreter, so that memory runs out at once. Interpreters that start one by one first evict the pages
 # of the runner's files for many seconds; on a busy machine it then misses its lease and stops itself.
-CROWD = """python3 -S -c '
-import os, signal
-for _ in range(20):
-    if os.fork() == 0:
-        x = b"x" * (40 << 20)
-        signal.pause()
-_, status = os.wait()
-os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1)
-'"""
+CROWD = (
+    "python3 -S -c 'import os, signal; "
+    '[os.fork() or (b"x" * (40 << 20), signal.pause()) for _ in range(20)]; '
+    "status = os.wait()[1]; os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1)'"
+)
 
 ESCAPED = {
     "the kernel's settings": "echo x > /proc/sys/kernel/core_pattern || echo 1 > /proc/sys/vm/drop_caches",
