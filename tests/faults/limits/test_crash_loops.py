@@ -54,18 +54,18 @@ async def test_only_the_run_that_kills_agents_is_given_up(
         run_id = await client.chat(conversation, "go")
 
         ended = asyncio.create_task(client.finished(run_id))
-        killed = await _kill_who_asks(own_system, deadly, ended)
+        killed = await _kill_agents_of(own_system, deadly, ended)
         outcome = await ended
         model.open_gate("quiet")
-        answers = [await client.finished(other) for other in others]
+        outcomes = [await client.finished(other) for other in others]
 
     assert (outcome["status"], outcome["error"]["code"]) == ("failed", "crash_loop")
     assert killed >= 4
-    assert [answer["content"] for answer in answers] == ["Here I am."] * len(others)
-    assert await _buried(own_system, conversation) == [f"crash_loop: run {run_id} was given up"]
+    assert [other["content"] for other in outcomes] == ["Here I am."] * len(others)
+    assert await _dead_letter_reasons(own_system, conversation) == [f"crash_loop: run {run_id} was given up"]
 
 
-async def _kill_who_asks(system: System, deadly: ScriptedModel, ended: asyncio.Task[object]) -> int:
+async def _kill_agents_of(system: System, deadly: ScriptedModel, ended: asyncio.Task[object]) -> int:
     """Kill each agent that calls this model, until the run has ended."""
     port = int(deadly.url.rpartition(":")[2])
     killed: set[int] = set()
@@ -83,7 +83,7 @@ async def _kill_who_asks(system: System, deadly: ScriptedModel, ended: asyncio.T
     return len(killed)
 
 
-async def _buried(system: System, conversation: str) -> list[str]:
+async def _dead_letter_reasons(system: System, conversation: str) -> list[str]:
     settings = NatsSettings(url=nats_url(system), nkey_seed_file=operator_seed(system), connect_timeout_s=60)
     async with await Bus.connect(settings, name="operator", inbox_prefix="_INBOX_operator") as bus:
         return [

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(180)
 GOOD, POISON = 100, 20
 """Runs, and messages on each subject that is consumed."""
 MUCH_GOOD, MUCH_POISON = 1_000, 50
-BURIED_WITHIN_S = 120.0
+DEAD_LETTER_TIMEOUT_S = 120.0
 """P10: seconds until poison is dead-lettered."""
 HUGE = 1_000_000
 """Bytes, slightly below the maximum of a stream."""
@@ -116,14 +116,14 @@ async def buried(bus: Bus, tenant: str, number: int) -> list[StoredDeadLetter]:
     """Wait until a tenant has this number of dead letters."""
     found: list[StoredDeadLetter] = []
     try:
-        async with asyncio.timeout(BURIED_WITHIN_S):
+        async with asyncio.timeout(DEAD_LETTER_TIMEOUT_S):
             while len(found) < number:
                 found = [one async for one in dead_letters(bus) if tenant in one.letter.subject.split(".")]
                 await bus.ready()
     except TimeoutError:
         said = Counter((one.letter.subject.rsplit(".", 2)[0], one.letter.reason) for one in found)
         raise AssertionError(
-            f"{len(found)} of {number} dead letters after {BURIED_WITHIN_S:g} s: {said}"
+            f"{len(found)} of {number} dead letters after {DEAD_LETTER_TIMEOUT_S:g} s: {said}"
         ) from None
     return found
 
