@@ -80,7 +80,7 @@ class ApprovalSlots:
         Raises:
             Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
-        await reach("agent.before_question")
+        await reach("agent.before_approval_request")
         await self.store_request(request)
         await set_timer(
             self._bus,

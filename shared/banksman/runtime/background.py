@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 Step = Callable[[], Awaitable[None]]
 
 RETRY_S = 1.0
-"""Seconds until work is repeated that met a foreseen fault, such as a broker that is away."""
+"""Seconds until work is repeated that met a foreseen fault, such as a broker that cannot be reached."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Seconds until work is repeated that raised an unforeseen exception."""
 UNREADY_FAILURES = 3
@@ -79,7 +79,7 @@ class BackgroundTask:
                 await reach_task(self.name)
                 await self._work()
             except BanksmanError as error:
-                # The broker is away or storage is full: the checks of connection and streams report that.
+                # The broker is unreachable or storage is full: the checks of connection and streams report it.
                 logger.warning("background task %s: %s", self.name, error)
                 await asyncio.sleep(RETRY_S)
                 waits = False

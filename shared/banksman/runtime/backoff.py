@@ -66,7 +66,7 @@ async def retry(
         again: Returns True for an error after which the attempt is repeated.
         backoff: The pauses between attempts.
         budget_s: Seconds for all attempts and pauses together.
-        failure: Begins the message of the error when the budget is used up, such as "STREAM.INFO: no answer".
+        failure: Begins the message of the error when the budget is used up: "STREAM.INFO: no response".
 
     Raises:
         Unavailable: The budget is used up; the message ends with the reason of the last failed attempt.

@@ -1,7 +1,7 @@
 """Named places in the code where a test can kill, delay or fail a process.
 
     BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=runner.after_claim:kill
-    BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=agent.before_ack:sleep=2,gateway.before_answer:error
+    BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=agent.before_ack:sleep=2,gateway.before_response:error
     BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=background.clock:fault=3
 
 The actions are `kill` (SIGKILL), `sleep=SECONDS`, `error` (raises `Unavailable`) and `fault=TIMES` (raises an
@@ -25,9 +25,9 @@ TESTING_VARIABLE = "BANKSMAN_TESTING"
 
 Failpoint = Literal[
     "agent.reply_received",
-    "agent.before_question",
+    "agent.before_approval_request",
     "agent.before_ack",
-    "gateway.before_answer",
+    "gateway.before_response",
     "runner.workspace_made",
     "runner.before_claim",
     "runner.after_claim",
@@ -37,17 +37,17 @@ Failpoint = Literal[
     "runner.result_stored",
 ]
 """
-agent.reply_received   the model has replied; nothing of the reply is stored
-agent.before_question  the log says that the run is parked; its approval request is not stored
-agent.before_ack       the log says that a run is parked or finished; its message is not acked
-gateway.before_answer  a request for a run is stored; its client has no response
-runner.workspace_made  a workspace has its first files; the runner has not recorded it
-runner.before_claim    a call is accepted; its start is not stored
-runner.after_claim     the start is stored; nothing else is done
-runner.begin           the workspace is open; the tool is about to run
-runner.running         the tool has begun to write output
-runner.end             the tool has ended; its result is not stored
-runner.result_stored   the result is stored; the runner continues
+agent.reply_received           the model has replied; nothing of the reply is stored
+agent.before_approval_request  the log says that the run is parked; its approval request is not stored
+agent.before_ack               the log says that a run is parked or finished; its message is not acked
+gateway.before_response        a request for a run is stored; its client has no response
+runner.workspace_made          a workspace has its first files; the runner has not recorded it
+runner.before_claim            a call is accepted; its start is not stored
+runner.after_claim             the start is stored; nothing else is done
+runner.begin                   the workspace is open; the tool is about to run
+runner.running                 the tool has begun to write output
+runner.end                     the tool has ended; its result is not stored
+runner.result_stored           the result is stored; the runner continues
 """
 
 

@@ -59,7 +59,7 @@ async def test_an_ended_run_without_an_ack_is_not_run_again(stage: Stage, marker
 async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage: Stage, marker: str) -> None:
     """P3: the log shows that the run waits; the next owner of its message stores the approval request."""
     async with stage.connected() as client:
-        await stage.arm("agent.before_question", *AGENTS)
+        await stage.arm("agent.before_approval_request", *AGENTS)
         conversation, run_id = await stage.run(
             client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
         )
@@ -80,7 +80,7 @@ async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage:
     request = {"id": f"ask-{marker}", "content": "go"}
     async with stage.connected(1) as other:
         conversation = await stage.conversation(other, bash(marker), Reply(text="done"))
-        await stage.arm("gateway.before_answer", "gateway-1")
+        await stage.arm("gateway.before_response", "gateway-1")
         with pytest.raises(ConnectionClosed):
             async with stage.connected(0) as client:
                 await client.send({"type": "chat.send", "conversation_id": conversation, **request})

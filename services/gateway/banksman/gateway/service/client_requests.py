@@ -151,7 +151,7 @@ class ClientRequests:
             await self.queue.publish(start)
         else:
             await self.queue.signal(_steer(start, caller), start.message_id)
-        await reach("gateway.before_answer")
+        await reach("gateway.before_response")
         await self.conversations.touch(caller.tenant, record, text_of(content))
         return Ack(
             reply_to=request.id,
