@@ -79,7 +79,7 @@ class BackgroundTask:
                 await reach_task(self.name)
                 await self._work()
             except BanksmanError as error:
-                # The broker is unreachable or storage is full: the checks of connection and streams report it.
+                # The broker is unreachable or storage is full; the checks of connection and streams show it.
                 logger.warning("background task %s: %s", self.name, error)
                 await asyncio.sleep(RETRY_S)
                 waits = False
