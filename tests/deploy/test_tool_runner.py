@@ -40,11 +40,11 @@ ATTACKS = {
 }
 
 # Each process is smaller than the runner: by size alone the kernel would kill the runner. All are forks of
-# one interpreter, so that memory runs out at once. Interpreters that start one by one first evict the pages
-# of the runner's files for many seconds; on a busy machine it then misses its lease and stops itself.
+# one interpreter, and few: while memory is short, the kernel evicts the pages of the runner's files. On a
+# busy machine the runner can then miss its lease, and stop itself.
 CROWD = (
     "python3 -S -c 'import os, signal; "
-    '[os.fork() or (b"x" * (40 << 20), signal.pause()) for _ in range(20)]; '
+    '[os.fork() or (b"x" * (40 << 20), signal.pause()) for _ in range(10)]; '
     "status = os.wait()[1]; os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1)'"
 )
 
