@@ -125,7 +125,7 @@ class ModelStep:
         """Return the reply; None if the run was cancelled meanwhile.
 
         Raises:
-            ProviderFailed: The model's API failed for good, or the run timed out.
+            ProviderFailed: The model's API failed permanently, or the run timed out.
             BadInput: A model is unknown.
         """
         run, clock = owned.run, owned.ports.clock
