@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORDS = re.compile(
     r"\b(?:nobody|somebody|anybody|everybody|whoever|anew|once more|bur(?:y|ies|ied)"
     r"|put(?:s|ting)? away|for ever|(?:is|are|was|were|be|been|being) told|tells?|what is (?:not )?there"
-    r"|doors?|desks?|premises|pursuits?|thinkers?|holdings|storms?|befalls?)\b",
+    r"|doors?|desks?|premises|pursuits?|thinkers?|holdings|storms?|befalls?|for good)\b",
     re.IGNORECASE,
 )
 GLOSSARY = "CONTRIBUTING.md"
