@@ -18,7 +18,7 @@ from tests.runs.random_schedule import RandomSchedule, reached
 from tests.runs.situations import EXPECTED, SituationCounter
 
 SEEDS = int(os.environ.get("SCHEDULES", "400"))
-"""Number of schedules. The mutants of mutants.py that 800 schedules kill die within these."""
+"""Number of schedules. Of 36 mutants in mutants.py, 800 schedules kill 24, all of them in the first 375."""
 ENOUGH = 5
 """The number of failures after which no further seed runs."""
 PER_SCHEDULES = 800
