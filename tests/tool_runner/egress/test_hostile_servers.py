@@ -116,6 +116,9 @@ LOCATIONS = {
     "punycode of nothing": "http://xn--/",
     "an encoded host": "http://%6c%6f%63%61%6c%68%6f%73%74/",
     "too many digits": "http://127.0.0.1.0.0.1/",
+    "a name longer than DNS allows": f"http://{'a.' * 2_000}example/",
+    "punycode without end": f"http://xn--{'a' * 7_000}-{'b' * 900}/",
+    "a long path": f"/{'a' * 20_000}",
 }
 
 

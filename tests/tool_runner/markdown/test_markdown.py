@@ -253,6 +253,8 @@ os._exit(0)
 @pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
 def test_compromised_converter_has_only_its_pipes(runner: Runner, escape: str) -> None:
     order = converter_process.Order(
+        charset="utf-8",
+        markdown=True,
         base_url="",
         filter=base64.b64encode(allowed_calls.build_filter()).decode(),
         user=[runner.identity.uid, runner.identity.gid] if runner.identity.switches else [],

@@ -7,6 +7,7 @@ import gzip
 import json
 import ssl
 import subprocess
+import time
 import zlib
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
@@ -18,7 +19,7 @@ from tests.tool_runner.conftest import TLS, Runner, Server, replying, serving
 
 from banksman.tool_runner.egress.addresses import Address
 from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, HostRules
-from banksman.tool_runner.limits import FetchLimits, RunnerLimits
+from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.tools.toolbox import workspace_tools
@@ -119,6 +120,12 @@ async def test_content_that_is_not_text_is_only_described(runner: Runner) -> Non
         ('<meta charset="iso-8859-1">é'.encode("latin-1"), "text/html", '<meta charset="iso-8859-1">é'),
         (b"\xff", "text/plain; charset=nonsense", "\ufffd"),
         (b"6869", "text/plain; charset=hex", "6869"),
+        ("Я".encode("koi8-r"), "text/plain; charset=KOI8-R", "Я"),
+        ("日本".encode("shift_jis"), "text/plain; charset=sjis", "日本"),
+        ("\ufeffé".encode(), "text/plain; charset=iso-8859-1", "é"),
+        ("\ufeffé".encode("utf-16-le"), "text/plain", "é"),
+        (b"a\x80", "text/plain; charset=x-user-defined", "a\uf780"),
+        (b"~{<:Ky~}", "text/plain; charset=hz-gb-2312", "\ufffd" * 8),
     ],
 )
 async def test_text_is_decoded_by_header_then_page_then_utf_8(
@@ -127,6 +134,53 @@ async def test_text_is_decoded_by_header_then_page_then_utf_8(
     async with serving(replying(body, f"Content-Type: {content_type}")) as server:
         outcome = await fetch(runner, egress(server), server.url())
     assert outcome.value["body"] == text
+
+
+@pytest.mark.parametrize(
+    ("charset", "body"),
+    [
+        ("punycode", b"a" * 2_000 + b"-" + b"b" * 2_000),
+        ("idna", b"xn--a-ecp"),
+        ("utf-7", b"+AGE-"),
+        ("unicode_escape", rb"\u0061"),
+        ("raw_unicode_escape", rb"\u0061"),
+        ("a" * 60_000, b"text"),
+    ],
+)
+@pytest.mark.parametrize("named_by", ["header", "page"])
+async def test_page_cannot_choose_a_decoder_that_is_no_character_set(
+    runner: Runner, charset: str, body: bytes, named_by: str
+) -> None:
+    """`punycode` takes half a minute for 400 KB, in a thread of the process that serves all tenants."""
+    header = (
+        f"Content-Type: text/plain; charset={charset}" if named_by == "header" else "Content-Type: text/html"
+    )
+    page = body if named_by == "header" else f'<meta charset="{charset}">'.encode() + body
+    async with serving(replying(page, header)) as server:
+        outcome = await fetch(runner, egress(server), server.url())
+    assert outcome.value["body"] == page.decode()[:10_000]
+    assert len(str(outcome.value["content_type"])) <= 200
+
+
+async def test_search_for_a_character_set_is_linear(runner: Runner) -> None:
+    hostile = b"<meta" * 30 + b"charset=" + b" " * 1800
+    async with serving(replying(hostile * 100, "Content-Type: text/html")) as server:
+        before = time.process_time()
+        outcome = await fetch(runner, egress(server), server.url())
+    assert outcome.error_kind is None
+    # A quadratic search takes more than a second, in which no other call of the runner proceeds.
+    assert time.process_time() - before < 0.5
+
+
+async def test_page_is_decoded_within_the_limits_of_a_process_of_its_own(runner: Runner) -> None:
+    limits = RunnerLimits(markdown=MarkdownLimits(timeout_s=0.001))
+    async with serving(
+        replying("日本".encode("shift_jis"), "Content-Type: text/plain; charset=sjis")
+    ) as server:
+        box = workspace_tools(runner.sandbox, egress(server), limits)
+        outcome = await box.run("web_fetch", runner.workspace, {"url": server.url()})
+    assert outcome.value["body"] == "日本".encode("shift_jis").decode("utf-8", "replace")
+    assert "decoded as UTF-8, not as shift_jis: it took longer" in str(outcome.value["note"])
 
 
 FORBIDDEN = [

@@ -7,10 +7,12 @@ FetchFailed       the fetch was allowed and failed: look-up, connection, protoco
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import cast
@@ -28,7 +30,16 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 AddressPolicy = Callable[[Address], bool]
 
+_LOOK_UPS = ThreadPoolExecutor(32, thread_name_prefix="look-up")
+"""Threads of their own: a look-up may hang for as long as its server likes, and cannot be stopped.
+
+In the default executor, such look-ups would take the threads of files and of the connection to NATS.
+"""
 _PORTS = frozenset({80, 443, 8080, 8443})
+_MAX_URL_CHARS = 8000
+"""A longer target of a redirect is refused before it is parsed."""
+_MAX_HOST_CHARS = 253
+"""Length of a DNS name (RFC 1035); a longer one is refused before it is decoded or compared with patterns."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOCAL_NAMES = ("localhost", "local", "internal", "localdomain", "home.arpa", "lan", "intranet")
 # getaddrinfo also accepts 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 as 127.0.0.1 (inet_aton(3)).
@@ -151,6 +162,8 @@ class Egress:
                 async with pool.stream("GET", _wire_url(url), headers=_headers(url)) as response:
                     location = _header(response, b"location")
                     if response.status in _REDIRECTS and location:
+                        if len(location) > _MAX_URL_CHARS:
+                            raise FetchRefused(f"the redirect has more than {_MAX_URL_CHARS} characters")
                         return url.join(location)
                     return await self._read(url, response)
             except httpx.InvalidURL as error:
@@ -253,8 +266,8 @@ async def resolve(host: str, port: int) -> list[str]:
     Raises:
         OSError: the name has no address.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
@@ -267,6 +280,8 @@ def check_url(url: str, ports: frozenset[int] = _PORTS) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
         url.encode("utf-8")
+        if len(parsed.raw_host) > _MAX_HOST_CHARS:
+            raise FetchRefused(f"the host has more than {_MAX_HOST_CHARS} characters")
         # Decodes an internationalised name, and raises if its punycode is broken.
         host = parsed.host
     except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:

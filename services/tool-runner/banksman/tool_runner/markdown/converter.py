@@ -12,6 +12,7 @@ from typing import cast
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import MarkdownLimits
 from banksman.tool_runner.markdown import converter_process
+from banksman.tool_runner.markdown.charsets import UTF_8
 from banksman.tool_runner.markdown.converter_process import Order
 
 _READ_BYTES = 64 * 1024
@@ -24,20 +25,20 @@ _SIGNALS = {
 
 
 class ConversionFailed(Exception):
-    """The page was not converted. The message states why; it is for the model."""
+    """The page was not decoded or converted. The message states why; it is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Markdown:
-    """A converted page."""
+    """A decoded or converted page."""
 
     text: str
     warnings: tuple[str, ...]
     """Warnings of the library about content that it left out."""
 
 
-class MarkdownConverter:
-    """Converts each page in a separate process, without files or network and with limited memory."""
+class PageConverter:
+    """Decodes and converts each page in a separate process, without files or network, with limited memory."""
 
     def __init__(self, limits: MarkdownLimits) -> None:
         self._limits = limits
@@ -49,18 +50,31 @@ class MarkdownConverter:
         Raises:
             ConversionFailed: the page exceeds the limits, or the library crashed.
         """
+        order = self._order(identity, charset=UTF_8, markdown=True, base_url=base_url)
+        return await self._run(order, page.encode("utf-8", "replace"))
+
+    async def decode(self, page: bytes, charset: str, *, identity: SandboxIdentity) -> str:
+        """Decode a page; invalid bytes become U+FFFD.
+
+        Raises:
+            ConversionFailed: the page exceeds the limits.
+        """
+        order = self._order(identity, charset=charset, markdown=False, base_url="")
+        return (await self._run(order, page)).text
+
+    async def _run(self, order: Order, page: bytes) -> Markdown:
         try:
             async with asyncio.timeout(self._limits.timeout_s), self._slots:
-                return await self._convert(page, base_url, identity)
+                return await self._in_process(order, page)
         except TimeoutError:
             raise ConversionFailed(f"it took longer than {self._limits.timeout_s:g} s") from None
 
-    async def _convert(self, page: str, base_url: str, identity: SandboxIdentity) -> Markdown:
-        order = await asyncio.to_thread(self._order, base_url, identity)
+    async def _in_process(self, order: Order, page: bytes) -> Markdown:
+        order["filter"] = base64.b64encode(await asyncio.to_thread(_filter)).decode()
         process = await _start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_write(process, order + page.encode("utf-8", "replace")))
+                tasks.create_task(_write(process, json.dumps(order).encode() + b"\n" + page))
                 reading = tasks.create_task(_read(process, self._limits.max_markdown_bytes))
             status = await process.wait()
         finally:
@@ -73,22 +87,26 @@ class MarkdownConverter:
             raise ConversionFailed(f"the Markdown is longer than {self._limits.max_markdown_bytes} bytes")
         return _parse_output(output, status)
 
-    def _order(self, base_url: str, identity: SandboxIdentity) -> bytes:
-        try:
-            # pyseccomp loads libseccomp at import; importing it here lets the error name the missing package.
-            from banksman.tool_runner.markdown.allowed_calls import build_filter
-
-            program = build_filter()
-        except (ImportError, OSError, RuntimeError) as error:
-            raise ConversionFailed(f"libseccomp: install the package libseccomp2 ({error})") from error
-        order: Order = {
+    def _order(self, identity: SandboxIdentity, *, charset: str, markdown: bool, base_url: str) -> Order:
+        return {
+            "charset": charset,
+            "markdown": markdown,
             "base_url": base_url,
-            "filter": base64.b64encode(program).decode(),
+            "filter": "",
             "user": [identity.uid, identity.gid] if identity.switches else [],
             "memory_bytes": self._limits.memory_bytes,
             "cpu_s": self._limits.cpu_s,
         }
-        return json.dumps(order).encode() + b"\n"
+
+
+def _filter() -> bytes:
+    try:
+        # pyseccomp loads libseccomp at import; importing it here lets the error name the missing package.
+        from banksman.tool_runner.markdown.allowed_calls import build_filter
+
+        return build_filter()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ConversionFailed(f"libseccomp: install the package libseccomp2 ({error})") from error
 
 
 async def _start() -> asyncio.subprocess.Process:

@@ -1,9 +1,9 @@
-"""The program that converts one page to Markdown.
+"""The program that decodes one page, or converts it to Markdown.
 
-It is started by path. It imports the library, confines itself to its standard input and output, and only then
-reads the page: a hostile page may exploit a fault of the parser.
+It is started by path. It imports the libraries, confines itself to its standard input and output, and only
+then reads the page: a hostile page may exploit a fault of the parser.
 
-Input: a line of JSON (`Order`), then the page as UTF-8. Output: a line of JSON (the warnings), then Markdown.
+Input: a line of JSON (`Order`), then the page. Output: a line of JSON (the warnings), then the text as UTF-8.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from typing import TypedDict
 
-import html_to_markdown
+import webencodings
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_SECCOMP = 22
@@ -28,10 +29,14 @@ _NOT_CONTENT = ["script", "style", "template", "noscript", "nav", "svg", "iframe
 
 
 class Order(TypedDict):
-    """The parameters of one conversion."""
+    """The parameters of one page."""
 
+    charset: str
+    """Label of the page's character set; see `charsets`."""
+    markdown: bool
+    """True converts the page from HTML; false only decodes it."""
     base_url: str
-    """Makes relative links absolute."""
+    """Makes relative links of Markdown absolute."""
     filter: str
     """The seccomp program as base64."""
     user: list[int]
@@ -47,26 +52,47 @@ class _FilterProgram(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+Convert = Callable[[str], tuple[str, list[str]]]
+"""Returns the text of a page, and warnings about content that was left out."""
+
+
 def main() -> None:
-    """Convert the page on standard input."""
+    """Decode or convert the page on standard input."""
     source = sys.stdin.buffer
     order: Order = json.loads(source.readline())
+    # All that needs files comes first: a codec is a module, and the confined process cannot import.
+    charset = webencodings.lookup(order["charset"])
+    convert = _markdown_converter(order["base_url"]) if order["markdown"] else _unchanged
     confine(order)
-    page = source.read().decode("utf-8", "replace")
+    page, _ = webencodings.decode(source.read(), charset or webencodings.UTF8)
+    text, warnings = convert(page)
+    sys.stdout.buffer.write(json.dumps(warnings).encode() + b"\n")
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.buffer.flush()
+    # The normal exit of the interpreter needs system calls that the filter refuses.
+    os._exit(0)
+
+
+def _unchanged(page: str) -> tuple[str, list[str]]:
+    return page, []
+
+
+def _markdown_converter(base_url: str) -> Convert:
+    import html_to_markdown
+
     options = html_to_markdown.ConversionOptions(
-        base_url=order["base_url"],
+        base_url=base_url,
         exclude_selectors=_NOT_CONTENT,
         extract_metadata=False,
         inline_data_media="alt_text_only",
         compact_tables=True,
     )
-    converted = html_to_markdown.convert(page, options)
-    warnings = [warning.message for warning in converted.warnings or ()]
-    sys.stdout.buffer.write(json.dumps(warnings).encode() + b"\n")
-    sys.stdout.buffer.write((converted.content or "").encode("utf-8", "replace"))
-    sys.stdout.buffer.flush()
-    # The normal exit of the interpreter needs system calls that the filter refuses.
-    os._exit(0)
+
+    def convert(page: str) -> tuple[str, list[str]]:
+        converted = html_to_markdown.convert(page, options)
+        return converted.content or "", [warning.message for warning in converted.warnings or ()]
+
+    return convert
 
 
 def confine(order: Order) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import re
 from dataclasses import dataclass
 
@@ -11,7 +10,8 @@ from banksman.tool_runner.concurrency import run_until
 from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed, FetchRefused
 from banksman.tool_runner.egress.hosts import rules_of
 from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.markdown.converter import ConversionFailed, MarkdownConverter
+from banksman.tool_runner.markdown.charsets import UTF_8, charset
+from banksman.tool_runner.markdown.converter import ConversionFailed, PageConverter
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.pages import continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
@@ -21,9 +21,10 @@ _TEXT_TYPES = re.compile(
 )
 _PAGE_TYPES = ("text/html", "application/xhtml+xml")
 _BEGINS_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
-# Bounded quantifiers keep the match linear on hostile pages.
-_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
-_META_BYTES = 2048
+_MAX_REASON_CHARS = 500
+_MAX_TYPE_CHARS = 200
+_MAX_URL_CHARS = 2000
+"""A page chooses its content type and the targets of its redirects; the model receives their beginnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class WebFetch:
     def __init__(self, egress: Egress, limits: RunnerLimits) -> None:
         self._egress = egress
         self._max_chars = limits.max_output_chars
-        self._converter = MarkdownConverter(limits.markdown)
+        self._pages = PageConverter(limits.markdown)
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """GET `url`; an HTTP error status is a result with `success` false, not an error of the tool."""
@@ -53,29 +54,44 @@ class WebFetch:
             get = self._egress.get(url, timeout_s=run.timeout_s, within=rules_of(run.network))
             fetched = await run_until(get, run.stop.wait())
         except FetchRefused as refused:
-            return failure("denied", f"web_fetch refused {url[:500]}: {refused}", url=url)
+            return failure("denied", f"web_fetch refused {url[:500]}: {_reason(refused)}", url=url)
         except FetchFailed as failed:
             kind = "timeout" if failed.timed_out else "tool_error"
-            return failure(kind, f"web_fetch of {url[:500]} failed: {failed}", url=url)
+            return failure(kind, f"web_fetch of {url[:500]} failed: {_reason(failed)}", url=url)
         if fetched is None:
             return failure("cancelled", "the fetch was cancelled", url=url)
         media_type = _media_type(fetched)
         if media_type and not _TEXT_TYPES.fullmatch(media_type):
             return _described(fetched, media_type)
-        shown = _Shown(await asyncio.to_thread(_text, fetched))
-        if arguments.get("format") == "markdown":
-            converted = await run_until(self._markdown(fetched, shown.text, run.workspace), run.stop.wait())
-            if converted is None:
-                return failure("cancelled", "the fetch was cancelled", url=url)
-            shown = converted
+        wants_markdown = arguments.get("format") == "markdown"
+        shown = await run_until(self._shown(fetched, run.workspace, wants_markdown), run.stop.wait())
+        if shown is None:
+            return failure("cancelled", "the fetch was cancelled", url=url)
         return await asyncio.to_thread(self._result, fetched, shown, run.workspace)
+
+    async def _shown(self, fetched: Fetched, workspace: Workspace, wants_markdown: bool) -> _Shown:
+        shown = await self._decoded(fetched, workspace)
+        if not wants_markdown or shown.note is not None:
+            return shown
+        return await self._markdown(fetched, shown.text, workspace)
+
+    async def _decoded(self, fetched: Fetched, workspace: Workspace) -> _Shown:
+        """Decode a page; one that cannot be decoded by its own character set is decoded as UTF-8."""
+        name, note = charset(fetched.content_type, fetched.body), None
+        if name != UTF_8:
+            try:
+                return _Shown(await self._pages.decode(fetched.body, name, identity=workspace.identity))
+            except ConversionFailed as failed:
+                note = f"The page is decoded as UTF-8, not as {name}: {failed}."
+        # Only this decoder runs in the runner: it takes a few milliseconds for the longest page.
+        return _Shown(await asyncio.to_thread(fetched.body.decode, "utf-8-sig", "replace"), note=note)
 
     async def _markdown(self, fetched: Fetched, text: str, workspace: Workspace) -> _Shown:
         """Convert a page to Markdown; return other content, and pages that cannot be converted, unchanged."""
         if not _is_page(fetched, text):
             return _Shown(text)
         try:
-            markdown = await self._converter.convert(text, base_url=fetched.url, identity=workspace.identity)
+            markdown = await self._pages.convert(text, base_url=fetched.url, identity=workspace.identity)
         except ConversionFailed as failed:
             return _Shown(text, note=f"The page is returned unchanged, not as Markdown: {failed}.")
         if text.strip() and not markdown.text.strip():
@@ -106,9 +122,9 @@ class WebFetch:
 def _facts(fetched: Fetched) -> JsonObject:
     return {
         "success": 200 <= fetched.status < 300,
-        "url": fetched.url,
+        "url": fetched.url[:_MAX_URL_CHARS],
         "status": fetched.status,
-        "content_type": fetched.content_type,
+        "content_type": fetched.content_type[:_MAX_TYPE_CHARS],
         "total_bytes": len(fetched.body),
     }
 
@@ -116,7 +132,7 @@ def _facts(fetched: Fetched) -> JsonObject:
 def _described(fetched: Fetched, media_type: str) -> ToolOutcome:
     """Return the result for a response that is not text."""
     cut = bool(fetched.body)
-    message = f"{media_type} is not shown as text"
+    message = f"{media_type[:_MAX_TYPE_CHARS]} is not shown as text"
     value = _facts(fetched) | {"body": "", "truncated": cut, "message": message}
     return ToolOutcome(value=value, truncated=cut, output=fetched.body or None)
 
@@ -132,21 +148,6 @@ def _is_page(fetched: Fetched, text: str) -> bool:
     return _BEGINS_PAGE.match(text) is not None
 
 
-def _text(fetched: Fetched) -> str:
-    """Decode by the charset of the header, else of the page, else as UTF-8; invalid bytes become U+FFFD."""
-    try:
-        return fetched.body.decode(_charset(fetched), "replace")
-    except (LookupError, UnicodeError):
-        return fetched.body.decode("utf-8", "replace")
-
-
-def _charset(fetched: Fetched) -> str:
-    _, _, parameter = fetched.content_type.lower().partition("charset=")
-    named = parameter.partition(";")[0].strip().strip("\"'")
-    if not named and (found := _META_CHARSET.search(fetched.body[:_META_BYTES])):
-        named = found[1].decode("ascii")
-    try:
-        # Python also has codecs that are not character sets, such as hex and zlib.
-        return named if named and codecs.lookup(named)._is_text_encoding else "utf-8"
-    except LookupError:
-        return "utf-8"
+def _reason(error: Exception) -> str:
+    """Return the message of an error, which may repeat what a page sent."""
+    return str(error)[:_MAX_REASON_CHARS]
