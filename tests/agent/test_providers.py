@@ -299,6 +299,19 @@ async def test_results_are_sent_in_each_vendors_format(
     assert server.violations == []
 
 
+ENDINGS = {
+    "openai": (
+        'data: {"choices": [{"index": 0, "delta": {"content": "done"}, "finish_reason": "stop"}]}\n\n',
+        "data: [DONE]\n\n",
+    ),
+    "anthropic": (
+        'event: content_block_start\ndata: {"type": "content_block_start", "index": 0, '
+        '"content_block": {"type": "text", "text": "done"}}\n\n',
+        'event: message_stop\ndata: {"type": "message_stop"}\n\n',
+    ),
+}
+"""The events of a reply, by vendor."""
+
 TRANSIENT: list[Fault] = [
     HttpError(status=429, retry_after_s=0.01, times=1),
     HttpError(status=500, times=1),
@@ -327,17 +340,53 @@ async def test_transient_fault_is_retried_and_deltas_restart(
     assert len(server.requests("fault")) == 2
 
 
-async def test_silent_stream_times_out_and_is_requested_again(
-    server: ModelServer, settings: ProviderSettings, vendor: str, shown: Shown
+@pytest.mark.parametrize("after_events", [0, 4])
+async def test_silent_model_fails_after_its_own_time_and_is_not_requested_again(
+    server: ModelServer, settings: ProviderSettings, vendor: str, after_events: int
 ) -> None:
-    """A27."""
-    model = server.play("silence", [Reply(text="one two three", fault=Silence(after_events=4, times=1))])
-    short_timeout = Providers(settings.model_copy(update={"request_timeout_s": 0.2}))
+    """A27: the model may still write the reply, and the vendor charge for it."""
+    silence = Reply(text="one two three", fault=Silence(after_events=after_events, times=1))
+    model = server.play("silence", [silence])
+    times = {f"{vendor}:": 60.0, f"{vendor}:{model}": 0.2, f"{vendor}:other": 60.0}
+    catalog = Providers(settings.model_copy(update={"request_timeout_s": 60.0, "request_timeouts_s": times}))
 
-    reply = await complete(short_timeout.choose(f"{vendor}:any")[0], make_request(model), shown)
-    await short_timeout.close()
+    with pytest.raises(ProviderFailed, match=r"silent for 0\.2 s") as failure:
+        await complete(catalog.choose(f"{vendor}:any")[0], make_request(model))
+    await catalog.close()
 
-    assert reply.text == shown.message == "one two three"
+    assert failure.value.unavailable
+    assert len(server.requests("silence")) == 1
+
+
+@pytest.mark.parametrize("status", [504, 524])
+async def test_request_is_not_repeated_after_a_proxy_stopped_waiting(
+    server: ModelServer, provider: Provider, status: int
+) -> None:
+    model = server.play("proxy", [Reply(text="x", fault=HttpError(status=status))])
+
+    with pytest.raises(ProviderFailed) as failure:
+        await complete(provider, make_request(model))
+
+    assert (failure.value.status, failure.value.unavailable) == (status, True)
+    assert len(server.requests("proxy")) == 1
+
+
+async def test_keep_alives_of_a_thinking_model_count_as_bytes(
+    server: ModelServer, settings: ProviderSettings, vendor: str
+) -> None:
+    """Vendors send comments or `ping` events while a model thinks, here for longer than the limit."""
+    comments = (": keep-alive\n\n",) * 8
+    model = server.play("thinks", [RawReply(raw_chunks=(*comments, *ENDINGS[vendor]), chunk_delay_s=0.1)])
+    catalog = Providers(settings.model_copy(update={"request_timeout_s": 0.4}))
+
+    reply = await complete(catalog.choose(f"{vendor}:any")[0], make_request(model))
+    await catalog.close()
+
+    assert reply.text == "done"
+
+
+def test_a_model_may_be_silent_for_ten_minutes_by_default() -> None:
+    assert ProviderSettings().silence_s("openai:any") >= 600
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])

@@ -21,7 +21,7 @@ from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, JsonValue
 
 if TYPE_CHECKING:
-    from anthropic import APIStatusError, AsyncAnthropic
+    from anthropic import APIStatusError, AsyncAnthropic, Timeout
     from anthropic.types import (
         ContentBlock,
         MessageDeltaUsage,
@@ -48,18 +48,23 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
 
     def make_client(self) -> AsyncAnthropic:
         """See `SdkProvider.make_client`."""
-        from anthropic import AsyncAnthropic, DefaultAioHttpClient, Timeout
+        from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
         key = self.settings.anthropic_api_key
-        timeout = Timeout(self.settings.request_timeout_s, connect=self.settings.connect_timeout_s)
         return AsyncAnthropic(
             # With None, the SDK searches the environment and the disk for credentials.
             api_key=key.get_secret_value() if key else "none",
             base_url=self.settings.anthropic_base_url,
             max_retries=0,
-            timeout=timeout,
-            http_client=DefaultAioHttpClient(timeout=timeout),
+            http_client=DefaultAioHttpClient(),
         )
+
+    def timeout(self, model: str) -> Timeout:
+        """Return the time limits of a request to a model."""
+        from anthropic import Timeout
+
+        silence_s = self.settings.silence_s(f"{self.name}:{model}")
+        return Timeout(silence_s, connect=self.settings.connect_timeout_s)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
         """See `SdkProvider.attempts`."""
@@ -74,7 +79,11 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
+            if isinstance(error.__cause__, httpx2.ReadTimeout):
+                raise self.silent(request.model) from error
             raise TransientFault(f"the connection failed: {error.__cause__ or error.message}") from error
+        except httpx2.ReadTimeout as error:
+            raise self.silent(request.model) from error
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
 
@@ -97,7 +106,8 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
 
     async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
         reader = ReplyReader(deltas)
-        async with await self.client.messages.create(**arguments, stream=True) as stream:
+        timeout = self.timeout(arguments["model"])
+        async with await self.client.messages.create(**arguments, timeout=timeout, stream=True) as stream:
             async for event in stream:
                 await reader.take(event)
                 if reader.full:

@@ -33,7 +33,8 @@ class BackboardApi:
 
     def __init__(self, provider: str, settings: ProviderSettings) -> None:
         self._provider = provider
-        self._client = _Client(settings)
+        self._silence_s = settings.silence_s(provider)
+        self._client = _Client(settings, self._silence_s)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -111,21 +112,25 @@ class BackboardApi:
     def _fault(self, error: BackboardAPIError) -> Exception:
         """Map an SDK error.
 
-        Errors of the connection and of a run have no status, so all of them count as transient.
+        Errors of the connection and of a run have no status, so all of them count as transient, except for
+        silence.
         """
         status: int | None = getattr(error, "status_code", None)
         response: httpx.Response | None = getattr(error, "response", None)
+        if isinstance(error.__context__, httpx.ReadTimeout):
+            text = f"the model was silent for {self._silence_s:g} s"
+            return ProviderFailed(self._provider, text, unavailable=True)
         if status is None or response is None:
             return TransientFault(str(error))
         return status_fault(self._provider, status, str(error), response.headers)
 
 
 class _Client(BackboardClient):
-    def __init__(self, settings: ProviderSettings) -> None:
+    def __init__(self, settings: ProviderSettings, silence_s: float) -> None:
         key = settings.backboard_api_key
         # The SDK requires a key, and has one timeout for connecting and reading.
         super().__init__(key.get_secret_value() if key else "none", settings.backboard_base_url)
-        self._client.timeout = httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s)
+        self._client.timeout = httpx.Timeout(silence_s, connect=settings.connect_timeout_s)
 
     async def _handle_error_response(self, response: httpx.Response) -> NoReturn:
         # The SDK reads the message from the body, which is not loaded yet if the request is a streamed one.

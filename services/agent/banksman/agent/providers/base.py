@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -37,8 +37,8 @@ class Provider(Protocol):
     async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
         """Send one request to the model and return its complete reply.
 
-        Transient faults (429 with its `Retry-After`, 5xx, dropped and silent streams) are retried within
-        `deadline_s` seconds. Cancelling the task closes the connection.
+        Transient faults (429 with its `Retry-After`, 5xx, broken connections) are retried within `deadline_s`
+        seconds. A silent model is not. Cancelling the task closes the connection.
 
         Raises:
             ProviderFailed: The vendor refused the request, all retries failed, or the deadline passed.
@@ -71,9 +71,19 @@ class ProviderSettings(BaseModel):
     """Base URL of the model server's OpenAI endpoint; None without a model server."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds to open a connection; after them the attempt fails."""
-    request_timeout_s: float = Field(default=60.0, gt=0)
-    """Seconds without a byte from the model; after them the attempt fails."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds without a byte from the model, after which its request fails. Keep-alives count as bytes. The
+    request is not repeated, because the model may still write the reply, and the vendor charge for it."""
+    request_timeouts_s: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict[str, float])
+    """The same for single providers and models, by the start of `provider:model`; the longest one that fits
+    applies. Backboard's models share the one of `backboard`."""
     max_attempts: int = Field(default=5, ge=1, le=20)
-    """Maximum requests for one reply, including the first."""
+    """Maximum requests for one reply, including the first. A request is repeated after a broken connection,
+    and after an error of the vendor that passes."""
     first_delay_s: float = Field(default=0.5, ge=0)
     """Seconds before the second attempt if the vendor names no time. Later pauses double, up to 8 s."""
+
+    def silence_s(self, model: str) -> float:
+        """Return the seconds that `provider:model` may send no byte."""
+        fitting = [start for start in self.request_timeouts_s if model.startswith(start)]
+        return self.request_timeouts_s[max(fitting, key=len)] if fitting else self.request_timeout_s

@@ -19,7 +19,7 @@ from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
 
 if TYPE_CHECKING:
-    from openai import APIError, APIStatusError, AsyncOpenAI
+    from openai import APIError, APIStatusError, AsyncOpenAI, Timeout
 
 
 _OWN_ADDRESS = "https://api.openai.com"
@@ -38,17 +38,22 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
 
     def make_client(self) -> AsyncOpenAI:
         """See `SdkProvider.make_client`."""
-        from openai import AsyncOpenAI, DefaultAioHttpClient, Timeout
+        from openai import AsyncOpenAI, DefaultAioHttpClient
 
-        timeout = Timeout(self.settings.request_timeout_s, connect=self.settings.connect_timeout_s)
         return AsyncOpenAI(
             # The SDK requires a key. Servers without keys ignore it.
             api_key=self._api_key or "none",
             base_url=self._base_url,
             max_retries=0,
-            timeout=timeout,
-            http_client=DefaultAioHttpClient(timeout=timeout),
+            http_client=DefaultAioHttpClient(),
         )
+
+    def timeout(self, model: str) -> Timeout:
+        """Return the time limits of a request to a model."""
+        from openai import Timeout
+
+        silence_s = self.settings.silence_s(f"{self.name}:{model}")
+        return Timeout(silence_s, connect=self.settings.connect_timeout_s)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
         """See `SdkProvider.attempts`."""
@@ -63,9 +68,13 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
         except APIStatusError as error:
             raise self._refusal(error) from error
         except APIConnectionError as error:
+            if isinstance(error.__cause__, httpx2.ReadTimeout):
+                raise self.silent(request.model) from error
             raise TransientFault(f"the connection failed: {error.__cause__ or error.message}") from error
         except APIError as error:
             raise self._stream_fault(error) from error
+        except httpx2.ReadTimeout as error:
+            raise self.silent(request.model) from error
         except (httpx2.HTTPError, OSError, JSONDecodeError, UnicodeDecodeError) as error:
             raise TransientFault(f"the stream broke off: {error}") from error
 
@@ -78,6 +87,7 @@ class OpenAI(SdkProvider["AsyncOpenAI"]):
         async with await self.client.post(
             "/chat/completions",
             body=body(request, self.name, own=self._base_url.startswith(_OWN_ADDRESS)),
+            options={"timeout": self.timeout(request.model)},
             cast_to=object,
             stream=True,
             stream_cls=AsyncStream[object],

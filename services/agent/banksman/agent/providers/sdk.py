@@ -26,6 +26,8 @@ MAX_DELAY_S = 8.0
 """Maximum seconds between two attempts if the vendor names no time."""
 
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
+_MAY_BE_BILLED = frozenset({504, 524})
+"""A proxy ended its wait for the model, which may still write the reply."""
 _MAX_MESSAGE_CHARS = 500
 
 logger = logging.getLogger(__name__)
@@ -140,6 +142,14 @@ class SdkProvider(ABC, Generic[C]):
         )
         return delay_s
 
+    def silent(self, model: str) -> ProviderFailed:
+        """Return the failure of a request after which no byte arrived for as long as `model` may be silent.
+
+        Another provider may serve the request. The same one may still write the reply.
+        """
+        text = f"{model} was silent for {self.settings.silence_s(f'{self.name}:{model}'):g} s"
+        return ProviderFailed(self.name, text, unavailable=True)
+
     def warm(self) -> None:
         """See `Provider.warm`."""
         _ = self.client
@@ -172,12 +182,13 @@ def status_fault(
     provider: str, status: int, message: str, headers: Mapping[str, str]
 ) -> TransientFault | ProviderFailed:
     """Map an error status to an exception. The header `x-should-retry` of the vendors takes precedence."""
-    transient = status in _TRANSIENT_STATUSES or status >= 500
+    transient = status in _TRANSIENT_STATUSES or (status >= 500 and status not in _MAY_BE_BILLED)
     if headers.get("x-should-retry") in ("true", "false"):
         transient = headers["x-should-retry"] == "true"
     if transient:
         return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
-    return ProviderFailed(provider, message[:_MAX_MESSAGE_CHARS], status=status)
+    unavailable = status in _MAY_BE_BILLED
+    return ProviderFailed(provider, message[:_MAX_MESSAGE_CHARS], status=status, unavailable=unavailable)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
