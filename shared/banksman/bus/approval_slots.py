@@ -7,6 +7,7 @@ from datetime import datetime
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
+from banksman.bus.dead import UnreadableMessages
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import APPROVALS
 from banksman.bus.outcomes import WorkMessage
@@ -73,6 +74,7 @@ class ApprovalSlots:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self._unreadable = UnreadableMessages(bus, APPROVALS)
 
     async def publish_request(self, request: ApprovalRequest) -> None:
         """Store a request and schedule its expiry. Repeats change nothing.
@@ -153,8 +155,10 @@ class ApprovalSlots:
             if message.subject.rpartition(".")[2] not in replied:
                 try:
                     request = decode_slot(ApprovalRequest, message.subject, message.data)
-                except Poison:
-                    continue  # One unreadable request must not hide the others.
+                except Poison as poison:
+                    # One unreadable request must not hide the others.
+                    await self._unreadable.report(message, poison.reason)
+                    continue
                 found.append((message.stream_seq, request))
         return found
 

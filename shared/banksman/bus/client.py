@@ -1,4 +1,4 @@
-"""The calls of nats-py whose types it leaves open, typed."""
+"""The calls of nats-py whose types it leaves open, typed, and its parser of headers, made total."""
 
 from __future__ import annotations
 
@@ -7,6 +7,42 @@ from collections.abc import Awaitable, Callable
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+
+from banksman.bus.names import DESCRIPTION, STATUS
+
+_VERSION = b"NATS/1.0"
+
+
+class SafeClient(Client):
+    """A connection that survives the headers of every sender.
+
+    nats-py raises on some blocks of headers, for example on a status that is not UTF-8, and then its reader
+    ends: one such message would disconnect each process that receives it. The server checks no headers.
+    """
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        return (parse_headers(bytes(headers)) or None) if headers else None
+
+
+def parse_headers(block: bytes) -> dict[str, str]:
+    """Return the headers of a message; of a repeated one the last, because the server appends its own.
+
+    Accepts any bytes: what is not a header is skipped. The status in the first line becomes `Status` and
+    `Description`, unless headers have these names.
+    """
+    first, *lines = block.split(b"\r\n")
+    found: dict[str, str] = {}
+    status, _, description = first.removeprefix(_VERSION).strip().partition(b" ")
+    if status.isdigit():
+        found[STATUS] = status.decode()
+        if description:
+            found[DESCRIPTION] = description.decode("utf-8", "replace")
+    for line in lines:
+        name, separator, value = line.partition(b":")
+        key = name.strip().decode("utf-8", "replace")
+        if separator and key.isascii() and key and not any(one.isspace() for one in key):
+            found[key] = value.strip().decode("utf-8", "replace")
+    return found
 
 
 async def subscribe(

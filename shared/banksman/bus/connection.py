@@ -17,6 +17,7 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
 from nats.errors import SlowConsumerError
 
+from banksman.bus.client import SafeClient
 from banksman.bus.client import subscribe as nats_subscribe
 from banksman.bus.errors import ConnectionLost, TimedOut
 from banksman.bus.messages import Message
@@ -113,7 +114,7 @@ class Bus:
             Unavailable: No server accepted the user within `connect_timeout_s`.
         """
         bus = cls(
-            Client(), settings, name, inbox_prefix, serves_clients=serves_clients, background=background
+            SafeClient(), settings, name, inbox_prefix, serves_clients=serves_clients, background=background
         )
         try:
             async with asyncio.timeout(settings.connect_timeout_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from banksman.bus.names import CODE_NO_MESSAGE, DEAD, api
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.calls import LateResult
-from banksman.contracts.errors import Conflict, NotFound
+from banksman.contracts.errors import BanksmanError, Conflict, NotFound
 from banksman.contracts.work import DeadLetter
+
+logger = logging.getLogger(__name__)
 
 _SUBJECT = "Banksman-Dead-Subject"
 _STREAM = "Banksman-Dead-Stream"
@@ -38,6 +41,12 @@ _NOTE_S = 10.0
 _HEADERS_OF_LETTER: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
 _NOT_TOKEN = re.compile(r"[^a-z0-9]+")
 _MAX_REASON_CHARS = 500
+_MAX_HEADER_BYTES = 8 * 1024
+"""Bytes of JSON of the original headers that a dead letter keeps. With them a letter of any stored message
+fits into `max_payload`."""
+_MAX_SEQUENCE_DIGITS = 20
+REPORTED = 10_000
+"""Unreadable messages that a process remembers, so that it reports each of them once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +87,51 @@ async def dead_letter(
             _STREAM: stream,
             _STREAM_SEQ: str(stream_seq),
             _REASON: text,
-            _HEADERS: json.dumps(dict(headers or {})),
+            _HEADERS: _kept(headers or {}),
         },
     )
     return ack.stream_seq
+
+
+class UnreadableMessages:
+    """Reports stored messages that a reader skips: each once, to the log and to DEAD.
+
+    The stream keeps the message, because other processes may be able to read it, or to replace it.
+    """
+
+    def __init__(self, bus: Bus, stream: str) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._reported: dict[int, None] = {}
+
+    async def report(self, message: StoredMessage, reason: str) -> None:
+        """Report a message unless this process has reported it. Never raises an error of the broker."""
+        if message.stream_seq in self._reported:
+            return
+        if len(self._reported) >= REPORTED:
+            del self._reported[next(iter(self._reported))]
+        self._reported[message.stream_seq] = None
+        logger.error(
+            "%s: message %d of %s is skipped: %s", message.subject, message.stream_seq, self._stream, reason
+        )
+        try:
+            await dead_letter(
+                self._bus,
+                subject=message.subject,
+                stream=self._stream,
+                stream_seq=message.stream_seq,
+                reason=reason,
+                payload=message.data,
+                headers=message.headers,
+            )
+        except BanksmanError as error:
+            logger.warning(
+                "%s: message %d of %s was not dead-lettered: %s",
+                message.subject,
+                message.stream_seq,
+                self._stream,
+                error,
+            )
 
 
 async def store_late_result(bus: Bus, late: LateResult) -> int:
@@ -172,7 +222,10 @@ def _letter(message: StoredMessage) -> DeadLetter:
         # Messages that were not stored by `dead_letter` lack some of these headers.
         subject=headers.get(_SUBJECT, message.subject),
         stream=headers.get(_STREAM, DEAD),
-        stream_seq=int(origin) if origin.isdecimal() else message.stream_seq,
+        # More digits than a sequence has would exceed what `int` converts.
+        stream_seq=int(origin)
+        if origin.isdecimal() and len(origin) <= _MAX_SEQUENCE_DIGITS
+        else message.stream_seq,
         reason=headers.get(_REASON, "stored without a reason"),
         payload_base64=base64.b64encode(message.data).decode(),
         headers=_original_headers(headers.get(_HEADERS, "")),
@@ -200,6 +253,17 @@ def _note(message: StoredMessage) -> DeadLetter:
         payload_base64=base64.b64encode(message.data).decode(),
         ts=datetime.fromisoformat(message.time),
     )
+
+
+def _kept(headers: Mapping[str, str]) -> str:
+    """Encode headers as JSON, as many of them as `_MAX_HEADER_BYTES` allow."""
+    kept: dict[str, str] = {}
+    size = 2
+    for name, value in headers.items():
+        size += len(json.dumps({name: value}))
+        if size <= _MAX_HEADER_BYTES:
+            kept[name] = value
+    return json.dumps(kept)
 
 
 def _original_headers(text: str) -> dict[str, str]:

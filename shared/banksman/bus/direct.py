@@ -121,9 +121,13 @@ async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) ->
         raise TimedOut(target, _SILENCE_S) from error
     if isinstance(reply, BanksmanError):
         raise reply
+    # The server adds the subject and the sequence to stored messages only. The status alone decides nothing:
+    # the headers of a stored message are what its publisher chose, and may be those of a status.
+    if SUBJECT in reply.headers and SEQUENCE in reply.headers:
+        return _stored(reply)
     match reply.status:
         case None:
-            return _stored(reply)
+            raise ApiError(target, 0, 0, "a reply is neither a stored message nor a status")
         case status if status == STATUS_END_OF_BATCH:
             return int(reply.headers.get(NUM_PENDING, "0"))
         case status if status == STATUS_NOT_FOUND:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from banksman.bus.client import parse_headers
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders
 from banksman.bus.messages import StoredMessage
@@ -134,12 +135,6 @@ def stored_message(response: Mapping[str, Any]) -> StoredMessage:
         subject=message["subject"],
         stream_seq=message["seq"],
         data=base64.b64decode(message.get("data", "")),
-        headers=_headers(base64.b64decode(message.get("hdrs", ""))),
+        headers=parse_headers(base64.b64decode(message.get("hdrs", ""))),
         time=message["time"],
     )
-
-
-def _headers(block: bytes) -> dict[str, str]:
-    lines = block.decode("utf-8", "replace").split("\r\n")[1:]
-    pairs = (line.partition(":") for line in lines if line)
-    return {name.strip(): value.strip() for name, _, value in pairs}

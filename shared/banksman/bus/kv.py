@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,14 +10,13 @@ from pydantic import BaseModel, ValidationError
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
+from banksman.bus.dead import UnreadableMessages
 from banksman.bus.errors import WrongLastSequence
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import KV_OPERATION, MARKER_REASON, MSG_ID, TTL, kv_stream, kv_subject
 from banksman.bus.publish import durable, message_id
 from banksman.contracts.errors import BadInput, Poison
 from banksman.contracts.ids import check_token, new_id
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -46,6 +44,7 @@ class Bucket(Generic[T]):
         self.bus = bus
         self.name = name
         self.stream = kv_stream(name)
+        self.unreadable = UnreadableMessages(bus, self.stream)
         self._model = model
 
     async def get(self, key: str) -> Entry[T] | None:
@@ -57,6 +56,24 @@ class Bucket(Generic[T]):
         """
         message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
         return None if message is None or is_marker(message) else self.entry(message)
+
+    async def get_or_drop(self, key: str) -> Entry[T] | None:
+        """Return the value as `get` does, but report and remove a value that cannot be decoded.
+
+        For derived values that are built again when they are missing.
+
+        Raises:
+            Unavailable, Overloaded: The broker did not respond, or the removal could not be stored.
+        """
+        message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
+        if message is None or is_marker(message):
+            return None
+        try:
+            return self.entry(message)
+        except Poison as poison:
+            await self.unreadable.report(message, poison.reason)
+            await self.delete(key, revision=message.stream_seq)
+            return None
 
     async def put(self, key: str, value: T) -> int:
         """Write a value unconditionally; return its revision.
@@ -100,12 +117,14 @@ class Bucket(Generic[T]):
         return isinstance(written, int)
 
     async def entries(self, prefix: str = "") -> AsyncIterator[Entry[T]]:
-        """Yield the values whose keys begin with the tokens of `prefix`; log and skip undecodable ones."""
+        """Yield the values whose keys begin with the tokens of `prefix`; skip and report undecodable ones."""
         for message in await self._latest(prefix):
             try:
-                yield self.entry(message)
+                entry = self.entry(message)
             except Poison as poison:
-                logger.error("%s", poison)
+                await self.unreadable.report(message, poison.reason)
+            else:
+                yield entry
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that begin with the tokens of `prefix`."""

@@ -3,13 +3,16 @@
 It needs no consumer in the server: the bucket's stream republishes each stored change. A republished message
 may be lost, so the view is compared with the stream after a reconnect, after dropped messages, and from time
 to time.
+
+The view itself ends an entry that is not written again in time. Markers of the server would do so too, but a
+stream with such markers lets each of its publishers remove all entries (`Nats-Rollup: all`), or keep one for
+ever (`Nats-TTL: never`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -24,8 +27,6 @@ from banksman.bus.names import SEQUENCE, SUBJECT, TIME_STAMP, kv_subject
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.runtime.background import BackgroundTask
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -46,6 +47,7 @@ class BucketView(Generic[T]):
         *,
         on_change: Callable[[str, Entry[T] | None], None] | None = None,
         check_s: float = CHECK_S,
+        ttl_s: float | None = None,
     ) -> None:
         """Create a view.
 
@@ -53,18 +55,26 @@ class BucketView(Generic[T]):
             bucket: What to watch.
             on_change: Called with a key and its new entry, or None when it has ended; must not block.
             check_s: Seconds between comparisons with the stream.
+            ttl_s: Seconds after which an entry ends unless it is written again; None: never.
         """
         self._bucket = bucket
         self._on_change = on_change
         self._check_s = check_s
+        self._ttl_s = ttl_s
+        self._ends_at: dict[str, float] = {}
+        """When each entry ends unless it is written again, by the clock of the event loop; in this order."""
+        self._missing: set[str] = set()
+        """Keys that the last comparison found neither here nor in the stream."""
         self._entries: dict[str, Entry[T]] = {}
         self._revisions: dict[str, int] = {}
         """The newest known revision of each key, deleted keys included."""
+        self._unreadable: list[tuple[StoredMessage, str]] = []
+        """Entries to report, with the reason. They are missing from the view."""
         self._stale = asyncio.Event()
         self._changed = asyncio.Event()
         self._removers: list[Callable[[], None]] = []
         self._subscription: Subscription | None = None
-        self._task: BackgroundTask | None = None
+        self._tasks: tuple[BackgroundTask, ...] = ()
 
     def get(self, key: str) -> Entry[T] | None:
         """Return the entry of a key; None if there is none."""
@@ -89,7 +99,10 @@ class BucketView(Generic[T]):
             bus.on_reconnect(self._stale.set),
             bus.on_slow_consumer(lambda subject: self._stale.set() if subject == pattern else None),
         ]
-        self._task = bus.background.repeat(f"bucket-{self._bucket.name}", self._load, wait=self._wait)
+        name = f"bucket-{self._bucket.name}"
+        self._tasks = (bus.background.repeat(name, self._check, wait=self._wait),)
+        if self._ttl_s is not None:
+            self._tasks += (bus.background.repeat(f"{name}-expiry", self._expire, wait=self._wait_to_expire),)
         return self
 
     async def __aexit__(
@@ -97,8 +110,8 @@ class BucketView(Generic[T]):
     ) -> None:
         for remove in self._removers:
             remove()
-        if self._task:
-            await self._task.stop()
+        for task in self._tasks:
+            await task.stop()
         if self._subscription:
             await self._subscription.unsubscribe()
 
@@ -108,17 +121,53 @@ class BucketView(Generic[T]):
                 await self._stale.wait()
         self._stale.clear()
 
+    async def _check(self) -> None:
+        await self._load()
+        while self._unreadable:
+            await self._bucket.unreadable.report(*self._unreadable.pop())
+
     async def _load(self) -> None:
         known = set(self._entries)
+        stored: set[str] = set()
         bucket = self._bucket
         async for message in direct.read(bucket.bus, bucket.stream, self._all(), current=True):
-            known.discard(self._bucket.key_of(message.subject))
+            stored.add(bucket.key_of(message.subject))
             self._apply(message)
-        for key in known:
+        for key in known - stored:
             # One replica may lag behind: the key is deleted only if the leader does not have it.
             subject = self._bucket.subject(key)
             message = await jetstream.last_message(self._bucket.bus, self._bucket.stream, subject)
             if message is None:
+                self._set(key, None)
+            else:
+                self._apply(message)
+        self._forget(self._revisions.keys() - stored - self._entries.keys())
+
+    def _forget(self, missing: set[str]) -> None:
+        """Forget the revisions of keys that two comparisons in a row did not find.
+
+        After one, a message of such a key may still be on its way.
+        """
+        for key in missing & self._missing:
+            del self._revisions[key]
+        self._missing = missing
+
+    async def _wait_to_expire(self) -> None:
+        assert self._ttl_s is not None
+        now = asyncio.get_running_loop().time()
+        # An entry that is written meanwhile ends at least `ttl_s` from now.
+        await asyncio.sleep(next(iter(self._ends_at.values()), now + self._ttl_s) - now)
+
+    async def _expire(self) -> None:
+        """End the entries that were not written again in time."""
+        now = asyncio.get_running_loop().time()
+        for key in [key for key, ends_at in self._ends_at.items() if ends_at <= now]:
+            revision = self._revisions.get(key, 0)
+            subject = self._bucket.subject(key)
+            message = await jetstream.last_message(self._bucket.bus, self._bucket.stream, subject)
+            if self._revisions.get(key, 0) != revision:
+                continue  # It was written again during the read.
+            if message is None or message.stream_seq <= revision:
                 self._set(key, None)
             else:
                 self._apply(message)
@@ -138,11 +187,17 @@ class BucketView(Generic[T]):
         try:
             self._set(key, None if is_marker(message) else self._bucket.entry(message))
         except Poison as poison:
-            logger.error("%s", poison)
+            # The view shows what a process that starts now would read.
+            self._set(key, None)
+            self._unreadable.append((message, poison.reason))
+            self._stale.set()
 
     def _set(self, key: str, entry: Entry[T] | None) -> None:
+        self._ends_at.pop(key, None)
         if entry is not None:
             self._entries[key] = entry
+            if self._ttl_s is not None:
+                self._ends_at[key] = asyncio.get_running_loop().time() + self._ttl_s
         elif self._entries.pop(key, None) is None:
             return
         self._changed.set()

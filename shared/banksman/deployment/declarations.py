@@ -64,8 +64,6 @@ class Stream:
     """Source and destination subject of the republish that follows each store."""
     schedules: bool = False
     message_ttl: bool = False
-    marker_ttl_s: int | None = None
-    """Seconds for which the marker of an expired subject is kept; None writes no marker."""
     duplicate_window_s: int = DUPLICATE_WINDOW_S
     replicas: Replicas = 1
 
@@ -92,12 +90,12 @@ class Stream:
             "allow_msg_ttl": self.message_ttl,
             "allow_rollup_hdrs": self.rollup or self.schedules,
             "deny_delete": self.replaces,
+            # A stream with markers of expired subjects allows rollups, whatever `allow_rollup_hdrs` says.
+            "subject_delete_marker_ttl": 0,
             "num_replicas": self.replicas,
         }
         if self.republish:
             config["republish"] = {"src": self.republish[0], "dest": self.republish[1]}
-        if self.marker_ttl_s:
-            config["subject_delete_marker_ttl"] = self.marker_ttl_s * SECOND_NS
         return config
 
 

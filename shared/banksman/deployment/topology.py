@@ -11,6 +11,7 @@ from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.deployment.declarations import (
     DUPLICATE_WINDOW_S,
+    MAX_MESSAGE_BYTES,
     MAX_WORK_BYTES,
     Consumer,
     StorageBudget,
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 DAY_S = 86_400
+MAX_LEASE_BYTES = 4 * 1024
+"""Maximum bytes of the lease of a runner or of a process of a tool server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +78,24 @@ def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
 
 
 def bucket(
-    name: str, max_bytes: int, replicas: Replicas, *, ttl_s: int | None = None, marks_expiry: bool = False
+    name: str,
+    max_bytes: int,
+    replicas: Replicas,
+    *,
+    ttl_s: int | None = None,
+    max_value_bytes: int = MAX_MESSAGE_BYTES,
 ) -> Stream:
     """Return a bucket that keeps the last value of each key and republishes each stored change.
+
+    It allows no rollup: by its header, a publisher that may write one key removes all of them. Therefore it
+    has no markers of expired keys either, with which the server allows rollups.
 
     Args:
         name: Name of the bucket.
         max_bytes: Maximum bytes of all values together.
         replicas: 1 or 3.
         ttl_s: Seconds after which a key expires unless it is written again; None: never.
-        marks_expiry: Whether watchers receive a marker when a key expires.
+        max_value_bytes: Maximum bytes of one value with its headers.
     """
     keys = names.kv_subject(name, ">")
     return Stream(
@@ -92,12 +103,11 @@ def bucket(
         subjects=(keys,),
         max_bytes=max_bytes,
         max_age_s=ttl_s,
+        max_msg_size=max_value_bytes,
         replaces=True,
-        rollup=True,
         direct=True,
         republish=(keys, subjects.stored(keys)),
         message_ttl=True,
-        marker_ttl_s=1 if marks_expiry else None,
         duplicate_window_s=min(DUPLICATE_WINDOW_S, ttl_s or DUPLICATE_WINDOW_S),
         replicas=replicas,
     )
@@ -208,7 +218,13 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.WORKFLOW_DEFINITIONS, budget.share(5), replicas),
         bucket(names.CONVERSATIONS, budget.share(40), replicas),
         bucket(names.OWNERS, budget.share(10), replicas),
-        bucket(names.RUNNERS, budget.share(2), replicas, ttl_s=LEASE_TTL_S[replicas], marks_expiry=True),
+        bucket(
+            names.RUNNERS,
+            budget.share(2),
+            replicas,
+            ttl_s=LEASE_TTL_S[replicas],
+            max_value_bytes=MAX_LEASE_BYTES,
+        ),
         bucket(names.IDEMPOTENCY, budget.share(20), replicas, ttl_s=DAY_S),
         bucket(names.USAGE, budget.share(2), replicas),
         bucket(names.HEADS, budget.share(15), replicas),

@@ -26,6 +26,7 @@ from banksman.bus.jetstream import call
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import EVENTS, HEADS, api, kv_stream, kv_subject
 from banksman.bus.tail import last_sequence, tail
+from banksman.contracts.errors import Poison
 from banksman.contracts.ids import new_id
 from banksman.contracts.integrity import HeadsMark, HeadsSegment, LogHead
 from banksman.contracts.wire import Timestamp
@@ -75,7 +76,7 @@ class LogHeads:
 
     async def mark(self) -> Entry[HeadsMark] | None:
         """Return the start of the record, or None."""
-        return await self._marks.get(_MARK)
+        return await self._marks.get_or_drop(_MARK)
 
     async def read(self) -> KnownHeads:
         """Return the complete record. A replica may serve the read, so the last few seconds can be missing.
@@ -95,10 +96,20 @@ class LogHeads:
         return known
 
     async def newest(self, generation: str) -> Entry[HeadsSegment] | None:
-        """Return the segment that was written last, or None."""
+        """Return the segment that was written last, or None.
+
+        Raises:
+            Poison: It cannot be decoded; it is dead-lettered.
+        """
         subject = kv_subject(HEADS, f"{generation}.>")
         message = await jetstream.last_message(self.bus, kv_stream(HEADS), subject)
-        return None if message is None else self.segments.entry(message)
+        if message is None:
+            return None
+        try:
+            return self.segments.entry(message)
+        except Poison as poison:
+            await self.segments.unreadable.report(message, poison.reason)
+            raise
 
     async def begin(self, earlier: Entry[HeadsMark] | None) -> HeadsMark | None:
         """Replace the record by a record of the stored commits; return None if another process replaced it.
@@ -177,15 +188,23 @@ class HeadsRecorder:
             if mark is None:
                 await self._heads.begin(None)
                 continue
-            generation = mark.value.generation
-            newest = await self._heads.newest(generation)
-            # The writer records new commits regularly. If it stops, a standby process takes over.
-            if self._first or await self._is_unattended(newest, self._seen):
-                self._first = False
-                await self._follow(generation, newest)
-                newest = await self._heads.newest(generation)
-            self._seen = newest.revision if newest else 0
+            try:
+                await self._attend(mark.value.generation)
+            except Poison as poison:
+                logger.error("the record of the logs starts again: %s", poison)
+                await self._heads.begin(mark)
+                continue
             await self._pause(self._standby_s)
+
+    async def _attend(self, generation: str) -> None:
+        """Write the record while no other process does."""
+        newest = await self._heads.newest(generation)
+        # The writer records new commits regularly. If it stops, a standby process takes over.
+        if self._first or await self._is_unattended(newest, self._seen):
+            self._first = False
+            await self._follow(generation, newest)
+            newest = await self._heads.newest(generation)
+        self._seen = newest.revision if newest else 0
 
     async def _is_unattended(self, newest: Entry[HeadsSegment] | None, seen: int) -> bool:
         """Return whether no process wrote since the last check although there are new commits."""

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
+from banksman.bus.leases import LEASE_TTL_S
 from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
@@ -71,7 +72,11 @@ class Placements:
         self._wait_s = wait_s
         self._loads = RunnerLoads()
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
-        self._leases = BucketView(Bucket(bus, RUNNERS, RunnerLease), on_change=self._changed)
+        self._leases = BucketView(
+            Bucket(bus, RUNNERS, RunnerLease),
+            on_change=self._changed,
+            ttl_s=LEASE_TTL_S[bus.settings.replicas],
+        )
         self._began_at = float("-inf")
         self._ended_at: dict[str, float] = {}
         """When a process of a tool server last ended, by the key of its lease without the epoch."""

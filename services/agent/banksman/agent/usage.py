@@ -161,7 +161,7 @@ class UsageLedger:
 
     async def _start(self) -> int:
         """Return the stream sequence to count from: that of the stored totals, or the end."""
-        entry = await self._bucket.get(ALL_TENANTS)
+        entry = await self._bucket.get_or_drop(ALL_TENANTS)
         if entry is None:
             end = await last_sequence(self._bus, EVENTS)
             await self._bucket.create(ALL_TENANTS, UsageTotals(upto=end))
@@ -218,7 +218,7 @@ class UsageLedger:
             revision = await self._bucket.create(key, totals)
         if revision is not None:
             account.restart_from(totals, revision, _clock())
-        elif stored := await self._bucket.get(key):
+        elif stored := await self._bucket.get_or_drop(key):
             account.restart_from(stored.value, stored.revision, _clock())
 
 

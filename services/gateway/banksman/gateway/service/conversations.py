@@ -146,7 +146,8 @@ class Conversations:
                 continue
             try:
                 entry = self._bucket.entry(message)
-            except Poison:
+            except Poison as poison:
+                await self._bucket.unreadable.report(message, poison.reason)
                 continue
             if matches(entry.value):
                 found.append(entry)
