@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 from tests.support import privileged
 from tests.support.polling import let_others_run
-from tests.tool_runner.conftest import TLS, MakeSandbox, Runner, started
+from tests.tool_runner.conftest import TLS, MakeSandbox, Runner, only, started
 
 from banksman.contracts.errors import BadInput, Conflict
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.limits import RunnerLimits, WorkspaceLimits
+from banksman.tool_runner.limits import MIB, RunnerLimits, WorkspaceLimits
 from banksman.tool_runner.tools.toolbox import workspace_tools
-from banksman.tool_runner.workspaces import runner_identity
+from banksman.tool_runner.workspaces import files, runner_identity
 from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree, measure
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root
 
@@ -124,10 +124,18 @@ async def test_a_deleted_workspace_starts_empty(runner: Runner) -> None:
 def test_a_tree_of_any_depth_is_deleted(root: Path) -> None:
     top = root / "deep"
     top.mkdir()
-    dig = "import os\nfor _ in range(1500):\n    os.mkdir('d'); open('f', 'w').close(); os.chdir('d')"
-    subprocess.run([sys.executable, "-c", dig], cwd=top, check=True)
+    _dig(top, 1500)
+    assert (measure(top).entries, measure(top).depth) == (3000, 1500)
     delete_tree(top)
     assert not top.exists()
+
+
+def _dig(top: Path, depth: int) -> None:
+    """Create directories inside one another, each with a file beside it."""
+    program = f"import os\nfor _ in range({depth}):\n    os.mkdir('d'); open('f', 'w').close(); os.chdir('d')"
+    subprocess.run([sys.executable, "-c", program], cwd=top, check=True)
+    identity = sandbox_identity()
+    subprocess.run(["chown", "-R", f"{identity.uid}:{identity.gid}", "d", "f"], cwd=top, check=True)
 
 
 def test_deleting_a_tree_does_not_follow_links(root: Path) -> None:
@@ -205,11 +213,65 @@ class TestQuota:
         assert "workspace_limit" in kinds or refused.is_error
         assert refused.is_error
 
+    async def test_full_workspace_does_not_grow_with_later_commands(self, runner: Runner) -> None:
+        for number in range(4):
+            outcome = await runner.bash(f"head -c 1500000 /dev/zero > part{number}; sleep 30", timeout_s=10)
+            assert outcome.value["killed_reason"] == "workspace_limit"
+
+    async def test_workspace_far_above_its_limit_runs_no_command_until_files_are_deleted(
+        self, runner: Runner
+    ) -> None:
+        with (runner.workspace.directory / "big").open("wb") as big:
+            os.posix_fallocate(big.fileno(), 0, 300 * MIB)
+        refused = await runner.bash("head -c 900000 /dev/zero > more")
+        assert "runs no command until the user deletes files" in str(refused.value["error"])
+        files.delete(runner.workspace.directory, "big")
+        assert (await runner.bash("ls; echo runs")).value["stdout"] == "runs\n"
+
+    async def test_restarted_runner_lets_a_full_workspace_delete_its_files(self, runner: Runner) -> None:
+        (runner.workspace.directory / "big").write_bytes(bytes(1_500_000))
+        outcome = await runner.bash("sleep 0.2; rm big; echo gone")
+        assert outcome.value["stdout"] == "gone\n"
+
+    @pytest.mark.parametrize("depth", [20, 150])
+    async def test_tree_that_is_too_deep_can_be_deleted(self, runner: Runner, depth: int) -> None:
+        _dig(runner.workspace.directory, depth)
+        assert "delete files first" in str((await runner.call("write_file", path="f", content="")).value)
+        outcome = await runner.bash("sleep 0.2; rm -r d f; echo gone")
+        assert outcome.value["stdout"] == "gone\n"
+        assert (await runner.call("write_file", path="f", content="")).value["success"] is True
+
     async def test_full_workspace_does_not_affect_others(self, runner: Runner) -> None:
         await runner.bash("head -c 5000000 /dev/zero > big; sleep 30", timeout_s=10)
         neighbour = runner.store.get("acme", "c2")
         outcome = await runner.box.run("write_file", neighbour, {"path": "mine", "content": "x"})
         assert outcome.value["success"] is True
+
+
+class TestRareScans:
+    @pytest.fixture
+    def root(self) -> Iterator[Path]:
+        """A root on a file system on which little else happens."""
+        directory = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/dev/shm"))
+        directory.chmod(0o711)
+        yield directory
+        delete_tree(directory)
+
+    @pytest.fixture
+    def limits(self, small_workspace: RunnerLimits) -> RunnerLimits:
+        workspace = small_workspace.workspace.model_copy(update={"scan_share": 1e-9})
+        return small_workspace.model_copy(update={"workspace": workspace})
+
+    @only("bwrap", "an engine may be unable to mount a directory of /dev/shm")
+    @pytest.mark.parametrize(
+        "command",
+        ["head -c 5000000 /dev/zero > big", "mkdir many; cd many; for i in $(seq 400); do : > $i; done"],
+    )
+    async def test_growth_of_the_file_system_ends_a_command_between_two_scans(
+        self, runner: Runner, command: str
+    ) -> None:
+        outcome = await runner.bash(f"sleep 0.2; {command}; sleep 30", timeout_s=10)
+        assert outcome.value["killed_reason"] == "workspace_limit"
 
 
 def test_restarted_runner_has_the_same_id_and_a_higher_epoch(root: Path) -> None:

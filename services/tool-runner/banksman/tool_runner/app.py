@@ -24,6 +24,7 @@ from banksman.tool_runner.admission import Admission
 from banksman.tool_runner.concurrency import first_error
 from banksman.tool_runner.execution import CallExecutor
 from banksman.tool_runner.lifecycle import Lifecycle
+from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.startup import LocalRunner, prepare
@@ -98,7 +99,7 @@ async def _serve(
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
     executor = None
     if local.box is not None:
-        outputs = Objects(bus, names.OUTPUTS)
+        outputs = Outputs(Objects(bus, names.OUTPUTS), max_tenant_bytes=own.max_tenant_output_bytes)
         executor = CallExecutor(bus, calls, admission, turns, local.box, local.workspaces, outputs)
     worker = Worker(calls, admission, executor, tasks)
     files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.objects import Objects
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.fitting import first_fitting, json_bytes
@@ -19,6 +18,7 @@ from banksman.runs.lease import LeaseLost
 from banksman.runs.runner import RunnerCalls
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.admission import Admission
+from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.progress import progress
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, failure
@@ -57,7 +57,7 @@ class CallExecutor:
     turns: Turns
     box: ToolBox
     workspaces: WorkspaceStore
-    outputs: Objects
+    outputs: Outputs
 
     async def run(self, call: ActiveCall) -> None:
         """Wait for the turn, execute the call and store its result. Log errors: no caller awaits it."""
@@ -152,13 +152,13 @@ class CallExecutor:
         """Store a whole output; return its name, or None if there is no output or it cannot be stored."""
         if output is None:
             return None
-        name = f"{request.tenant}/{request.conversation_id}/{request.attempt}"
         try:
-            await self.outputs.put(name, output, deadline_s=STORE_OUTPUT_S)
+            return await self.outputs.put(
+                request.tenant, request.conversation_id, request.attempt, output, STORE_OUTPUT_S
+            )
         except BanksmanError as error:
             logger.error("%s: the whole output is not stored: %s", request.attempt, error)
             return None
-        return name
 
 
 def storable(result: ToolResult) -> ToolResult:

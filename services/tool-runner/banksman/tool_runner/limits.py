@@ -74,7 +74,10 @@ class SandboxLimits(_Limits):
 
 
 class WorkspaceLimits(_Limits):
-    """Limits of one workspace. Above them, writes are refused and a command that grows it is killed."""
+    """Limits of one workspace. Above them, writes are refused and a command that grows it is killed.
+
+    Above twice the limit, and by at least 256 MiB or 10,000 entries, no command runs.
+    """
 
     max_bytes: int = Field(default=GIB, ge=1)
     """Allocated disk blocks in bytes; holes in sparse files do not count, and a hard link counts once."""
@@ -83,7 +86,8 @@ class WorkspaceLimits(_Limits):
     max_depth: int = Field(default=128, ge=1)
     """Levels of directories; a deeper tree counts as too large."""
     scan_share: float = Field(default=0.1, gt=0, le=1)
-    """Maximum share of the time that is spent on measuring one workspace."""
+    """Maximum share of the time that is spent on measuring one workspace. It may be one half while the file
+    system loses so much free space that the workspace may exceed a limit."""
 
 
 class FetchLimits(_Limits):

@@ -13,7 +13,7 @@ from banksman.contracts.network import HostPattern
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
-from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.limits import MIB, RunnerLimits
 from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 
 
@@ -78,6 +78,8 @@ class ToolRunnerSettings(HealthSettings):
     """Maximum number of running and waiting calls; further calls get the reply `busy`."""
     concurrent_fetches: int = Field(default=32, ge=1, le=1000)
     """Concurrent `web_fetch` calls; further calls wait. Commands: `limits.sandbox.max_concurrent_calls`."""
+    max_tenant_output_bytes: int = Field(default=128 * MIB, ge=16 * MIB)
+    """Bytes of whole outputs of one tenant in the object store; above it, its oldest outputs are removed."""
     drain_s: float = Field(default=15.0, ge=0)
     """Seconds that running calls get at the end of the process before they are killed. Together with five
     seconds for their results, `copies.drain_s` and two seconds for the lease, the process ends within 30."""

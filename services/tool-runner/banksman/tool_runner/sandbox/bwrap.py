@@ -21,6 +21,7 @@ from banksman.tool_runner.sandbox.base import (
 )
 from banksman.tool_runner.sandbox.call import BwrapCall, ListenerInbox
 from banksman.tool_runner.sandbox.cgroups import CallCgroup, CallCgroups
+from banksman.tool_runner.sandbox.hidden_files import HiddenFilesWatch
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
@@ -143,6 +144,7 @@ class BwrapSandbox:
                 stop.request("timeout")
 
     async def _watch_memory(self, call: BwrapCall, stop: Stop) -> None:
+        hidden = HiddenFilesWatch(self._limits.max_unlinked_bytes, self._limits.file_size_bytes)
         while True:
             await asyncio.sleep(self._limits.watchdog_interval_s)
             if call.pid is None:
@@ -150,7 +152,7 @@ class BwrapSandbox:
             # rlimits apply per process. Without a cgroup, only this limits all processes together.
             if await asyncio.to_thread(processes.memory_bytes, call.pid) > self._limits.memory_bytes:
                 stop.request("memory_limit")
-            if await asyncio.to_thread(processes.unlinked_bytes, call.pid) > self._limits.max_unlinked_bytes:
+            if await asyncio.to_thread(hidden.exceeded, call.pid):
                 stop.request("workspace_limit")
 
 

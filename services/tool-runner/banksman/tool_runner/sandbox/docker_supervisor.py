@@ -47,6 +47,8 @@ _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 _SECCOMP_MODE_FILTER = 2
 _BPF_INSTRUCTION_BYTES = 8
 _BLOCK_BYTES = 512
+_SHARED_MEMORY = b"/dev/zero (deleted)\n"
+"""The path of anonymous shared memory, to which the limit of memory applies."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 """Signals that this process or Python handles; a command must get the default action."""
@@ -265,7 +267,8 @@ class _Supervisor:
     def _excess(self, oom_kills: int) -> str | None:
         if _memory_bytes() > self._rules.memory_bytes or _oom_kills() > oom_kills:
             return "memory_limit"
-        return "workspace_limit" if _unlinked_bytes() > self._rules.unlinked_bytes else None
+        unlinked_bytes = _unlinked_bytes(self._rules.limits["FSIZE"])
+        return "workspace_limit" if unlinked_bytes > self._rules.unlinked_bytes else None
 
     def _forward(self, command: _Command, fd: int) -> bool:
         """Forward one chunk; return False if the stream has ended."""
@@ -404,12 +407,12 @@ def _process_bytes(pid: str) -> int:
     return 0
 
 
-def _unlinked_bytes() -> int:
+def _unlinked_bytes(max_file_bytes: int) -> int:
     """Return the bytes of deleted files that processes have open or mapped."""
     held: dict[tuple[int, int], int] = {}
     for pid in _others():
         _note_open(pid, held)
-        _note_mapped(pid, held)
+        _note_mapped(pid, held, max_file_bytes)
     return sum(held.values())
 
 
@@ -421,16 +424,20 @@ def _note_open(pid: str, held: dict[tuple[int, int], int]) -> None:
                 held[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
 
 
-def _note_mapped(pid: str, held: dict[tuple[int, int], int]) -> None:
-    """Add mappings of deleted files that are no longer open, by the length of the mapping."""
+def _note_mapped(pid: str, held: dict[tuple[int, int], int], max_file_bytes: int) -> None:
+    """Add mappings of deleted files that are no longer open, each as the largest possible file.
+
+    The length of a mapping says nothing about the size of its file, and the file cannot be examined without
+    privileges.
+    """
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as mappings:
         for line in mappings:
             if line.endswith(b" (deleted)\n"):
-                addresses, _, _, device, inode, _ = line.split(None, 5)
-                begin, _, end = addresses.partition(b"-")
+                _, _, _, device, inode, path = line.split(None, 5)
                 major, _, minor = device.partition(b":")
                 file = os.makedev(int(major, 16), int(minor, 16)), int(inode)
-                held.setdefault(file, int(end, 16) - int(begin, 16))
+                if path != _SHARED_MEMORY:
+                    held.setdefault(file, max_file_bytes)
 
 
 def main(rules: str) -> None:

@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 _PROC = Path("/proc")
-_BLOCK_BYTES = 512
 
 
 def children(pid: int) -> Iterator[int]:
@@ -71,39 +69,6 @@ def _pss_bytes(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def unlinked_bytes(pid: int) -> int:
-    """Return the bytes of deleted files that a process or its descendants have open or mapped.
-
-    A scan of directories does not see these files. Unreadable processes count as 0.
-    """
-    held: dict[tuple[int, int], int] = {}
-    for each in descendants(pid):
-        _note_open(each, held)
-        _note_mapped(each, held)
-    return sum(held.values())
-
-
-def _note_open(pid: int, held: dict[tuple[int, int], int]) -> None:
-    with contextlib.suppress(OSError), os.scandir(_PROC / str(pid) / "fd") as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                status = entry.stat()
-                if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
-                    held[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
-
-
-def _note_mapped(pid: int, held: dict[tuple[int, int], int]) -> None:
-    """Add mappings of deleted files that are no longer open, by the length of the mapping."""
-    with contextlib.suppress(OSError):
-        for line in (_PROC / str(pid) / "maps").read_bytes().splitlines():
-            if line.endswith(b" (deleted)"):
-                addresses, _, _, device, inode, _ = line.split(None, 5)
-                begin, _, end = addresses.partition(b"-")
-                major, _, minor = device.partition(b":")
-                file = os.makedev(int(major, 16), int(minor, 16)), int(inode)
-                held.setdefault(file, int(end, 16) - int(begin, 16))
 
 
 async def wait_exit(pidfd: int) -> None:

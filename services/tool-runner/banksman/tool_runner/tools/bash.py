@@ -12,7 +12,7 @@ from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.egress.hosts import rules_of
 from banksman.tool_runner.egress.proxy.session import CommandProxy
-from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.limits import RunnerLimits, WorkspaceLimits
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
     OnListener,
@@ -29,6 +29,9 @@ from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
 """Characters of one call that are published while it runs; the result has its own limit."""
+_LOCKED = (
+    "it runs no command until the user deletes files of the conversation, or starts another conversation"
+)
 
 
 class Bash:
@@ -47,11 +50,20 @@ class Bash:
         script = str(arguments["command"])
         if refusal := self._refusal(script):
             return failure("invalid_arguments", refusal)
+        usage = await run.workspace.meter.current()
+        if usage.locked(run.workspace.limits):
+            return failure(
+                "tool_error", f"the command was not run: {usage.excess(run.workspace.limits)}; {_LOCKED}"
+            )
         timeout_s = min(_timeout(arguments, self._limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
         try:
-            # A hard quota needs a file system feature; without it, a watchdog measures and kills.
-            async with self._proxy_session(run) as on_listener, in_background(self._watch_quota(run)):
+            # A hard quota needs a file system per workspace; without it, a watchdog measures and kills.
+            bounds = usage.bounds(run.workspace.limits)
+            async with (
+                self._proxy_session(run) as on_listener,
+                in_background(self._watch_quota(run, bounds)),
+            ):
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
                 outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
         except SandboxUnavailable as error:
@@ -83,16 +95,11 @@ class Bash:
         async with self._proxy.session(rules_of(run.network), label) as session:
             yield session.listen
 
-    async def _watch_quota(self, run: ToolRun) -> None:
+    async def _watch_quota(self, run: ToolRun, bounds: WorkspaceLimits) -> None:
         """Stop a call that makes its workspace too large. One that is already too large may not grow."""
-        workspace = run.workspace
-        allowed_bytes = max(workspace.limits.max_bytes, workspace.meter.usage.disk_bytes)
-        allowed_entries = max(workspace.limits.max_entries, workspace.meter.usage.entries)
-        bounds = workspace.limits.model_copy(
-            update={"max_bytes": allowed_bytes, "max_entries": allowed_entries}
-        )
+        meter = run.workspace.meter
         while True:
-            if workspace.meter.due and (await workspace.meter.renew()).excess(bounds):
+            if meter.due and (await meter.renew(bounds)).excess(bounds):
                 run.stop.request("workspace_limit")
             await asyncio.sleep(self._limits.sandbox.watchdog_interval_s)
 

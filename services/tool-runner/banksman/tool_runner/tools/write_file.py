@@ -22,8 +22,7 @@ class WriteFile:
         """Write `content` to `path` and create the missing directories above it."""
         # The quota is a watchdog: a workspace that a command has filled refuses the next write.
         meter = run.workspace.meter
-        if meter.due:
-            await meter.renew()
+        await meter.before_write()
         if excess := meter.excess():
             return failure("tool_error", f"nothing was written: {excess}; delete files first")
         return await asyncio.to_thread(self._write, run, str(arguments["path"]), str(arguments["content"]))

@@ -92,9 +92,7 @@ class FilesApi:
     async def _measure(self, tenant: str, conversation_id: str, request: WorkspaceRequest) -> None:
         """Measure a workspace before a file is written to it, if a measurement is due."""
         if isinstance(request, FileWrite) and request.last:
-            workspace = self._workspaces.get(tenant, conversation_id)
-            if workspace.meter.due:
-                await workspace.meter.renew()
+            await self._workspaces.get(tenant, conversation_id).meter.before_write()
 
     def _handle(self, tenant: str, conversation_id: str, request: WorkspaceRequest) -> FileReply:
         workspace = self._workspaces.get(tenant, conversation_id)

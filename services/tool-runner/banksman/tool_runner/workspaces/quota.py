@@ -7,37 +7,69 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.limits import MIB, WorkspaceLimits
 
 _BLOCK_BYTES = 512
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_LEVELS = 128
+"""Levels of directories that a measurement keeps open."""
+_GROWTH_BYTES = 256 * MIB
+_GROWTH_ENTRIES = 10_000
+"""How much a command may grow a workspace before a measurement ends it, as far as this is harmless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The size of a workspace. A measurement stops at the first limit that is exceeded."""
+    """The size of a workspace."""
 
     disk_bytes: int = 0
     entries: int = 0
     depth: int = 0
+    complete: bool = True
+    """False if the measurement ended early: the workspace may be larger."""
+    moved: bool = False
+    """True if directories below level 128 were moved meanwhile, so that a part could not be measured."""
 
     def excess(self, limits: WorkspaceLimits) -> str | None:
         """Return a sentence about the exceeded limit; None if no limit is exceeded."""
+        more = "" if self.complete else " or more"
         if self.disk_bytes > limits.max_bytes:
-            return f"the workspace has {self.disk_bytes} bytes or more, its limit is {limits.max_bytes}"
+            return f"the workspace has {self.disk_bytes} bytes{more}, its limit is {limits.max_bytes}"
         if self.entries > limits.max_entries:
-            return f"the workspace has {self.entries} files or more, its limit is {limits.max_entries}"
+            return f"the workspace has {self.entries} files{more}, its limit is {limits.max_entries}"
         if self.depth > limits.max_depth:
             return f"the workspace has {self.depth} levels of directories, its limit is {limits.max_depth}"
+        if self.moved:
+            return f"directories below level {_OPEN_LEVELS} were moved while the workspace was measured"
         return None
 
+    def bounds(self, limits: WorkspaceLimits) -> WorkspaceLimits:
+        """Return the limits of a command that starts now: what is already exceeded may not grow."""
+        return limits.model_copy(
+            update={
+                "max_bytes": max(limits.max_bytes, self.disk_bytes),
+                "max_entries": max(limits.max_entries, self.entries),
+                "max_depth": max(limits.max_depth, self.depth),
+            }
+        )
 
-def measure(directory: Path, limits: WorkspaceLimits) -> Usage:
-    """Measure the tree below `directory` without following links; stop early at an exceeded limit.
+    def locked(self, limits: WorkspaceLimits) -> bool:
+        """Return whether a workspace is so far above a limit that no command may run in it.
+
+        A command that grows such a workspace is killed only after it has grown a little. Without this bound,
+        many commands together could grow it without end.
+        """
+        return self.disk_bytes > limits.max_bytes + max(
+            limits.max_bytes, _GROWTH_BYTES
+        ) or self.entries > limits.max_entries + max(limits.max_entries, _GROWTH_ENTRIES)
+
+
+def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> Usage:
+    """Measure the tree below `directory`, of any depth, without following links; stop early above `bounds`.
 
     Entries that disappear during the measurement, or that this process may not open, do not count.
 
@@ -46,80 +78,203 @@ def measure(directory: Path, limits: WorkspaceLimits) -> Usage:
     """
     disk_bytes = entries = deepest = 0
     linked: set[tuple[int, int]] = set()
-    for status, depth in _walk(directory, limits.max_depth):
-        entries += 1
-        deepest = max(deepest, depth)
-        if status.st_nlink == 1 or stat.S_ISDIR(status.st_mode) or _first(linked, status):
-            disk_bytes += status.st_blocks * _BLOCK_BYTES
-        usage = Usage(disk_bytes, entries, deepest)
-        if usage.excess(limits):
-            return usage
+    try:
+        for status, depth in _walk(directory):
+            entries += 1
+            deepest = max(deepest, depth)
+            if status.st_nlink == 1 or stat.S_ISDIR(status.st_mode) or _first(linked, status):
+                disk_bytes += status.st_blocks * _BLOCK_BYTES
+            if bounds is not None and (
+                disk_bytes > bounds.max_bytes or entries > bounds.max_entries or deepest > bounds.max_depth
+            ):
+                return Usage(disk_bytes, entries, deepest, complete=False)
+    except _DirectoryMoved:
+        return Usage(disk_bytes, entries, deepest, complete=False, moved=True)
     return Usage(disk_bytes, entries, deepest)
 
 
 def _first(seen: set[tuple[int, int]], status: os.stat_result) -> bool:
-    key = (status.st_dev, status.st_ino)
+    key = _identity(status)
     new = key not in seen
     seen.add(key)
     return new
 
 
-def _walk(directory: Path, max_depth: int) -> Iterator[tuple[os.stat_result, int]]:
-    """Yield status and depth of every entry, depth first. One descriptor is open per level."""
-    with contextlib.ExitStack() as open_directories:
-        yield from _walk_fd(_opened(str(directory), None, open_directories), 1, max_depth)
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
-def _walk_fd(fd: int, depth: int, max_depth: int) -> Iterator[tuple[os.stat_result, int]]:
-    with os.scandir(fd) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                yield entry.stat(follow_symlinks=False), depth
-                if entry.is_dir(follow_symlinks=False) and depth <= max_depth:
-                    with contextlib.ExitStack() as child:
-                        yield from _walk_fd(_opened(entry.name, fd, child), depth + 1, max_depth)
+class _DirectoryMoved(Exception):
+    """A directory was moved while the walk was below it, so the way back is lost."""
+
+
+@dataclass(slots=True)
+class _Level:
+    """A directory on the path from the top to the current one."""
+
+    fd: int
+    """-1 while it is closed."""
+    identity: tuple[int, int]
+    unvisited: list[str]
+    """Names of its subdirectories."""
+
+
+def _walk(directory: Path) -> Iterator[tuple[os.stat_result, int]]:
+    """Yield status and depth of every entry.
+
+    The upper levels stay open, so that no rename leads the walk elsewhere. Deeper levels are closed and
+    reopened through `..`, so that neither descriptors nor recursion grow with the depth.
+
+    Raises:
+        _DirectoryMoved: `..` of a deep directory is another directory now.
+        OSError: `directory` cannot be opened.
+    """
+    path: list[_Level] = []
+    try:
+        path.append((yield from _entered(str(directory), None, 1)))
+        while True:
+            here = path[-1]
+            if here.unvisited:
+                name = here.unvisited.pop()
+                with contextlib.suppress(OSError):
+                    below = yield from _entered(name, here.fd, len(path) + 1)
+                    if len(path) > _OPEN_LEVELS:
+                        _close(here)
+                    path.append(below)
+            elif len(path) == 1:
+                return
+            else:
+                _return_to(path[-2], here.fd)
+                _close(path.pop())
+    finally:
+        for level in path:
+            _close(level)
+
+
+def _entered(
+    name: str, parent: int | None, depth: int
+) -> Generator[tuple[os.stat_result, int], None, _Level]:
+    """Open a directory and yield the status of all its entries; return it with its subdirectories."""
+    level = _Level(os.open(name, _DIRECTORY_FLAGS, dir_fd=parent), (0, 0), [])
+    try:
+        level.identity = _identity(os.fstat(level.fd))
+        with os.scandir(level.fd) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    yield entry.stat(follow_symlinks=False), depth
+                    if entry.is_dir(follow_symlinks=False):
+                        level.unvisited.append(entry.name)
+    except BaseException:
+        _close(level)
+        raise
+    return level
+
+
+def _return_to(parent: _Level, child_fd: int) -> None:
+    """Reopen the directory above `child_fd` if it is closed."""
+    if parent.fd < 0:
+        fd = os.open("..", _DIRECTORY_FLAGS, dir_fd=child_fd)
+        if _identity(os.fstat(fd)) != parent.identity:
+            os.close(fd)
+            raise _DirectoryMoved
+        parent.fd = fd
+
+
+def _close(level: _Level) -> None:
+    if level.fd >= 0:
+        os.close(level.fd)
+        level.fd = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Free:
+    """Free space of a file system."""
+
+    bytes: int
+    entries: int
+
+
+def _free(directory: Path) -> _Free:
+    status = os.statvfs(directory)
+    return _Free(status.f_bfree * status.f_frsize, status.f_ffree)
+
+
+class QuotaMeter:
+    """The last measurement of one workspace. `due` limits the share of time spent on measuring.
+
+    Between two measurements, the workspace has grown at most by what its file system has lost in free space.
+    If that may exceed a limit, the next measurement is due at once.
+    """
+
+    def __init__(self, directory: Path, limits: WorkspaceLimits) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._not_before = 0.0
+        self._not_before_if_outgrown = 0.0
+        self._free: _Free | None = None
+        """Free space when the last measurement began; None before the first one."""
+        self.usage = Usage(complete=False)
+
+    @property
+    def due(self) -> bool:
+        """True if another measurement stays within `scan_share`, or the workspace may exceed a limit now."""
+        now = time.monotonic()
+        return now >= self._not_before or (now >= self._not_before_if_outgrown and self._outgrown())
+
+    async def current(self) -> Usage:
+        """Return the size before a command starts; measure if it is unknown, or may exceed a limit now."""
+        if not self.usage.complete or self.excess() or self._outgrown():
+            await self.renew()
+        return self.usage
+
+    async def before_write(self) -> None:
+        """Measure before a file is written, if a measurement is due, or files may have been deleted."""
+        if self.due or self.excess():
+            await self.renew()
+
+    async def renew(self, bounds: WorkspaceLimits | None = None) -> Usage:
+        """Measure in a thread; the measurement finishes even if the caller is cancelled.
+
+        Above `bounds`, it stops early.
+        """
+        self._not_before = self._not_before_if_outgrown = float("inf")
+        # Without the shield, cancelling the caller would cancel a measurement that waits for a thread. Then
+        # `_not_before` would stay infinite, and the workspace would never be measured again.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._measure, bounds))
+
+    def excess(self) -> str | None:
+        """Return a sentence about the limit that the last measurement found exceeded, else None."""
+        return self.usage.excess(self._limits)
+
+    def _outgrown(self) -> bool:
+        """Return whether the workspace may have grown beyond a limit since the last measurement began."""
+        if self._free is None:
+            return True
+        try:
+            free = _free(self._directory)
+        except OSError:
+            return True
+        return self._free.bytes - free.bytes > max(
+            0, self._limits.max_bytes - self.usage.disk_bytes
+        ) or self._free.entries - free.entries > max(0, self._limits.max_entries - self.usage.entries)
+
+    def _measure(self, bounds: WorkspaceLimits | None) -> Usage:
+        started = time.monotonic()
+        try:
+            self._free = _free(self._directory)
+            self.usage = measure(self._directory, bounds)
+        except OSError:
+            self.usage = Usage()
+        ended = time.monotonic()
+        self._not_before = ended + (ended - started) / self._limits.scan_share
+        self._not_before_if_outgrown = ended + (ended - started)
+        return self.usage
 
 
 def _opened(name: str, parent: int | None, owner: contextlib.ExitStack) -> int:
     fd = os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
     owner.callback(os.close, fd)
     return fd
-
-
-class QuotaMeter:
-    """The last measurement of one workspace. `due` limits the share of time spent on measuring."""
-
-    def __init__(self, directory: Path, limits: WorkspaceLimits) -> None:
-        self._directory = directory
-        self._limits = limits
-        self._not_before = 0.0
-        self.usage = Usage()
-
-    @property
-    def due(self) -> bool:
-        """True if another measurement stays within `scan_share`."""
-        return time.monotonic() >= self._not_before
-
-    async def renew(self) -> Usage:
-        """Measure in a thread; the measurement finishes even if the caller is cancelled."""
-        self._not_before = float("inf")
-        # Without the shield, cancelling the caller would cancel a measurement that waits for a thread. Then
-        # `_not_before` would stay infinite, and the workspace would never be measured again.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._measure))
-
-    def excess(self) -> str | None:
-        """Return a sentence about the limit that the last measurement found exceeded, else None."""
-        return self.usage.excess(self._limits)
-
-    def _measure(self) -> Usage:
-        started = time.monotonic()
-        try:
-            self.usage = measure(self._directory, self._limits)
-        except OSError:
-            self.usage = Usage()
-        ended = time.monotonic()
-        self._not_before = ended + (ended - started) / self._limits.scan_share
-        return self.usage
 
 
 def delete_tree(directory: Path) -> None:

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from banksman.bus.objects import ObjectInfo, Objects
+from banksman.contracts.errors import BanksmanError, Overloaded
+
+logger = logging.getLogger(__name__)
+
+_UNLISTED_SHARE = 8
+"""A tenant may store this fraction of its limit between two listings, so that few calls wait for one."""
+
+
+class Outputs:
+    """Whole outputs of commands, in an object store that all tenants and runners share.
+
+    A tenant may have `max_tenant_bytes` in it, exceeded by at most an eighth per runner. Above that, its
+    oldest outputs are removed. If the store is full, the oldest outputs of the tenant that has most are.
+    """
+
+    def __init__(self, objects: Objects, *, max_tenant_bytes: int) -> None:
+        self._objects = objects
+        self._max_tenant_bytes = max_tenant_bytes
+        self._unlisted = Counter[str]()
+        """Bytes that this process stored since the last listing, by tenant."""
+
+    async def put(
+        self, tenant: str, conversation_id: str, attempt: str, data: bytes, deadline_s: float
+    ) -> str:
+        """Store an output and return its name.
+
+        Raises:
+            Overloaded: the store is full, and nothing can be removed from it.
+            Unavailable: the output was not stored by the deadline.
+        """
+        name = f"{tenant}/{conversation_id}/{attempt}"
+        try:
+            await self._objects.put(name, data, deadline_s=deadline_s)
+        except Overloaded:
+            await self._make_room(len(data))
+            await self._objects.put(name, data, deadline_s=deadline_s)
+        self._unlisted[tenant] += len(data)
+        if self._unlisted[tenant] * _UNLISTED_SHARE >= self._max_tenant_bytes:
+            await self._trim(tenant, name)
+        return name
+
+    async def _trim(self, tenant: str, newest: str) -> None:
+        """Remove the oldest outputs of a tenant until the rest is within the limit."""
+        try:
+            stored = [info async for info in self._objects.list(f"{tenant}/")]
+            self._unlisted[tenant] = 0
+            excess_bytes = sum(info.size for info in stored) - self._max_tenant_bytes
+            await self._remove_oldest([info for info in stored if info.name != newest], excess_bytes)
+        except BanksmanError as error:
+            logger.error("%s: outputs above the tenant's limit were not removed: %s", tenant, error)
+
+    async def _make_room(self, needed_bytes: int) -> None:
+        stored = [info async for info in self._objects.list()]
+        sizes = Counter[str]()
+        for info in stored:
+            sizes[_tenant(info)] += info.size
+        if sizes:
+            largest, _ = sizes.most_common(1)[0]
+            await self._remove_oldest([info for info in stored if _tenant(info) == largest], needed_bytes)
+
+    async def _remove_oldest(self, stored: list[ObjectInfo], excess_bytes: int) -> None:
+        for info in sorted(stored, key=lambda info: info.modified_at):
+            if excess_bytes <= 0:
+                return
+            await self._objects.delete(info.name)
+            excess_bytes -= info.size
+
+
+def _tenant(info: ObjectInfo) -> str:
+    return info.name.partition("/")[0]

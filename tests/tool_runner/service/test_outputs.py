@@ -1,0 +1,64 @@
+"""Whole outputs of commands share one store; no tenant fills it for the others."""
+
+from __future__ import annotations
+
+from nats.js.api import DiscardPolicy
+from tests.support.fixtures import SecuredNats
+
+from banksman.bus.connection import Bus
+from banksman.bus.names import OUTPUTS, object_chunks, object_meta, object_stream
+from banksman.bus.objects import CHUNK_BYTES, Objects
+from banksman.contracts.ids import new_id
+from banksman.deployment.users import TOOL_RUNNER
+from banksman.tool_runner.outputs import Outputs
+
+_WAIT_S = 30.0
+_OUTPUT = bytes(1000)
+
+
+async def _stored(objects: Objects, tenant: str) -> list[str]:
+    return [info.name.rpartition("/")[2] async for info in objects.list(f"{tenant}/")]
+
+
+async def test_oldest_outputs_of_a_tenant_are_removed_above_its_limit(runners_nats: SecuredNats) -> None:
+    """As the user of a runner, with its permissions."""
+    greedy, modest = new_id("t"), new_id("t")
+    async with await runners_nats.connect(TOOL_RUNNER) as bus:
+        objects = Objects(bus, OUTPUTS)
+        outputs = Outputs(objects, max_tenant_bytes=8 * len(_OUTPUT))
+        await outputs.put(modest, "c", "first", _OUTPUT, _WAIT_S)
+        for number in range(20):
+            name = await outputs.put(greedy, "c", f"{number:02}", _OUTPUT, _WAIT_S)
+            assert name == f"{greedy}/c/{number:02}"
+        assert await _stored(objects, greedy) == [f"{number:02}" for number in range(12, 20)]
+        assert await _stored(objects, modest) == ["first"]
+
+
+async def test_limit_holds_after_a_runner_was_restarted(bus: Bus, tenant: str) -> None:
+    objects = Objects(bus, OUTPUTS)
+    for number in range(20):
+        restarted = Outputs(objects, max_tenant_bytes=8 * len(_OUTPUT))
+        await restarted.put(tenant, "c", f"{number:02}", _OUTPUT, _WAIT_S)
+    assert len(await _stored(objects, tenant)) == 8
+
+
+async def test_full_store_removes_outputs_of_the_tenant_that_has_most(bus: Bus, tenant: str) -> None:
+    store = f"small-{tenant}"
+    await bus.nc.jetstream().add_stream(
+        name=object_stream(store),
+        subjects=[object_chunks(store, ">"), object_meta(store, ">")],
+        max_bytes=CHUNK_BYTES * 4,
+        discard=DiscardPolicy.NEW,
+        allow_direct=True,
+        allow_rollup_hdrs=True,
+    )
+    objects = Objects(bus, store)
+    outputs = Outputs(objects, max_tenant_bytes=CHUNK_BYTES * 100)
+    half = bytes(CHUNK_BYTES // 2)
+    await outputs.put("modest", "c", "first", half, _WAIT_S)
+    for number in range(10):
+        await outputs.put("greedy", "c", str(number), half, _WAIT_S)
+    await outputs.put("late", "c", "first", half, _WAIT_S)
+    assert await _stored(objects, "modest") == await _stored(objects, "late") == ["first"]
+    assert "9" in await _stored(objects, "greedy")
+    await bus.nc.jetstream().delete_stream(object_stream(store))
