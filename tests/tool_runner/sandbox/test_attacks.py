@@ -10,9 +10,12 @@ import socket
 import stat
 
 import pytest
-from tests.tool_runner.conftest import Runner, exists, only
+from tests.tool_runner.conftest import Runner, exists, only, started
+from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 
+from banksman.contracts.wire import JsonValue
 from banksman.tool_runner.limits import MIB, RunnerLimits, SandboxLimits
+from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome
 
 PROBES = {
@@ -52,6 +55,7 @@ PROBES = {
         attempt(lambda: syscall(447, 0))
         attempt(lambda: call("shmget", 0, 1 << 20, 0o1600))
         attempt(lambda: call("msgget", 0, 0o1600))
+        attempt(lambda: call("semget", 0, 32000, 0o1600))
     """,
     "type into a terminal": """
         attempt(lambda: open("/dev/tty"))
@@ -239,6 +243,56 @@ signal.pause()
         await runner.call("write_file", path="hide.py", content=program)
         outcome = await bash(runner, "python3 hide.py")
         assert outcome.value["killed_reason"] == "workspace_limit"
+
+
+@only("bwrap", "a container's /proc is writable")
+async def test_command_keeps_the_highest_oom_score(runner: Runner) -> None:
+    """Otherwise the OOM killer would choose the runner before the command."""
+    lower = "for score in 999 0 -1; do echo $score > /proc/self/oom_score_adj; done 2> errors"
+    outcome = await bash(runner, f"{lower}; grep -c 'Read-only' errors; cat /proc/self/oom_score_adj")
+    assert outcome.value["stdout"] == "3\n1000\n"
+
+
+class TestHiddenMemory:
+    @pytest.fixture
+    def limits(self) -> RunnerLimits:
+        sandbox = SandboxLimits(
+            memory_bytes=128 * MIB, max_unlinked_bytes=4096 * MIB, watchdog_interval_s=0.05
+        )
+        return RunnerLimits(sandbox=sandbox)
+
+    @only("bwrap", "the engine's cgroup counts it")
+    @pytest.mark.parametrize("program", HIDDEN_MEMORY.values(), ids=HIDDEN_MEMORY.keys())
+    async def test_memory_outside_of_resident_sets_counts(self, runner: Runner, program: str) -> None:
+        await runner.call("write_file", path="hide.py", content=program)
+        outcome = await bash(runner, "python3 hide.py")
+        assert outcome.value["killed_reason"] == "memory_limit"
+
+
+@only("bwrap", "each container has a user of its engine")
+async def test_one_command_cannot_take_the_inotify_instances_of_all(runner: Runner) -> None:
+    """The kernel counts them by user, and all commands of a runner share one."""
+    take = """
+import ctypes
+taken = 0
+while taken < 200 and ctypes.CDLL(None).inotify_init1(0) >= 0:
+    taken += 1
+print(taken, flush=True)
+"""
+    await runner.call("write_file", path="take.py", content=f"{take}\nimport signal\nsignal.pause()")
+    ready, stop = asyncio.Event(), Stop()
+    arguments: dict[str, JsonValue] = {"command": "python3 take.py", "timeout_s": 60}
+    async with asyncio.TaskGroup() as tasks:
+        attack = tasks.create_task(
+            runner.box.run("bash", runner.workspace, arguments, stop=stop, on_output=lambda *_: ready.set())
+        )
+        await started(ready)
+        neighbour = runner.store.get("acme", "neighbour")
+        other = await runner.box.run("bash", neighbour, {"command": f"python3 -c '{take}'", "timeout_s": 30})
+        stop.request("cancelled")
+    taken = int(str(attack.result().value["stdout"]))
+    assert 0 < taken < 200
+    assert int(str(other.value["stdout"])) == taken
 
 
 async def test_buffers_of_sockets_cannot_be_enlarged(runner: Runner) -> None:

@@ -1,4 +1,4 @@
-"""A cgroup for each command, with the kernel's cgroup v2, on machines that delegate one."""
+"""A cgroup for each command, on machines that delegate one: of version 2, or of version 1."""
 
 from __future__ import annotations
 
@@ -14,36 +14,58 @@ from pathlib import Path
 import pytest
 from tests.support import privileged
 from tests.tool_runner.conftest import Runner, exists, only
+from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
-from banksman.tool_runner.sandbox.cgroups import NEEDED, CallCgroups, NotDelegated, delegated, examine
+from banksman.tool_runner.sandbox.cgroups import (
+    CallCgroups,
+    NotDelegated,
+    divided,
+    examine_v1,
+    examine_v2,
+)
 
 pytestmark = only("bwrap", "containers have cgroups of their engine")
 
 NOTHING: frozenset[str] = frozenset()
 
 
-def divided(root: Path, needed: frozenset[str] = NOTHING) -> CallCgroups:
+DELEGATIONS = {
+    "v1": examine_v1,
+    "v2": examine_v2,
+    "v2 without controllers": lambda: examine_v2(NOTHING),
+}
+limiting = pytest.mark.parametrize("cgroups", ["v1", "v2"], indirect=True)
+"""Restricts a test to cgroups with controllers."""
+
+
+def own_v2(root: Path) -> CallCgroups:
+    """Divide this process's own cgroup v2, with or without controllers."""
+    return divided_or_skipped("v2 without controllers", root)
+
+
+def divided_or_skipped(delegation: str, root: Path) -> CallCgroups:
     """Divide this process's own cgroup; skip the test if the machine does not delegate it."""
     try:
-        return delegated(root, needed=needed)
+        return divided(DELEGATIONS[delegation](), root)
     except NotDelegated as reason:
-        # The controllers may be bound to cgroup v1, which a test cannot change under other processes.
-        pytest.skip(f"{privileged.MARK}, needs a delegated cgroup v2: {reason}")
+        # A controller is bound to one version, which a test cannot change under other processes.
+        pytest.skip(f"{privileged.MARK}, needs a delegated cgroup {delegation}: {reason}")
 
 
-@pytest.fixture
-def cgroups(root: Path, runner: Runner) -> Iterator[CallCgroups]:
-    made = divided(root)
+@pytest.fixture(params=DELEGATIONS)
+def cgroups(root: Path, runner: Runner, request: pytest.FixtureRequest) -> Iterator[CallCgroups]:
+    made = divided_or_skipped(request.param, root)
     yield made
     removed(made)
 
 
 def removed(made: CallCgroups) -> None:
-    with contextlib.suppress(OSError):
-        made.directory.rmdir()
+    for hierarchy in made.hierarchies:
+        with contextlib.suppress(OSError):
+            hierarchy.directory.rmdir()
 
 
 def sandbox_with(cgroups: CallCgroups, runner: Runner, limits: SandboxLimits | None = None) -> BwrapSandbox:
@@ -51,8 +73,12 @@ def sandbox_with(cgroups: CallCgroups, runner: Runner, limits: SandboxLimits | N
 
 
 def members(cgroups: CallCgroups) -> set[int]:
-    procs = [path.read_text().split() for path in cgroups.directory.glob("call-*/cgroup.procs")]
+    procs = [path.read_text().split() for path in calls(cgroups, "cgroup.procs")]
     return {int(pid) for pids in procs for pid in pids}
+
+
+def calls(cgroups: CallCgroups, name: str = "") -> list[Path]:
+    return [path for each in cgroups.hierarchies for path in each.directory.glob(f"call-*/{name}")]
 
 
 async def test_cgroup_contains_all_processes_of_its_command_and_ends_with_it(
@@ -74,7 +100,7 @@ async def test_cgroup_contains_all_processes_of_its_command_and_ends_with_it(
     outcome.output.close()
     # The outer bwrap, the first process of the namespace, bash and three sleeping processes.
     assert len(inside) >= 5
-    assert list(cgroups.directory.glob("call-*")) == []
+    assert calls(cgroups) == []
     assert not any(exists(f"/proc/{pid}") for pid in inside)
 
 
@@ -91,34 +117,38 @@ async def test_commands_behave_the_same_in_a_cgroup(runner: Runner, cgroups: Cal
     assert seen == [(3, None), (None, "timeout"), (137, None)]
 
 
-def test_next_runner_kills_leftovers_in_the_cgroup(runner: Runner, cgroups: CallCgroups, root: Path) -> None:
+def test_next_runner_kills_leftovers_in_the_cgroup(
+    cgroups: CallCgroups, root: Path, request: pytest.FixtureRequest
+) -> None:
+    delegation = request.node.callspec.params["cgroups"]
     left = cgroups.create(SandboxLimits())
-    procs = left.open()
     with subprocess.Popen(["sleep", "778072"], start_new_session=True) as process:
-        os.write(procs, str(process.pid).encode())
-        os.close(procs)
-        divided(root)
+        for procs in left.open():
+            os.write(procs, str(process.pid).encode())
+            os.close(procs)
+        divided_or_skipped(delegation, root)
         assert process.wait(10) == -signal.SIGKILL
-    assert not left.directory.exists()
+    assert calls(cgroups) == []
 
 
 def test_cgroup_with_foreign_processes_is_not_divided(runner: Runner, root: Path) -> None:
     """A session's cgroup has processes beside the runner, which must not be moved."""
-    cgroups = divided(root)
+    cgroups = own_v2(root)
     shared = cgroups.create(SandboxLimits())
+    (directory,) = shared.directories
     program = """
 import os, sys
-from banksman.tool_runner.sandbox.cgroups import NotDelegated, examine
+from banksman.tool_runner.sandbox.cgroups import NotDelegated, examine_v2
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 try:
-    examine(needed=frozenset())
+    examine_v2(frozenset())
 except NotDelegated as reason:
     print(reason)
 """
     with subprocess.Popen(["sleep", "778073"], start_new_session=True) as stranger:
-        (shared.directory / "cgroup.procs").write_text(str(stranger.pid))
+        (directory / "cgroup.procs").write_text(str(stranger.pid))
         ended = subprocess.run(
-            [sys.executable, "-c", program, str(shared.directory)],
+            [sys.executable, "-c", program, str(directory)],
             capture_output=True, text=True, check=True, timeout=30,
         )  # fmt: skip
         shared.end()
@@ -127,56 +157,78 @@ except NotDelegated as reason:
 
 
 def test_a_runner_moves_itself_out_of_the_cgroup_that_it_divides(runner: Runner, root: Path) -> None:
-    cgroups = divided(root)
+    cgroups = own_v2(root)
     own = cgroups.create(SandboxLimits())
+    (directory,) = own.directories
     program = """
 import sys
 from pathlib import Path
-from banksman.tool_runner.sandbox.cgroups import delegated
+from banksman.tool_runner.sandbox.cgroups import divided, examine_v2
 from banksman.tool_runner.limits import SandboxLimits
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 for _ in range(2):
-    made = delegated(Path(sys.argv[2]), needed=frozenset())
+    made = divided(examine_v2(frozenset()), Path(sys.argv[2]))
     call = made.create(SandboxLimits())
-    print(open("/proc/self/cgroup").read().splitlines()[-1].rpartition("/")[2], call.directory.parent.parent)
+    own = open("/proc/self/cgroup").read().splitlines()[-1].rpartition("/")[2]
+    print(own, call.directories[0].parent.parent)
     call.end()
-made.directory.rmdir()
+made.hierarchies[0].directory.rmdir()
 """
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(own.directory), str(root)],
+        [sys.executable, "-c", program, str(directory), str(root)],
         capture_output=True, text=True, check=True, timeout=30,
     )  # fmt: skip
-    (own.directory / "banksman-runner").rmdir()
+    (directory / "banksman-runner").rmdir()
     own.end()
     removed(cgroups)
-    assert ended.stdout == f"banksman-runner {own.directory}\n" * 2
+    assert ended.stdout == f"banksman-runner {directory}\n" * 2
 
 
 def test_a_missing_controller_is_named(runner: Runner) -> None:
     with pytest.raises(NotDelegated, match=r"no controller nonesuch|no cgroup v2"):
-        examine(needed=frozenset({"nonesuch"}))
+        examine_v2(frozenset({"nonesuch"}))
 
 
-async def test_memory_and_processes_of_a_whole_call_are_limited_by_the_kernel(
-    runner: Runner, root: Path
+def python(program: str) -> str:
+    return f"exec python3 -c '{program}'"
+
+
+LIMITS = SandboxLimits(
+    memory_bytes=128 * 1024 * 1024,
+    max_unlinked_bytes=4 * 1024 * 1024 * 1024,
+    max_processes=20,
+    watchdog_interval_s=0.05,
+)
+HOG = "python3 -c 'x = bytearray(60 << 20); import signal; signal.pause()'"
+
+
+@limiting
+async def test_processes_of_a_whole_call_are_limited_by_the_kernel(
+    runner: Runner, cgroups: CallCgroups
 ) -> None:
-    """Each process stays within its rlimits; the cgroup limits the sum of their memory."""
-    cgroups = divided(root, NEEDED)
-    limits = SandboxLimits(memory_bytes=128 * 1024 * 1024, max_processes=20, watchdog_interval_s=10)
-    sandbox = sandbox_with(cgroups, runner, limits)
-    hog = "python3 -c 'x = bytearray(60 << 20); import signal; signal.pause()'"
-    hogs = await sandbox.run(
-        SandboxCommand(
-            f"{hog} & {hog} & {hog} & {hog} & wait -n; jobs -r | wc -l", runner.workspace.directory, 30
-        )
-    )
+    sandbox = sandbox_with(cgroups, runner, LIMITS)
     bomb = await sandbox.run(
         SandboxCommand("for i in {1..60}; do sleep 5 & done; wait", runner.workspace.directory, 30)
     )
     errors = bomb.output.shown().stderr
     sandbox.close()
-    for outcome in (hogs, bomb):
-        outcome.output.close()
-    removed(cgroups)
-    assert hogs.exit_code is not None
+    bomb.output.close()
     assert "fork" in errors
+
+
+@limiting
+@pytest.mark.parametrize(
+    "program",
+    [f"{HOG} & {HOG} & {HOG} & {HOG} & wait", *map(python, HIDDEN_MEMORY.values())],
+    ids=["many processes", *HIDDEN_MEMORY],
+)
+async def test_memory_of_a_whole_call_is_limited_by_the_kernel(
+    runner: Runner, cgroups: CallCgroups, program: str
+) -> None:
+    """Each process stays within its rlimits; the cgroup limits the sum, also of the kernel's own memory."""
+    sandbox = sandbox_with(cgroups, runner, LIMITS)
+    outcome = await sandbox.run(SandboxCommand(program, runner.workspace.directory, 30))
+    sandbox.close()
+    outcome.output.close()
+    assert outcome.killed_reason == "memory_limit"
+    assert calls(cgroups) == []

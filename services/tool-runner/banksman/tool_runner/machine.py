@@ -30,7 +30,6 @@ def workspaces_root(data_dir: Path) -> Path:
 def _command_limits() -> str:
     """Return how a tool-runner started from this process would limit commands."""
     try:
-        own, controllers = examine()
+        return str(examine())
     except NotDelegated as reason:
         return f"rlimits and watchdogs ({reason})"
-    return f"cgroup v2 at {own}: {', '.join(sorted(controllers))}"

@@ -9,7 +9,7 @@ from typing import assert_never
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxBackend
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
-from banksman.tool_runner.sandbox.cgroups import CallCgroups, NotDelegated, delegated
+from banksman.tool_runner.sandbox.cgroups import CallCgroups, NotDelegated, divided, examine
 from banksman.tool_runner.selftest import self_test
 from banksman.tool_runner.settings import ToolRunnerSettings
 
@@ -63,9 +63,11 @@ class BackendFactory:
 
 def _call_cgroups(root: Path) -> CallCgroups | None:
     try:
-        cgroups = delegated(root)
+        cgroups = divided(examine(), root)
     except NotDelegated as reason:
         logger.info("commands are limited by rlimits and watchdogs: %s", reason)
         return None
-    logger.info("each command has a cgroup with %s", ", ".join(sorted(cgroups.controllers)))
+    for hierarchy in cgroups.hierarchies:
+        names = ", ".join(sorted(hierarchy.controllers))
+        logger.info("each command has a cgroup with %s below %s", names, hierarchy.directory)
     return cgroups

@@ -22,6 +22,7 @@ from banksman.tool_runner.sandbox.base import (
 from banksman.tool_runner.sandbox.call import BwrapCall, ListenerInbox
 from banksman.tool_runner.sandbox.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.sandbox.hidden_files import HiddenFilesWatch
+from banksman.tool_runner.sandbox.memory import memory_bytes
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
@@ -31,6 +32,8 @@ from banksman.tool_runner.sandbox.spawner_process import SECCOMP_FD, STATUS_FD, 
 log = logging.getLogger(__name__)
 
 _SWEEP_INTERVAL_S = 1.0
+_WATCH_SHARE = 0.5
+"""Maximum share of the time that is spent on measuring one call."""
 
 
 class BwrapSandbox:
@@ -54,12 +57,15 @@ class BwrapSandbox:
         self._limits = limits
         self._max_output_chars = max_output_chars
         self._cgroups = cgroups
-        self._spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program())
+        calls = limits.max_concurrent_calls
+        self._spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program(), calls)
         become_subreaper()
 
     def close(self) -> None:
-        """End the spawner. No command may run afterwards."""
+        """End the spawner, and remove its cgroups. No command may run afterwards."""
         self._spawner.close()
+        if self._cgroups is not None:
+            self._cgroups.close()
 
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
@@ -75,15 +81,19 @@ class BwrapSandbox:
             async with self._cgroup() as cgroup:
                 call = self._spawn(command, output, on_output, stop, cgroup)
                 try:
-                    await self._watch(call, command.timeout_s, stop)
+                    await self._watch(call, command.timeout_s, stop, cgroup)
                 finally:
                     await call.end(self._limits.kill_wait_s)
-            exit_code = call.exit_code()
+                killed = stop.reason
+                # The kernel may have killed the command between two looks of the watchdog.
+                if killed is None and cgroup is not None and await asyncio.to_thread(cgroup.exceeded_memory):
+                    killed = "memory_limit"
+            exit_code = call.exit_code() if killed is None else None
         except BaseException:
             # Without an outcome, the caller cannot close the output.
             output.close()
             raise
-        return SandboxOutcome(exit_code, output, stop.reason, round((time.monotonic() - started) * 1000))
+        return SandboxOutcome(exit_code, output, killed, round((time.monotonic() - started) * 1000))
 
     async def sweep(self) -> None:
         """Kill orphans of a killed spawner every second, until cancelled."""
@@ -124,9 +134,9 @@ class BwrapSandbox:
                 given.callback(inbox.given.close)
                 on_failure.callback(inbox.close)
                 special["proxy"] = inbox.given.fileno()
-            if cgroup is not None:
-                special["cgroup"] = cgroup.open()
-                given.callback(os.close, special["cgroup"])
+            for number, fd in enumerate(cgroup.open() if cgroup is not None else ()):
+                given.callback(os.close, fd)
+                special[f"cgroup{number}"] = fd
             options = bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
             inner = inner_command(command, self._limits)
             tree = self._spawner.spawn(options, inner, on_end=stop.exited, special=special)
@@ -134,26 +144,35 @@ class BwrapSandbox:
         max_output_bytes = self._limits.max_output_bytes
         return BwrapCall(tree, self._spawner, output, stop, max_output_bytes, on_output, inbox)
 
-    async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop) -> None:
+    async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop, cgroup: CallCgroup | None) -> None:
         """Return when the command has ended or must be ended."""
-        async with in_background(self._watch_memory(call, stop)):
+        async with in_background(self._watch_memory(call, stop, cgroup)):
             try:
                 async with asyncio.timeout(timeout_s):
                     await stop.wait()
             except TimeoutError:
                 stop.request("timeout")
 
-    async def _watch_memory(self, call: BwrapCall, stop: Stop) -> None:
+    async def _watch_memory(self, call: BwrapCall, stop: Stop, cgroup: CallCgroup | None) -> None:
+        pause_s = self._limits.watchdog_interval_s
         hidden = HiddenFilesWatch(self._limits.max_unlinked_bytes, self._limits.file_size_bytes)
         while True:
-            await asyncio.sleep(self._limits.watchdog_interval_s)
+            await asyncio.sleep(pause_s)
             if call.pid is None:
                 continue
-            # rlimits apply per process. Without a cgroup, only this limits all processes together.
-            if await asyncio.to_thread(processes.memory_bytes, call.pid) > self._limits.memory_bytes:
+            started = time.monotonic()
+            if await asyncio.to_thread(self._exceeds_memory, call.pid, cgroup):
                 stop.request("memory_limit")
             if await asyncio.to_thread(hidden.exceeded, call.pid):
                 stop.request("workspace_limit")
+            # A command chooses how many processes and mappings there are to read.
+            pause_s = max(self._limits.watchdog_interval_s, (time.monotonic() - started) / _WATCH_SHARE)
+
+    def _exceeds_memory(self, pid: int, cgroup: CallCgroup | None) -> bool:
+        if cgroup is not None:
+            return cgroup.exceeded_memory()
+        # rlimits apply per process. Without a cgroup, only this limits all processes together.
+        return memory_bytes(pid) > self._limits.memory_bytes
 
 
 def find_bwrap(program: str = "bwrap") -> str:

@@ -1,6 +1,7 @@
-"""Kernel limits for all processes of a call together, if a cgroup v2 is delegated to the runner.
+"""Kernel limits for all processes of a call together, if a cgroup is delegated to the runner.
 
-https://docs.kernel.org/admin-guide/cgroup-v2.html
+Version 2: https://docs.kernel.org/admin-guide/cgroup-v2.html
+Version 1, with a hierarchy per controller: https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ import contextlib
 import hashlib
 import os
 import re
+import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.processes import descendants
 
 NEEDED = frozenset({"memory", "pids"})
+_NEEDED_V1 = frozenset({"memory"})
+"""In version 1 a controller can be missing by itself; RLIMIT_NPROC also limits the processes."""
 _WANTED = ("memory", "pids", "cpu")
 _RUNNER = "banksman-runner"
 _SPAWN_PROCESSES = 4
@@ -24,48 +30,75 @@ _SPAWN_PROCESSES = 4
 _CPU_PERIOD_US = 100_000
 _END_WAIT_S = 5.0
 _POLL_S = 0.005
+_OOM_COUNTERS = ("memory.events", "memory.oom_control")
+"""Files with a line `oom_kill {number}`, of version 2 and of version 1."""
 
 
 class NotDelegated(Exception):
-    """There is no cgroup v2 that the runner may divide; the message states why."""
+    """There is no cgroup that the runner may divide; the message states why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A directory of cgroups, and what its children can limit."""
+
+    directory: Path
+    controllers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """What the runner may divide."""
+
+    version: Literal[1, 2]
+    hierarchies: tuple[Hierarchy, ...]
+    """The runner's own cgroup; of version 1, one for each controller."""
+
+    def __str__(self) -> str:
+        parts = (f"{', '.join(sorted(own.controllers))} at {own.directory}" for own in self.hierarchies)
+        return f"cgroup v{self.version}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
 class CallCgroup:
     """The cgroup of one call."""
 
-    directory: Path
+    directories: tuple[Path, ...]
 
-    def open(self) -> int:
-        """Open `cgroup.procs`. A process that writes `0` to it joins the cgroup, as do its later children."""
-        return os.open(self.directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+    def open(self) -> list[int]:
+        """Open each `cgroup.procs`. A process that writes `0` to it joins, as do its later children."""
+        return [os.open(each / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for each in self.directories]
+
+    def exceeded_memory(self) -> bool:
+        """Return whether the kernel killed a process of the call at its memory limit."""
+        for directory in self.directories:
+            for name in _OOM_COUNTERS:
+                with contextlib.suppress(OSError):
+                    counted = re.search(r"^oom_kill (\d+)$", (directory / name).read_text(), re.MULTILINE)
+                    if counted is not None and int(counted[1]) > 0:
+                        return True
+        return False
 
     def end(self) -> None:
         """Kill all processes in the cgroup, wait for their end, and remove the cgroup.
 
         Blocks for at most five seconds; the next start of the runner removes a cgroup that is left.
         """
-        with contextlib.suppress(OSError):
-            _write(self.directory / "cgroup.kill", "1")
         deadline = time.monotonic() + _END_WAIT_S
-        while time.monotonic() < deadline:
-            try:
-                self.directory.rmdir()
-            except FileNotFoundError:
-                return
-            except OSError:
+        left = list(self.directories)
+        while left and time.monotonic() < deadline:
+            left = [directory for directory in left if not _removed(directory)]
+            if left:
+                for directory in left:
+                    _kill_members(directory)
                 time.sleep(_POLL_S)
-            else:
-                return
 
 
 class CallCgroups:
-    """Creates a cgroup for each call, below one directory that only the runner uses."""
+    """Creates a cgroup for each call, below directories that only the runner uses."""
 
-    def __init__(self, directory: Path, controllers: frozenset[str]) -> None:
-        self.directory = directory
-        self.controllers = controllers
-        """The controllers that limit each call."""
+    def __init__(self, hierarchies: tuple[Hierarchy, ...]) -> None:
+        self.hierarchies = hierarchies
         self._last = 0
 
     def create(self, limits: SandboxLimits) -> CallCgroup:
@@ -75,24 +108,68 @@ class CallCgroups:
             OSError: the kernel refuses it.
         """
         self._last += 1
-        call = CallCgroup(self.directory / f"call-{self._last}")
-        call.directory.mkdir()
-        for name, value in _limits(limits):
-            if name.partition(".")[0] in self.controllers:
-                # A kernel without swap has no memory.swap.max.
-                with contextlib.suppress(FileNotFoundError):
-                    _write(call.directory / name, value)
+        call = CallCgroup(tuple(each.directory / f"call-{self._last}" for each in self.hierarchies))
+        for hierarchy, directory in zip(self.hierarchies, call.directories, strict=True):
+            directory.mkdir()
+            for name, value in _limits(limits):
+                # Each file exists in one version only, and a kernel without swap has none of swap.
+                if name.partition(".")[0] in hierarchy.controllers and (directory / name).exists():
+                    _write(directory / name, value)
         return call
 
+    def close(self) -> None:
+        """Remove the directories; after the end of all calls nothing is left in them."""
+        for hierarchy in self.hierarchies:
+            _removed(hierarchy.directory)
 
-def examine(*, needed: frozenset[str] = NEEDED) -> tuple[Path, frozenset[str]]:
-    """Return the cgroup that this process may divide, and its usable controllers. Changes nothing.
+
+def examine() -> Delegation:
+    """Return what this process may divide: its cgroup of version 2, else those of version 1. Changes nothing.
 
     Raises:
-        NotDelegated: the own cgroup is not v2, is not writable, lacks a controller, or is shared.
+        NotDelegated: the own cgroups are not writable, lack a controller, or are shared.
     """
     try:
-        own = _own()
+        return examine_v2()
+    except NotDelegated as reason:
+        try:
+            return examine_v1()
+        except NotDelegated as older:
+            raise NotDelegated(f"{reason}; {older}") from None
+
+
+def divided(own: Delegation, root: Path) -> CallCgroups:
+    """Create the directories for the calls of `root`; of version 2, also one for the runner itself.
+
+    The caller has claimed `root`: processes that an earlier runner left in the part of the calls are killed.
+
+    Raises:
+        NotDelegated: the kernel refuses a step.
+    """
+    name = f"banksman-calls-{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
+    try:
+        return CallCgroups(tuple(_divided(own, hierarchy, name) for hierarchy in own.hierarchies))
+    except OSError as error:
+        raise NotDelegated(f"{own}: {error.strerror}") from error
+
+
+def _divided(own: Delegation, hierarchy: Hierarchy, name: str) -> Hierarchy:
+    calls = hierarchy.directory / name
+    calls.mkdir(exist_ok=True)
+    for left in calls.glob("call-*"):
+        CallCgroup((left,)).end()
+    if own.version == 2:
+        _move_members(hierarchy.directory)
+        for directory in (hierarchy.directory, calls):
+            names = " ".join(f"+{name}" for name in sorted(hierarchy.controllers))
+            _write(directory / "cgroup.subtree_control", names)
+    return Hierarchy(calls, hierarchy.controllers)
+
+
+def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
+    """Return the own cgroup of version 2; see `examine`."""
+    own = _own_v2()
+    try:
         available = frozenset((own / "cgroup.controllers").read_text().split())
         if missing := needed - available:
             raise NotDelegated(f"{own} has no controller {' and no '.join(sorted(missing))}")
@@ -102,49 +179,57 @@ def examine(*, needed: frozenset[str] = NEEDED) -> tuple[Path, frozenset[str]]:
             raise NotDelegated(f"{own} has processes that do not belong to the runner")
     except OSError as error:
         raise NotDelegated(str(error)) from error
-    return own, needed | (available & frozenset(_WANTED))
+    return Delegation(2, (Hierarchy(own, needed | (available & frozenset(_WANTED))),))
 
 
-def delegated(root: Path, *, needed: frozenset[str] = NEEDED) -> CallCgroups:
-    """Divide the runner's own cgroup into one part for the runner and one for the calls of `root`.
-
-    The caller has claimed `root`: processes that an earlier runner left in the part of the calls are killed.
-
-    Raises:
-        NotDelegated: as `examine`, or the kernel refuses a step.
-    """
-    own, controllers = examine(needed=needed)
-    try:
-        return _divided(own, root, controllers)
-    except OSError as error:
-        raise NotDelegated(f"{own}: {error.strerror}") from error
+def examine_v1() -> Delegation:
+    """Return the own cgroups of version 1; see `examine`. The runner itself stays where it is."""
+    by_place: dict[Path, set[str]] = {}
+    for controller in _WANTED:
+        place = _own("cgroup", controller)
+        if place is not None and os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK):
+            by_place.setdefault(place, set()).add(controller)
+    usable = frozenset(name for names in by_place.values() for name in names)
+    if missing := _NEEDED_V1 - usable:
+        raise NotDelegated(f"no writable cgroup v1 with the controller {' and '.join(sorted(missing))}")
+    return Delegation(1, tuple(Hierarchy(place, frozenset(names)) for place, names in by_place.items()))
 
 
-def _divided(own: Path, root: Path, controllers: frozenset[str]) -> CallCgroups:
-    name = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]
-    calls = own / f"banksman-calls-{name}"
-    calls.mkdir(exist_ok=True)
-    for left in calls.glob("call-*"):
-        CallCgroup(left).end()
-    _move_members(own)
-    for directory in (own, calls):
-        _write(directory / "cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
-    return CallCgroups(calls, controllers)
-
-
-def _own() -> Path:
+def _own_v2() -> Path:
     """Return the directory of this process's cgroup v2, or its parent if the cgroup is already divided."""
-    path = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, kind = line.partition(" - ")
-        if path is None or not kind.startswith("cgroup2 "):
+    directory = _own("cgroup2", "")
+    if directory is None:
+        raise NotDelegated("no cgroup v2 is mounted")
+    return directory.parent if directory.name == _RUNNER else directory
+
+
+def _own(kind: Literal["cgroup", "cgroup2"], controller: str) -> Path | None:
+    """Return the directory of this process's cgroup with a controller; None if it is not mounted."""
+    path = _own_path(controller)
+    for options, mounted, point in _mounts(kind):
+        if path is None or (controller and controller not in options):
             continue
-        _, _, _, mounted, point, *_ = fields.split(" ")
-        below = os.path.relpath(path[1], mounted)
+        below = os.path.relpath(path, mounted)
         if not below.startswith(".."):
-            directory = Path(point) / below
-            return directory.parent if directory.name == _RUNNER else directory
-    raise NotDelegated("no cgroup v2 is mounted")
+            return Path(point) / below
+    return None
+
+
+def _own_path(controller: str) -> str | None:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return None
+
+
+def _mounts(kind: str) -> Iterator[tuple[list[str], str, str]]:
+    """Yield the options, the mounted directory and the mount point of each mount of a kind of file system."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, source = line.partition(" - ")
+        if source.startswith(f"{kind} "):
+            _, _, _, mounted, point, *_ = fields.split(" ")
+            yield source.rpartition(" ")[2].split(","), mounted, point
 
 
 def _is_shared(own: Path) -> bool:
@@ -160,12 +245,42 @@ def _is_shared(own: Path) -> bool:
 
 def _in_container() -> bool:
     """Return whether the own cgroup is the root of a cgroup namespace."""
-    path = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    return path is not None and path[1] in ("/", f"/{_RUNNER}")
+    return _own_path("") in ("/", f"/{_RUNNER}")
 
 
 def _members(own: Path) -> set[int]:
     return {int(pid) for pid in (own / "cgroup.procs").read_text().split()}
+
+
+def _removed(directory: Path) -> bool:
+    """Remove a cgroup; return False if it still has processes."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _kill_members(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        if (directory / "cgroup.kill").exists():
+            _write(directory / "cgroup.kill", "1")
+            return
+        for pid in _members(directory):
+            _kill_member(directory, pid)
+
+
+def _kill_member(directory: Path, pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            # The id may have been reused before the pidfd was opened. From here, the pidfd names one process.
+            if pid in _members(directory):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
 
 
 def _move_members(own: Path) -> None:
@@ -182,12 +297,21 @@ def _move_members(own: Path) -> None:
 
 
 def _limits(limits: SandboxLimits) -> tuple[tuple[str, str], ...]:
-    cpu = "max" if limits.cpus is None else str(round(limits.cpus * _CPU_PERIOD_US))
+    """Return the files of both versions and their contents, in the order in which they are written."""
+    memory = str(limits.memory_bytes)
+    quota_us = None if limits.cpus is None else round(limits.cpus * _CPU_PERIOD_US)
     return (
-        ("memory.max", str(limits.memory_bytes)),
+        ("memory.max", memory),
         ("memory.swap.max", "0"),
+        # All processes of the call end together, as when the watchdog finds the excess.
+        ("memory.oom.group", "1"),
+        ("memory.limit_in_bytes", memory),
+        # Memory and swap together, which may not be less than the memory alone.
+        ("memory.memsw.limit_in_bytes", memory),
         ("pids.max", str(limits.max_processes + _SPAWN_PROCESSES)),
-        ("cpu.max", f"{cpu} {_CPU_PERIOD_US}"),
+        ("cpu.max", f"{'max' if quota_us is None else quota_us} {_CPU_PERIOD_US}"),
+        ("cpu.cfs_period_us", str(_CPU_PERIOD_US)),
+        ("cpu.cfs_quota_us", str(-1 if quota_us is None else quota_us)),
     )
 
 

@@ -58,19 +58,6 @@ def _namespace_depth(pid: int) -> int:
     return 0
 
 
-def memory_bytes(pid: int) -> int:
-    """Return the proportional set size of a process and its descendants; unreadable ones count as 0."""
-    return sum(_pss_bytes(each) for each in descendants(pid))
-
-
-def _pss_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
 async def wait_exit(pidfd: int) -> None:
     """Return when the process of a pidfd has ended; the caller must reap it."""
     loop = asyncio.get_running_loop()

@@ -87,6 +87,8 @@ def _file_system(workspace: Path, limits: SandboxLimits) -> list[str]:
         # bwrap creates /dev as a tmpfs without a size limit. Devices remain usable on a read-only mount.
         "--remount-ro", "/dev",
         "--proc", "/proc",
+        # Otherwise a command could lower its oom_score_adj, and the OOM killer would choose the runner.
+        "--remount-ro", "/proc",
         *_tmpfs("/tmp", limits.tmp_bytes),  # noqa: S108 - inside the sandbox
         *_tmpfs("/home", limits.home_bytes),
         "--bind", str(workspace), WORKSPACE,

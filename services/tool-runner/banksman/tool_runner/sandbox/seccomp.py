@@ -27,7 +27,7 @@ _DENIED = (
 
 _ABSENT = (
     # Memory outside of processes, which no limit per process counts.
-    "memfd_create", "memfd_secret", "shmget", "msgget",
+    "memfd_create", "memfd_secret", "shmget", "msgget", "semget",
     # Its flags are behind a pointer, which a seccomp filter cannot read; libc falls back to clone.
     "clone3",
 )  # fmt: skip

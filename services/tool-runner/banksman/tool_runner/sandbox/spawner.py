@@ -48,10 +48,12 @@ class Spawner:
     The first call starts that process. If it ends, its sandboxes end too, and the next call starts another.
     """
 
-    def __init__(self, identity: SandboxIdentity, bwrap: str, seccomp: bytes) -> None:
+    def __init__(self, identity: SandboxIdentity, bwrap: str, seccomp: bytes, calls: int) -> None:
+        """Create the client; at most `calls` sandboxes run at a time."""
         self._identity = identity
         self._bwrap = bwrap
         self._seccomp = seccomp
+        self._calls = calls
         self._process: subprocess.Popen[bytes] | None = None
         self._trees: dict[int, SpawnedTree] = {}
         self._last_number = 0
@@ -108,6 +110,7 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         user = [str(self._identity.uid), str(self._identity.gid)] if self._identity.switches else []
         program = [sys.executable, "-I", "-S", spawner_process.__file__, str(theirs.fileno()), self._bwrap]
+        program.append(str(self._calls))
         with theirs:
             try:
                 process = subprocess.Popen(  # noqa: S603 - our own program

@@ -34,12 +34,12 @@ GATE_FD, LIFE_FD = 6, 7
 """Descriptor numbers that bash inherits: its start-up file, and a pipe that closes with the spawner."""
 PROXY_PORT = 3128
 """Port of the proxy on the loopback of a sandbox that may connect."""
-MAX_SPAWN_FDS = 6
+MAX_SPAWN_FDS = 8
 """Descriptors of `spawn`: the packed command, standard output, standard error and bwrap's report, then those
 that the packet names.
 
-proxy   a socket, over which the spawner sends the listening socket of `PROXY_PORT`
-cgroup  `cgroup.procs` of the sandbox's cgroup
+proxy                    a socket, over which the spawner sends the listening socket of `PROXY_PORT`
+cgroup0 cgroup1 cgroup2  `cgroup.procs` of the sandbox's cgroup; of version 1, in each hierarchy
 """
 SEPARATOR = b"\0"
 
@@ -69,6 +69,11 @@ _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP, _IFF_RUNNING = 0x1, 0x40
+_SHARED_OBJECTS = {
+    "max_inotify_instances": "fs/inotify/max_user_instances",
+    "max_inotify_watches": "fs/inotify/max_user_watches",
+}
+"""Limits of a user namespace (`/proc/sys/user`, namespaces(7)), and the limits of a user that they divide."""
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that this process or Python ignores; a sandbox must get the default action."""
@@ -125,11 +130,19 @@ class _OomScore:
 class _Spawner:
     """Starts and kills sandboxes, and reports each one when none of its processes is left."""
 
-    def __init__(self, channel: socket.socket, bwrap: str, seccomp: bytes, oom_score: _OomScore) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        bwrap: str,
+        seccomp: bytes,
+        oom_score: _OomScore,
+        shares: Mapping[str, int],
+    ) -> None:
         self._channel = channel
         self._oom_score = oom_score
         self._bwrap = bwrap
         self._seccomp = seccomp
+        self._shares = shares
         self._null = _reserve_low_descriptors()
         self._gate = _memfd(_GATE)
         self._life, _ = os.pipe2(os.O_CLOEXEC)
@@ -198,17 +211,7 @@ class _Spawner:
             files[OPTIONS_FD] = _pipe_with(options, opened)
             files[SECCOMP_FD] = _pipe_with(self._seccomp, opened)
             arguments = [os.fsencode(self._bwrap), b"--args", b"%d" % OPTIONS_FD, b"--", *words]
-            if special:
-                return _start_by_fork(arguments, files, special)
-            return os.posix_spawn(
-                self._bwrap,
-                arguments,
-                # bwrap's --clearenv does not clear its own initial environment, which /proc/1/environ shows.
-                {},
-                file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in files.items()],
-                setsid=True,
-                setsigdef=_DEFAULT,
-            )
+            return _start_by_fork(arguments, files, special, self._shares)
 
     def _reap(self, pidfd: int) -> None:
         """Reap a child that has ended; report its call if no other process of it can be left."""
@@ -251,23 +254,33 @@ class _Spawner:
             os.kill(pid, signal.SIGKILL)
 
 
-def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], special: Mapping[bytes, int]) -> int:
-    """Fork and exec bwrap in a cgroup, or in a network namespace with a loopback and the proxy's socket."""
+def _start_by_fork(
+    arguments: list[bytes], files: Mapping[int, int], special: Mapping[bytes, int], shares: Mapping[str, int]
+) -> int:
+    """Fork and exec bwrap in a user namespace with limits of its own.
+
+    Where `special` names them, bwrap is also in a cgroup, and in a network namespace with a loopback and the
+    proxy's socket.
+    """
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
         # Joining the cgroup before exec leaves no moment in which bwrap runs outside of it.
-        if b"cgroup" in special:
-            os.write(special[b"cgroup"], b"0")
+        for name, fd in special.items():
+            if name.startswith(b"cgroup"):
+                os.write(fd, b"0")
+        _enter_namespaces(_CLONE_NEWNET if b"proxy" in special else 0)
+        _limit_shares(shares)
         if b"proxy" in special:
-            _make_network()
+            _bring_loopback_up()
             _send_listener(special[b"proxy"])
         for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
         for number, fd in files.items():
             os.dup2(fd, number)
+        # bwrap's --clearenv does not clear its own initial environment, which /proc/1/environ shows.
         os.execve(arguments[0], arguments, {})  # noqa: S606 - the words are the runner's
     except BaseException as error:
         # Standard error of the call becomes the message of `SandboxUnavailable`.
@@ -282,12 +295,12 @@ def _send_listener(proxy: int) -> None:
         socket.send_fds(runner, [b"listener"], [listener.fileno()])
 
 
-def _make_network() -> None:
-    """Enter a new network namespace, which requires a new user namespace, and bring its loopback up."""
+def _enter_namespaces(others: int) -> None:
+    """Enter a new user namespace, which other new namespaces require, with the same user."""
     uid, gid = os.getuid(), os.getgid()
     # The /proc files of a process that is not dumpable belong to root (proc(5)).
     _prctl(_PR_SET_DUMPABLE, 1)
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER | others) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"unshare: {os.strerror(number)}")
     for name, content in (
@@ -297,6 +310,25 @@ def _make_network() -> None:
     ):
         with open(f"/proc/self/{name}", "wb") as file:
             file.write(content)
+
+
+def _limit_shares(shares: Mapping[str, int]) -> None:
+    """Limit what the namespace takes of objects that the kernel counts by user: commands share one user."""
+    for name, most in shares.items():
+        with open(f"/proc/sys/user/{name}", "wb") as file:
+            file.write(b"%d" % most)
+
+
+def _shares(calls: int) -> dict[str, int]:
+    """Return the share of one of `calls` concurrent calls in each such object of the kernel."""
+    shares: dict[str, int] = {}
+    for name, kernel_name in _SHARED_OBJECTS.items():
+        with open(f"/proc/sys/{kernel_name}", "rb") as file:
+            shares[name] = max(1, int(file.read()) // calls)
+    return shares
+
+
+def _bring_loopback_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(control, _SIOCSIFFLAGS, request)
@@ -355,10 +387,10 @@ def _become(uid: int, gid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def main(channel_fd: int, bwrap: str, user: Sequence[str]) -> None:
+def main(channel_fd: int, bwrap: str, calls: int, user: Sequence[str]) -> None:
     """Serve the runner at the other end of `channel_fd`; the first packet is the seccomp filter.
 
-    `user` is empty, or the user id and group id to switch to.
+    At most `calls` sandboxes run at a time. `user` is empty, or the user id and group id to switch to.
     """
     for number in _IGNORED:
         # On SIGTERM, a runner drains its calls. The signal may have been sent to the whole cgroup or group.
@@ -373,8 +405,8 @@ def main(channel_fd: int, bwrap: str, user: Sequence[str]) -> None:
     become_subreaper()
     with socket.socket(fileno=channel_fd) as channel:
         channel.set_inheritable(False)
-        _Spawner(channel, bwrap, channel.recv(MAX_PACKET_BYTES), oom_score).serve()
+        _Spawner(channel, bwrap, channel.recv(MAX_PACKET_BYTES), oom_score, _shares(calls)).serve()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])

@@ -15,6 +15,7 @@ import zstandard
 
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
+from banksman.tool_runner.workspaces.modes import change_mode
 
 LEVEL = 1
 """Workspaces contain mostly text: higher levels save a few per cent and take several times as long."""
@@ -147,9 +148,8 @@ def _opened(name: str, directory: int | None, flags: int) -> Generator[int]:
 
 def _opened_after_chmod(name: str, directory: int | None, flags: int) -> int:
     mode = stat.S_IMODE(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
-    # chmod follows links. Nothing runs in the workspace, so the entry is still the one that was checked.
-    os.chmod(name, 0o700, dir_fd=directory)
+    change_mode(name, directory, 0o700)
     try:
         return os.open(name, flags, dir_fd=directory)
     finally:
-        os.chmod(name, mode, dir_fd=directory)
+        change_mode(name, directory, mode)

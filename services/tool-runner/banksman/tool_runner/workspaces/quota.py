@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.tool_runner.limits import MIB, WorkspaceLimits
+from banksman.tool_runner.workspaces.modes import change_mode
 
 _BLOCK_BYTES = 512
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -289,7 +290,7 @@ def delete_tree(directory: Path) -> None:
     if not directory.exists():
         return
     with contextlib.ExitStack() as owner:
-        os.chmod(directory, 0o700)
+        change_mode(str(directory), None, 0o700)
         top = _opened(str(directory), None, owner)
         moved = _empty(top, top, 0)
         while names := os.listdir(top):
@@ -299,7 +300,7 @@ def delete_tree(directory: Path) -> None:
 
 
 def _delete_moved(top: int, name: str, moved: int) -> int:
-    os.chmod(name, 0o700, dir_fd=top)
+    change_mode(name, top, 0o700)
     with contextlib.ExitStack() as owner:
         moved = _empty(_opened(name, top, owner), top, moved)
     os.rmdir(name, dir_fd=top)
@@ -313,7 +314,7 @@ def _empty(fd: int, top: int, moved: int) -> int:
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(name, dir_fd=fd)
         elif fd != top:
-            os.chmod(name, 0o700, dir_fd=fd)
+            change_mode(name, fd, 0o700)
             moved += 1
             os.rename(name, f".deleted-{moved}-{time.monotonic_ns()}", src_dir_fd=fd, dst_dir_fd=top)
     return moved
