@@ -111,16 +111,16 @@ class FilesApi:
 
     def _written(self, workspace: Workspace, request: FileWrite) -> FileReply:
         relative(request.path)
-        upload = f"{workspace.tenant}.{workspace.conversation}.{request.upload}"
-        size = self._uploads.add(upload, request.offset, _decoded(request.data_base64))
+        tenant, upload = workspace.tenant, f"{workspace.conversation}.{request.upload}"
+        size = self._uploads.add(tenant, upload, request.offset, _decoded(request.data_base64))
         if request.last:
             try:
                 if excess := workspace.meter.excess():
                     raise PathRefused(request.path, f"nothing was written: {excess}; delete files first")
-                content = self._uploads.content(upload)
+                content = self._uploads.content(tenant, upload)
                 files.write_whole(workspace.directory, request.path, content, workspace.identity)
             finally:
-                self._uploads.drop(upload)
+                self._uploads.drop(tenant, upload)
         return FileReply(total_bytes=size)
 
 

@@ -14,6 +14,8 @@ ABANDONED_S = 3600.0
 """Seconds after its last slice at which an upload counts as abandoned."""
 MAX_UPLOADS = 64
 """Unfinished uploads at a time, over all workspaces."""
+MAX_TENANT_UPLOADS = 16
+"""Unfinished uploads of one tenant at a time."""
 
 
 class Uploads:
@@ -35,7 +37,7 @@ class Uploads:
         delete_tree(self._directory)
         self._directory.mkdir(mode=0o700)
 
-    def add(self, upload: str, offset: int, data: bytes) -> int:
+    def add(self, tenant: str, upload: str, offset: int, data: bytes) -> int:
         """Write a slice and return the size of the upload so far, in bytes.
 
         Raises:
@@ -45,9 +47,9 @@ class Uploads:
         """
         if offset + len(data) > self._max_bytes:
             raise BadInput("data_base64", None, f"a file of at most {self._max_bytes} bytes")
-        path = self._directory / upload
+        path = self._path(tenant, upload)
         if not path.exists():
-            self._make_room()
+            self._make_room(tenant)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size
@@ -58,23 +60,30 @@ class Uploads:
         finally:
             os.close(fd)
 
-    def content(self, upload: str) -> bytes:
+    def content(self, tenant: str, upload: str) -> bytes:
         """Return the whole content of an upload."""
-        return (self._directory / upload).read_bytes()
+        return self._path(tenant, upload).read_bytes()
 
-    def drop(self, upload: str) -> None:
+    def drop(self, tenant: str, upload: str) -> None:
         """Remove an upload."""
-        (self._directory / upload).unlink(missing_ok=True)
+        self._path(tenant, upload).unlink(missing_ok=True)
 
-    def _make_room(self) -> None:
+    def _path(self, tenant: str, upload: str) -> Path:
+        return self._directory / f"{tenant}.{upload}"
+
+    def _make_room(self, tenant: str) -> None:
         # Clients that disappear never send the last slice.
         oldest = time.time() - ABANDONED_S
-        kept = 0
+        kept = own = 0
         for path in self._directory.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()
                 else:
                     kept += 1
+                    # A tenant is a token, which has no dot.
+                    own += path.name.partition(".")[0] == tenant
+        if own >= MAX_TENANT_UPLOADS:
+            raise Overloaded(f"{own} uploads of this tenant are unfinished; wait until one ends")
         if kept >= MAX_UPLOADS:
             raise Overloaded(f"{kept} uploads are unfinished; wait until one ends")
