@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 from banksman.bus.settings import Replicas
 from banksman.cli.broker.accounts import Cluster
+from banksman.cli.broker.store import started
 from banksman.cli.ports import free_port
 from tests.support.polling import wait_until
 
@@ -63,9 +64,22 @@ class NatsServer:
     """
 
     def __init__(
-        self, config: str | None = None, *, directory: Path | None = None, name: str = "test"
+        self,
+        config: str | None = None,
+        *,
+        directory: Path | None = None,
+        name: str = "test",
+        launched: bool = False,
     ) -> None:
-        """Describe a server; `config` may contain `{port}`, `{http_port}` and `{store_dir}`."""
+        """Describe a server.
+
+        Args:
+            config: Its configuration, which may contain `{port}`, `{http_port}` and `{store_dir}`.
+            directory: The directory of its files; None creates one.
+            name: Its name.
+            launched: Whether it starts as `banksman up` and `banksman nats` start it, and not alone.
+        """
+        self._launched = launched
         self._temporary = tempfile.TemporaryDirectory(prefix="nats-") if directory is None else None
         self.directory = Path(self._temporary.name) if self._temporary else cast(Path, directory)
         self.port = free_port()
@@ -111,9 +125,10 @@ class NatsServer:
         config_file = self.directory / "nats.conf"
         config_file.write_text(self._rendered(), encoding="utf-8")
         self._log = (self.directory / "nats.log").open("ab")
-        self._process = subprocess.Popen(
-            [executable(), "-c", str(config_file)], stdout=self._log, stderr=self._log
-        )
+        command = (executable(), "-c", str(config_file))
+        if self._launched:
+            command = started(command, self.directory / "store")
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
 
     def wait_ready(self) -> None:
         """Wait until the server responds to clients.

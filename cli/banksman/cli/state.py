@@ -68,6 +68,11 @@ class DataDir:
         return self.path / "nats"
 
     @property
+    def store(self) -> Path:
+        """`store_dir` of nats-server."""
+        return self.nats / "streams"
+
+    @property
     def nats_context_file(self) -> Path:
         """File from which services on this machine read how to connect to NATS."""
         return self.path / CONTEXT_FILE

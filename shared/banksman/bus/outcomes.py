@@ -79,7 +79,9 @@ async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) 
     except (Fenced, Refused) as pause:
         logger.info("%s: left for later: %s", message.subject, pause)
     except LogDamaged as damaged:
-        logger.warning("%s: kept: %s", message.subject, damaged)
+        # It is delivered again every few seconds until an operator acts, and `/readyz` names the log.
+        level = logging.WARNING if message.num_delivered == 1 else logging.DEBUG
+        logger.log(level, "%s: kept: %s", message.subject, damaged)
         return Later(DAMAGED_RETRY_S)
     except Exception as error:
         if isinstance(error, Poison) and error.subject == message.subject:

@@ -22,12 +22,30 @@ def blocks(stream: Path) -> list[Path]:
 
 
 def flip_a_bit(stream: Path) -> None:
-    """Flip bits in the middle of the first block."""
-    with blocks(stream)[0].open("r+b") as file:
-        file.seek(os.fstat(file.fileno()).st_size // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
+    """Flip a bit in the middle of the first block."""
+    _flip(blocks(stream)[0])
+
+
+def flip_in_a_middle_block(stream: Path) -> None:
+    """Flip a bit in the middle of a block that is neither the first nor the last."""
+    found = blocks(stream)
+    assert len(found) > 2, found
+    _flip(found[len(found) // 2])
+
+
+def flip_in_the_last_block(stream: Path) -> None:
+    """Flip a bit in the middle of the block to which the server appends."""
+    _flip(blocks(stream)[-1])
+
+
+def _flip(block: Path) -> None:
+    """Flip a bit of a message's content: the lengths stay valid, so only its checksum shows the damage."""
+    content = bytearray(block.read_bytes())
+    begin = end = 0
+    while end <= len(content) // 2:
+        begin, end = end, end + (int.from_bytes(content[end : end + 4], "little") & 0x7FFFFFFF)
+    content[(begin + end) // 2] ^= 1
+    block.write_bytes(content)
 
 
 def cut_the_tail(stream: Path) -> None:

@@ -211,16 +211,21 @@ async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_t
         assert (await log.read(tenant, LATE)).last_seq < COMMITS
 
 
-async def test_work_for_a_damaged_log_stays_in_its_queue(own_nats: NatsServer, tenant: str) -> None:
-    """It is neither lost nor dead-lettered: after the log is repaired it is handled as any other."""
+async def test_work_for_a_damaged_log_stays_in_its_queue(
+    own_nats: NatsServer, tenant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is neither lost nor dead-lettered: after the log is repaired it is handled as any other. It is
+    redelivered every few seconds until then, which is logged once."""
     async with await connect(own_nats) as bus, DamagedLogs(bus) as damaged:
 
         async def handler(_message: WorkMessage) -> Done:
             raise await damaged.report(tenant, "c1", "its end is gone")
 
-        message = WorkMessage(subjects.run_work(tenant, "c1"), b"{}", {}, 1, 99)
-        outcome = await handle(bus, RUNS, handler, message)
-        assert isinstance(outcome, Later) and outcome.delay_s > 0
+        for delivery in range(1, 100):
+            message = WorkMessage(subjects.run_work(tenant, "c1"), b"{}", {}, 1, delivery)
+            outcome = await handle(bus, RUNS, handler, message)
+            assert isinstance(outcome, Later) and outcome.delay_s > 0
+        assert len([record for record in caplog.records if ": kept: " in record.message]) == 1
         assert [letter async for letter in dead_letters(bus)] == []
 
 

@@ -12,6 +12,7 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.broker.accounts import Cluster, render_config, user_names
 from banksman.cli.broker.keys import generate_keys
 from banksman.cli.broker.program import executable
+from banksman.cli.broker.store import started
 from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.local.plan import ProcessSpec
 from banksman.cli.ports import free_port
@@ -37,9 +38,15 @@ class Server:
     config_file: Path
 
     @property
+    def store(self) -> Path:
+        """Its `store_dir`."""
+        alone = self.config_file == self.nats.config_file
+        return self.nats.store if alone else self.nats.data.nats / f"streams-{self.name}"
+
+    @property
     def command(self) -> tuple[str, ...]:
         """Return the command that starts it."""
-        return (executable(), "--config", str(self.config_file))
+        return started((executable(), "--config", str(self.config_file)), self.store)
 
 
 class Broker:
@@ -140,7 +147,7 @@ class Broker:
                 port=server.nats.port,
                 http_port=server.nats.http_port,
                 server_name=server.name,
-                store_dir=str(data.nats / f"streams-{server.name}"),
+                store_dir=str(server.store),
                 budget=StorageBudget.of_disk(data.nats),
                 cluster=Cluster(f"127.0.0.1:{ports[server.name]}", routes),
                 tenants=(LOCAL,),

@@ -11,6 +11,7 @@ from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.broker.accounts import Tenant, render_config, user_names
 from banksman.cli.broker.keys import generate_keys, seed_file
 from banksman.cli.broker.program import executable
+from banksman.cli.broker.store import started
 from banksman.cli.state import DataDir
 from banksman.contracts.subjects import ANY
 from banksman.deployment import users
@@ -46,13 +47,18 @@ class LocalNats:
         return self.data.nats / "nats.conf"
 
     @property
+    def store(self) -> Path:
+        """The server's `store_dir`."""
+        return self.data.store
+
+    @property
     def command(self) -> tuple[str, ...]:
-        """Command that starts the server.
+        """Command that prepares the store and starts the server.
 
         Raises:
             Unavailable: nats-server is not installed.
         """
-        return (executable(), "--config", str(self.config_file))
+        return started((executable(), "--config", str(self.config_file)), self.store)
 
     def prepare(self) -> None:
         """Create missing keys, write the configuration and the context file for local services."""
@@ -61,7 +67,7 @@ class LocalNats:
             keys,
             port=self.port,
             http_port=self.http_port,
-            store_dir=str(self.data.nats / "streams"),
+            store_dir=str(self.store),
             budget=StorageBudget.of_disk(self.data.nats),
             tenants=(LOCAL,),
         )

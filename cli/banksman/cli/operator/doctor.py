@@ -15,6 +15,7 @@ from typing import assert_never
 
 from banksman.cli import models, output
 from banksman.cli.broker.program import executable
+from banksman.cli.broker.store import damaged_states
 from banksman.cli.operator.access import broker_access
 from banksman.cli.output import Exit
 from banksman.cli.ports import bind_error
@@ -71,6 +72,7 @@ def _system(settings: UpSettings, data: DataDir, data_dir: Path | None) -> Itera
     if running is None:
         yield Finding("system", Exit.OK, f"not running in {data.path}; `banksman up` starts it")
         yield _port(settings)
+        yield from _store(data)
         return
     yield Finding("system", Exit.OK, f"running at {running.url} (pid {running.supervisor.pid})")
     yield from asyncio.run(_readiness(running))
@@ -179,6 +181,13 @@ def _of_process(name: str, problem: str | None) -> Finding:
     if problem is None:
         return Finding(name, Exit.OK, "ready")
     return Finding(name, Exit.CRITICAL, problem, f"read its log: .banksman/logs/{name}.log")
+
+
+def _store(data: DataDir) -> Iterator[Finding]:
+    """Check the files of a nats-server that is not running."""
+    if damaged := damaged_states(data.store):
+        seen = f"the state of {', '.join(damaged)} is damaged"
+        yield Finding("consumers", Exit.WARNING, seen, "`banksman up` rebuilds it from the stream")
 
 
 def _streams(data_dir: Path | None) -> Finding:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from banksman.cli import output
 from banksman.cli.broker.accounts import user_names
 from banksman.cli.broker.keys import generate_keys, key_variable
 from banksman.cli.broker.program import SERVER_ENVIRONMENT, executable
+from banksman.cli.broker.store import prepare
 from banksman.cli.output import Exit
 from banksman.cli.state import write_signing_key
 from banksman.contracts.errors import BadInput
@@ -37,17 +39,36 @@ def create_keys(directory: Path, *, as_json: bool) -> Exit:
 
 
 def serve_nats(config: Path, public_keys: Path) -> None:
-    """Replace this process by nats-server, with the public keys in its environment.
+    """Prepare the server's store, and replace this process by nats-server with the public keys of all users.
 
     Raises:
-        BadInput: the file of public keys is missing.
+        BadInput: a file is missing, or the configuration names no `store_dir`.
         Unavailable: nats-server is not installed.
     """
     if not public_keys.is_file():
         raise BadInput("--public-keys", str(public_keys), "the file that `banksman keys` wrote")
     keys = dict(line.split("=", 1) for line in public_keys.read_text(encoding="ascii").splitlines() if line)
     program = executable()
+    for sentence in prepare(_store_dir(config)):
+        output.print_error(sentence)
     os.execve(program, [program, "--config", str(config)], {**SERVER_ENVIRONMENT, **os.environ, **keys})
+
+
+def _store_dir(config: Path) -> Path:
+    """Return the `store_dir` of a configuration file of nats-server."""
+    found = re.search(
+        r"""^[^#\n]*\bstore_dir["']?\s*[:=\s]\s*["']?([^"'\s}]+)""", _text(config), re.MULTILINE
+    )
+    if found is None:
+        raise BadInput("--config", str(config), 'a configuration with `store_dir: "…"`')
+    return Path(found[1])
+
+
+def _text(config: Path) -> str:
+    try:
+        return config.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput("--config", str(config), "a readable configuration file") from error
 
 
 def _service_of(user: str) -> str:

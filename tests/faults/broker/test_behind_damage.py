@@ -1,0 +1,147 @@
+"""Nothing is accepted behind damage: what is acknowledged after it survives every further restart."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import ApiError, call
+from banksman.bus.names import RUNNERS, api, kv_stream
+from banksman.contracts.ids import new_id
+from banksman.deployment.topology import app_topology, run_topology
+from banksman.model_server import Reply, ToolCall
+from tests.faults.broker.stores import (
+    Damage,
+    cut_the_tail,
+    flip_in_a_middle_block,
+    flip_in_the_last_block,
+    stream_of,
+)
+from tests.support.chaos.fleet import OPTIONAL, Fleet
+from tests.support.client import Client
+from tests.support.fixtures import BUDGET, connect, provision_all
+from tests.support.nats import NatsServer
+from tests.support.system import ScriptedModel
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.one_server]
+STREAMS = [
+    stream
+    for topology in (app_topology(BUDGET), run_topology(BUDGET))
+    for stream in topology.streams
+    # Leases expire within seconds and are written again.
+    if stream.name != kv_stream(RUNNERS)
+]
+LARGE = 500_000
+"""Bytes of a message, so that few fill one of the store's blocks of 8 MB."""
+
+
+@pytest.fixture
+def launched_nats() -> Generator[NatsServer]:
+    """A server that starts as `banksman up` and `banksman nats` start it."""
+    with NatsServer(launched=True) as server:
+        provision_all(server)
+        yield server
+
+
+@pytest.mark.parametrize("damage", [flip_in_the_last_block, cut_the_tail])
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_messages_stored_after_damage_survive_the_next_kill(
+    launched_nats: NatsServer, damage: Damage, killed: bool
+) -> None:
+    """Of each stream, bucket and object store; an index of an orderly stop hides the damage otherwise."""
+    subjects = {stream.name: stream.subjects[-1] for stream in STREAMS}
+    asyncio.run(_stored(launched_nats, subjects, 20, 2_000))
+    launched_nats.kill() if killed else launched_nats.stop()
+    for name in subjects:
+        damage(stream_of(launched_nats.directory / "store", name))
+    launched_nats.start()
+    before = asyncio.run(_stored(launched_nats, subjects, 5, 2_000))
+    launched_nats.restart()
+    assert asyncio.run(_lost(launched_nats, before)) == {}
+
+
+@pytest.mark.parametrize("name", ["EVENTS", "KV_conversations", "OBJ_outputs"])
+def test_messages_stored_after_damage_to_a_middle_block_survive_the_next_kill(
+    launched_nats: NatsServer, name: str
+) -> None:
+    subjects = {stream.name: stream.subjects[-1] for stream in STREAMS if stream.name == name}
+    asyncio.run(_stored(launched_nats, subjects, 60, LARGE))
+    launched_nats.stop()
+    flip_in_a_middle_block(stream_of(launched_nats.directory / "store", name))
+    launched_nats.start()
+    before = asyncio.run(_stored(launched_nats, subjects, 5, 2_000))
+    launched_nats.restart()
+    assert asyncio.run(_lost(launched_nats, before)) == {}
+
+
+async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_broker(
+    place: Path, model: ScriptedModel
+) -> None:
+    """P1, P5b: they were lost without a trace, and a decision was acknowledged without effect."""
+    fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL)
+    async with fleet, Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
+        for number in range(4):
+            earlier = await client.create(model.play(f"earlier-{number}", [Reply(text="Well.")]))
+            await client.run(earlier, "first")
+        await fleet["nats"].stop(signal.SIGTERM)
+        flip_in_the_last_block(stream_of(fleet.nats.store))
+        await _up(fleet)
+        done = [await client.create(model.play(f"later-{n}", [Reply(text="Done.")])) for n in range(3)]
+        for conversation in done:
+            assert (await client.run(conversation, "go"))["status"] == "completed"
+        asking = await client.create(model.play("asking", [_bash("echo approved"), Reply(text="Done.")]))
+        parked = await client.chat(asking, "ask")
+        question = await client.question(parked)
+        await fleet["nats"].stop()
+        await _up(fleet)
+        for conversation in done:
+            head = await client.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
+            assert head["type"] == "subscribed", head
+        await client.request("approval.reply", approval_id=question["approval_id"], all="approve")
+        assert (await client.finished(parked))["status"] == "completed"
+
+
+async def _up(fleet: Fleet) -> None:
+    fleet["nats"].start()
+    await fleet["nats"].ready()
+    await fleet.ready()
+
+
+def _bash(command: str) -> Reply:
+    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
+
+
+async def _stored(server: NatsServer, subjects: dict[str, str], count: int, size: int) -> dict[str, set[int]]:
+    """Store messages in each stream; return their sequences."""
+    async with await connect(server) as bus:
+        return {name: await _store(bus, subject, count, size) for name, subject in subjects.items()}
+
+
+async def _store(bus: Bus, subject: str, count: int, size: int) -> set[int]:
+    jetstream = bus.nc.jetstream()
+    tokens = subject.replace(">", "*.x").split(".")
+    named = [".".join(new_id("x") if token == "*" else token for token in tokens) for _ in range(count)]
+    return {(await jetstream.publish(name, b"x" * size)).seq for name in named}
+
+
+async def _lost(server: NatsServer, stored: dict[str, set[int]]) -> dict[str, set[int]]:
+    """Return the sequences that the server no longer has, by stream."""
+    async with await connect(server) as bus:
+        found = {name: await _missing(bus, name, seqs) for name, seqs in stored.items()}
+    return {name: missing for name, missing in found.items() if missing}
+
+
+async def _missing(bus: Bus, name: str, seqs: set[int]) -> set[int]:
+    missing: set[int] = set()
+    for seq in seqs:
+        try:
+            await call(bus, api("STREAM.MSG.GET", name), {"seq": seq})
+        except ApiError:
+            missing.add(seq)
+    return missing
