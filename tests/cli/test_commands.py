@@ -98,6 +98,8 @@ def test_config_show_masks_secrets_and_names_the_source_of_each_value(tmp_path: 
         "--json",
         BANKSMAN_CONFIG=str(file),
         BANKSMAN_LOCAL__AGENTS="3",
+        BANKSMAN_NATS__URL='["nats://ann:pass-word@nats-1:4222", "nats://a-token@nats-2:4222"]',
+        BANKSMAN_NATS__MONITORING_URL="http://nats-1:8222/?api_key=the-key&verbose=1",
         BANKSMAN_APPROVALS__SIGNING_KEY=CANARY * 2,
         ANTHROPIC_API_KEY=CANARY,
     )
@@ -112,7 +114,11 @@ def test_config_show_masks_secrets_and_names_the_source_of_each_value(tmp_path: 
     assert shown["models.anthropic_api_key"] == ("«hidden»", "environment ANTHROPIC_API_KEY")
     assert shown["models.openai_api_key"] == ("«hidden»", str(file))
     assert shown["approvals.signing_key"] == ("«hidden»", "environment BANKSMAN_APPROVALS__SIGNING_KEY")
-    assert "sk-" not in done.stdout + done.stderr
+    hosts = ["nats://«hidden»@nats-1:4222", "nats://«hidden»@nats-2:4222"]
+    assert shown["nats.url"] == (hosts, "environment BANKSMAN_NATS__URL")
+    assert shown["nats.monitoring_url"][0] == "http://nats-1:8222/?«hidden»&verbose=1"
+    printed = done.stdout + done.stderr
+    assert not [secret for secret in ("sk-", "pass-word", "a-token", "the-key") if secret in printed]
 
 
 def test_config_validate_lists_all_invalid_settings(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from banksman.contracts.events import (
     RunStarted,
     ToolCallRequested,
 )
-from banksman.contracts.ids import new_id
+from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
@@ -242,14 +242,16 @@ class Agent:
         )
 
     async def request_approval(
-        self,
-        start: StartRun,
-        command: str = "ls",
-        *,
-        expires_s: float = 60,
-        approval_id: str | None = None,
+        self, start: StartRun, command: str = "ls", *, expires_s: float = 60
     ) -> ApprovalRequest:
         """Park the run on an approval request for one bash call."""
+        request = await self.log_approval_request(start, command, expires_s=expires_s)
+        return await ApprovalSlots(self.bus).store_request(request)
+
+    async def log_approval_request(
+        self, start: StartRun, command: str = "ls", *, expires_s: float = 60
+    ) -> ApprovalRequest:
+        """Log an approval request, which an agent stores afterwards."""
         call = ToolCall(id=new_id("k"), name="bash", arguments={"command": command})
         item = ApprovalItem(
             tool_call_id=call.id,
@@ -262,7 +264,7 @@ class Agent:
             tenant=self.tenant,
             conversation_id=start.conversation_id,
             run_id=start.run_id,
-            approval_id=approval_id or new_id("a"),
+            approval_id=approval_id_for(start.run_id),
             expires_at=datetime.now(UTC) + timedelta(seconds=expires_s),
             items=(item,),
         )
@@ -276,7 +278,6 @@ class Agent:
             ),
             owned=False,
         )
-        await ApprovalSlots(self.bus).store_request(request)
         return request
 
 

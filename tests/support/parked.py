@@ -33,7 +33,7 @@ from banksman.bus.names import (
 )
 from banksman.contracts import subjects
 from banksman.contracts.events import Commit, RunFinished
-from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.ids import approval_id_for, new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
 from banksman.model_server import Reply, ToolCall
 from tests.support.chaos.fleet import Fleet
@@ -107,8 +107,7 @@ async def park_copies(bus: Bus, original: Parked, number: int) -> list[Parked]:
     before = await _stored(bus)
     made: list[Parked] = []
     for _ in range(number):
-        conversation = new_id("c")
-        copy = Parked(conversation, run_id_for(conversation), new_id("a"))
+        copy = _new_parked()
         for message in pattern:
             await message.publish(bus, original, copy, later=len(made) * PARKED_EACH)
         made.append(copy)
@@ -116,6 +115,12 @@ async def park_copies(bus: Bus, original: Parked, number: int) -> list[Parked]:
             await _settled(bus, before, len(made))
     await _settled(bus, before, len(made))
     return made
+
+
+def _new_parked() -> Parked:
+    conversation = new_id("c")
+    run_id = run_id_for(conversation)
+    return Parked(conversation, run_id, approval_id_for(run_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +137,10 @@ class _Message:
         """Store it with the ids of `copy`, as if `copy` had parked `later` after the original."""
 
         def renamed(text: str) -> str:
-            # A run's id begins with its conversation's id.
+            # The id of an approval begins with its run's id, and that one with its conversation's id.
+            text = text.replace(original.approval_id, copy.approval_id)
             text = text.replace(original.run_id, copy.run_id)
-            text = text.replace(original.conversation_id, copy.conversation_id)
-            return text.replace(original.approval_id, copy.approval_id)
+            return text.replace(original.conversation_id, copy.conversation_id)
 
         headers = {name: renamed(value) for name, value in self.headers.items()}
         if self.due is not None:

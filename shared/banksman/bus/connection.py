@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +37,10 @@ commit, so more of them only wait longer."""
 
 DISCONNECT_CHECK_S = 0.01
 """Seconds between checks while nats-py has noticed a disconnection but not reported it yet."""
+
+SAME_WARNING_S = 10.0
+"""Seconds until a warning of the client is logged again."""
+WARNINGS_REMEMBERED = 100
 
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
@@ -85,9 +90,38 @@ class Bus:
         self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
         self.replies = Replies(nc)
         self._connected = asyncio.Event()
+        self._reconnected_at = float("-inf")
+        self._opened = False
         self._closing = False
         self._on_reconnect: list[Callable[[], None]] = []
         self._on_slow_consumer: list[Callable[[str], None]] = []
+        self._logged_at: dict[str, float] = {}
+        """By warning: when it was logged last."""
+
+    @classmethod
+    def create(
+        cls,
+        settings: NatsSettings,
+        *,
+        name: str,
+        inbox_prefix: str = "_INBOX",
+        serves_clients: bool = False,
+        background: Background | None = None,
+    ) -> Self:
+        """Return a bus of the user of `settings`, which `open` connects.
+
+        Args:
+            settings: Servers and identity.
+            name: The name of the connection in the monitoring of the server.
+            inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
+            serves_clients: True when a client waits for each durable publish. A publish to a server with a
+                full disk, which responds but cannot store, then fails after one attempt.
+            background: Runs the background tasks of the users of this connection. A service passes the one of
+                its health, so that a task that keeps failing makes the service not ready.
+        """
+        return cls(
+            SafeClient(), settings, name, inbox_prefix, serves_clients=serves_clients, background=background
+        )
 
     @classmethod
     async def connect(
@@ -99,39 +133,47 @@ class Bus:
         serves_clients: bool = False,
         background: Background | None = None,
     ) -> Self:
-        """Connect as the user of `settings`.
-
-        Args:
-            settings: Servers and identity.
-            name: The name of the connection in the monitoring of the server.
-            inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
-            serves_clients: True when a client waits for each durable publish. A publish to a server with a
-                full disk, which responds but cannot store, then fails after one attempt.
-            background: Runs the background tasks of the users of this connection. A service passes the one of
-                its health, so that a task that keeps failing makes the service not ready.
+        """Create a bus with the arguments of `create` and connect it.
 
         Raises:
             Unavailable: No server accepted the user within `connect_timeout_s`.
         """
-        bus = cls(
-            SafeClient(), settings, name, inbox_prefix, serves_clients=serves_clients, background=background
+        bus = cls.create(
+            settings,
+            name=name,
+            inbox_prefix=inbox_prefix,
+            serves_clients=serves_clients,
+            background=background,
         )
-        try:
-            async with asyncio.timeout(settings.connect_timeout_s):
-                await bus.nc.connect(inbox_prefix=inbox_prefix, **bus._options())
-                await bus.replies.open()
-        except TimeoutError as error:
-            reason = bus.nc.last_error or "no response"
-            await bus.nc.close()
-            servers = ", ".join(settings.urls)
-            raise Unavailable(f"NATS at {servers}: no connection as {name!r}: {reason}") from error
-        bus._connected.set()
+        await bus.open()
         return bus
+
+    async def open(self) -> None:
+        """Connect; a bus that could not connect is not opened again.
+
+        Raises:
+            Unavailable: No server accepted the user within `connect_timeout_s`.
+        """
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout_s):
+                await self.nc.connect(inbox_prefix=self.inbox_prefix, **self._options())
+                await self.replies.open()
+        except TimeoutError as error:
+            reason = self._no_connection()
+            self._closing = True
+            await self.nc.close()
+            raise Unavailable(reason) from error
+        self._opened = True
+        self._connected.set()
 
     @property
     def connected(self) -> bool:
         """Whether the connection to a server is up, as far as known."""
         return self._connected.is_set() and self.nc.is_connected
+
+    def reconnected_within(self, seconds: float) -> bool:
+        """Return whether the connection was lost and restored in the last `seconds`."""
+        return time.monotonic() - self._reconnected_at < seconds
 
     @property
     def max_payload(self) -> int:
@@ -157,11 +199,18 @@ class Bus:
 
     async def problem(self) -> str | None:
         """Make a round trip and return what failed; None if it succeeded."""
+        if not self._opened:
+            return self._no_connection()
         try:
             await self.ready()
         except (Unavailable, Forbidden) as error:
             return str(error)
         return None
+
+    def _no_connection(self) -> str:
+        # Without the credentials that a URL may contain.
+        servers = ", ".join(url.rpartition("@")[2].rpartition("://")[2] for url in self.settings.urls)
+        return f"NATS at {servers}: no connection as {self.name!r}: {self.nc.last_error or 'no response'}"
 
     async def wait_connected(self) -> None:
         """Wait until a server is reachable; the caller sets the deadline.
@@ -308,21 +357,43 @@ class Bus:
             case SlowConsumerError():
                 self.stats.slow_consumer += 1
                 subject = error.sub.subject if error.sub else error.subject
-                logger.warning("messages dropped: the queue of %s is full", subject)
+                self._log_rarely(f"messages dropped: the queue of {subject} is full")
                 for callback in tuple(self._on_slow_consumer):
                     callback(subject)
             # The server reports a forbidden publish only here, never to the publisher.
             case _ if "permissions violation" in str(error).lower():
+                denied = _DENIED_PUBLISH.search(str(error))
+                if denied and self._is_late_reply(denied[1]):
+                    logger.info("%s: a reply came too late: %s", self.name, error)
+                    return
                 self.stats.forbidden += 1
                 logger.error("%s: %s", self.name, error)
-                if denied := _DENIED_PUBLISH.search(str(error)):
+                if denied:
                     self.replies.forbidden(denied[1])
             case NatsError() | OSError() | TimeoutError():
                 self.stats.errors += 1
-                logger.warning("%s: %s", self.name, str(error) or type(error).__name__)
+                self._log_rarely(f"{self.name}: {str(error) or type(error).__name__}")
             case _:
                 self.stats.errors += 1
                 logger.error("%s: a subscription's callback failed", self.name, exc_info=error)
+
+    def _is_late_reply(self, subject: str) -> bool:
+        """Return whether a refused subject is the inbox of another user.
+
+        The server permits a reply for a limited time, and on the connection that received the request: one
+        that follows a partition is refused, and no process waits for it.
+        """
+        inbox = subject.lower().startswith("_inbox")
+        return inbox and not subject.lower().startswith(self.inbox_prefix.lower() + ".")
+
+    def _log_rarely(self, warning: str) -> None:
+        # nats-py reports each dropped message of a flood, and each failed attempt to connect.
+        now = time.monotonic()
+        if now - self._logged_at.get(warning, -SAME_WARNING_S) >= SAME_WARNING_S:
+            if len(self._logged_at) >= WARNINGS_REMEMBERED:
+                self._logged_at.clear()
+            self._logged_at[warning] = now
+            logger.warning(warning)
 
     async def _disconnected(self) -> None:
         self._connected.clear()
@@ -331,6 +402,7 @@ class Bus:
 
     async def _reconnected(self) -> None:
         self.stats.reconnects += 1
+        self._reconnected_at = time.monotonic()
         self._connected.set()
         logger.info("%s: connection to NATS restored", self.name)
         self.replies.reconnected()
@@ -343,6 +415,39 @@ class Bus:
         self.closed.set()
         self._connected.set()  # wakes the waiters of `wait_connected`, which then check `closed`
         self.replies.close()
+
+
+async def keep_connecting(create: Callable[[], Bus], stop: asyncio.Event) -> Bus | None:
+    """Connect, however long it takes; return None if `stop` is set first.
+
+    Args:
+        create: Creates the bus of the next attempt, which reads its key file again.
+        stop: Ends the attempts.
+    """
+    while not stop.is_set():
+        bus = create()
+        if await _opened(bus, stop):
+            return bus
+        await bus.close()
+    return None
+
+
+async def _opened(bus: Bus, stop: asyncio.Event) -> bool:
+    opening = asyncio.create_task(bus.open())
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            return False
+        opening.result()
+    except Unavailable as error:
+        logger.warning("%s", error)
+        return False
+    finally:
+        opening.cancel()
+        stopped.cancel()
+        await asyncio.wait({opening, stopped})
+    return True
 
 
 def _next_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import NoneType, TracebackType
 from typing import Annotated, Any, Self, cast, get_args
@@ -36,8 +36,10 @@ from faststream.nats import NatsBroker, NatsRouter, PullSub
 from faststream.nats.subscriber.usecases import CoreSubscriber
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from pydantic import BaseModel, TypeAdapter
 
+from banksman.bus.client import subscribe
 from banksman.bus.connection import Bus
 from banksman.bus.decoding import decoded
 from banksman.bus.envelope import error_envelope
@@ -55,6 +57,9 @@ HANDLERS_END_S = 4.0
 client; a message of a stream is redelivered."""
 CONCURRENCY = 16
 """Requests of one subject that a process handles at a time, where a service sets no other number."""
+INTAKE_MESSAGES = 16_384
+INTAKE_BYTES = 16 * 1024 * 1024
+"""Requests of one subject, and their bytes, that wait for an intake; further ones are dropped."""
 ONE_AT_A_TIME = PullSub(batch_size=1, timeout=1)
 """How a durable consumer pulls. More workers or a larger batch would handle messages twice; `bus.work` serves
 consumers with many messages in flight."""
@@ -103,6 +108,11 @@ Decode = Callable[[Message], Any]
 """Decodes and validates a request's body. Raises `BanksmanError`, which becomes the reply."""
 
 
+Intake = Callable[[str, str, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Receives the subject and the reply subject of each request, and what handles it. It returns at once: the
+requests of one subject reach it one after the other."""
+
+
 def json_body(body: Any) -> Decode:
     """Return the decoder of a request's body: strict JSON of the declared type, nothing coerced.
 
@@ -127,6 +137,7 @@ class ControlPlane:
         version: str = "1",
         description: str | None = None,
         body: Callable[[Any], Decode] = json_body,
+        intake: Intake | None = None,
     ) -> None:
         """Take the handlers of a router.
 
@@ -138,9 +149,11 @@ class ControlPlane:
             version: The version in that document.
             description: The text in that document.
             body: Returns the decoder for the declared type of a request's body.
+            intake: Decides when each request is handled, and whether. None handles as many at a time as
+                their handler has workers.
         """
         self._bus = bus
-        self._broker = _SharedConnectionBroker(bus)
+        self._broker = _SharedConnectionBroker(bus, intake)
         self._broker.include_router(router)
         for subscriber in self._broker.subscribers:
             for item in subscriber.calls:
@@ -183,8 +196,9 @@ class ControlPlane:
 class _SharedConnectionBroker(NatsBroker):
     """FastStream's broker on a connection that it neither opens nor closes."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, intake: Intake | None) -> None:
         self._bus = bus
+        self._intake = intake
 
         def rules(msg: Any, /, *, context: ContextRepo) -> _Rules:
             return _Rules(msg, context=context, bus=bus)
@@ -198,8 +212,9 @@ class _SharedConnectionBroker(NatsBroker):
         )
 
     async def _connect(self) -> Client:
-        self.config.connect(self._bus.nc)
-        return self._bus.nc
+        nc = self._bus.nc
+        self.config.connect(nc if self._intake is None else cast(Client, _WithIntake(nc, self._intake)))
+        return nc
 
     async def stop(
         self,
@@ -212,6 +227,33 @@ class _SharedConnectionBroker(NatsBroker):
         await super().stop(exc_type, exc_val, exc_tb)
 
 
+class _WithIntake:
+    """A connection whose subscriptions pass their messages to an intake; everything else is the client's."""
+
+    def __init__(self, nc: Client, intake: Intake) -> None:
+        self._nc = nc
+        self._intake = intake
+
+    async def subscribe(
+        self, subject: str, *, queue: str, cb: Callable[[Msg], Awaitable[None]], **_limits: Any
+    ) -> Subscription:
+        async def received(msg: Msg) -> None:
+            await self._intake(msg.subject, msg.reply, lambda: cb(msg))
+
+        # An intake returns at once, so little waits in the client; what does is bounded.
+        return await subscribe(
+            self._nc,
+            subject,
+            received,
+            queue=queue,
+            pending_messages=INTAKE_MESSAGES,
+            pending_bytes=INTAKE_BYTES,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nc, name)
+
+
 class _Rules(BaseMiddleware[Any, Any]):
     """What happens around each handler: error envelopes for requests, outcomes for messages of streams."""
 
@@ -221,7 +263,12 @@ class _Rules(BaseMiddleware[Any, Any]):
 
     async def consume_scope(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> Any:
         if isinstance(self.context.get_local("handler_"), CoreSubscriber):
-            return await _respond(call_next, msg)
+            reconnects = self._bus.stats.reconnects
+            response = await _respond(call_next, msg)
+            if self._bus.stats.reconnects != reconnects:
+                # The server permits the reply on the connection that received the request only.
+                msg.reply_to = ""
+            return response
         await _settle(self._bus, call_next, msg)
         return None
 

@@ -52,6 +52,17 @@ def conversation_of(run_id: str) -> str:
     return conversation_id
 
 
+def approval_id_for(run_id: str) -> str:
+    """Return a new approval id. It begins with the run's id, so an approval id identifies its log."""
+    return f"{run_id}-{_base32(secrets.randbits(60), 12)}"
+
+
+def conversation_of_approval(approval_id: str) -> str | None:
+    """Return the conversation id that an approval id begins with; None if it begins with none."""
+    run_id = approval_id.rpartition("-")[0]
+    return run_id.rpartition("-")[0] or None
+
+
 def attempt_id(tool_call_id: str, number: int) -> str:
     """Return the key of one attempt of a call, under which its start and its result are stored."""
     return f"{tool_call_id}-{number}"

@@ -9,11 +9,12 @@ import pytest
 from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.jetstream import last_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
-from banksman.contracts.ids import new_id
+from banksman.contracts.ids import approval_id_for, new_id
 
 
 async def _conversation(http: httpx.AsyncClient, **body: Any) -> str:
@@ -177,20 +178,60 @@ async def test_a_repeated_decision_returns_the_winning_decision_of_another_reque
     gateway: Served, agent: Agent, decided: str, outcome: str
 ) -> None:
     """P3: between two attempts of a request, another request of the same user approves or rejects."""
-    approval, again = f"/context/approvals/{(approval_id := new_id('a'))}", {"idempotency-key": new_id("key")}
+    again = {"idempotency-key": new_id("key")}
     async with gateway.http as http:
         conversation = await _conversation(http)
         await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
         start = await agent.started(conversation)
         await agent.begin(start)
+        request = await agent.log_approval_request(start)
+        approval = f"/context/approvals/{request.approval_id}"
         early = await http.post(approval, json={"all": "approve"}, headers=again, timeout=30)
-        await agent.request_approval(start, approval_id=approval_id)
+        await ApprovalSlots(agent.bus).store_request(request)
         other = await http.post(approval, json={"all": decided})
         lost = await http.post(approval, json={"all": "approve"}, headers=again)
     assert (early.status_code, early.json()["error"]["code"]) == (503, "not_ready")
     assert (other.status_code, other.json()["outcome"]) == (200, outcome)
     assert lost.status_code == 409
     assert (lost.json()["outcome"], lost.json()["already_resolved"]) == (outcome, True)
+
+
+async def test_a_decision_waits_for_a_request_that_is_in_the_log_only(gateway: Served, agent: Agent) -> None:
+    """An agent logs a request before it stores it, and clients read the log."""
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        request = await agent.log_approval_request(await agent.started(conversation))
+        path = f"/context/approvals/{request.approval_id}"
+        async with asyncio.TaskGroup() as group:
+            decided = group.create_task(http.post(path, json={"all": "approve"}))
+            await http.get(f"/context/conversations/{conversation}")
+            group.create_task(ApprovalSlots(agent.bus).store_request(request))
+    assert (decided.result().status_code, decided.result().json()["outcome"]) == (200, "approved")
+
+
+@pytest.mark.parametrize("known", ["unknown", "of_no_run", "of_another_tenant", "of_an_ended_run"])
+async def test_an_unknown_or_foreign_approval_is_refused_at_once(
+    guarded: Served, agent: Agent, known: str
+) -> None:
+    """Two seconds are less than the wait for a request that is in the log only."""
+    bob = {"authorization": f"Bearer {TOKENS['bob']}"}
+    async with guarded.http as http:
+        conversation = await _conversation(http)
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        request = await agent.log_approval_request(start)
+        if known == "of_an_ended_run":
+            await agent.finish(start)
+        path, headers = {
+            "unknown": (new_id("a"), {}),
+            "of_no_run": (approval_id_for(start.run_id), {}),
+            "of_another_tenant": (request.approval_id, bob),
+            "of_an_ended_run": (request.approval_id, {}),
+        }[known]
+        async with asyncio.timeout(2):
+            refused = await http.post(f"/context/approvals/{path}", json={"all": "approve"}, headers=headers)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
 
 
 async def test_a_repeated_decision_that_is_stored_is_accepted_again(gateway: Served, agent: Agent) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -177,9 +179,14 @@ async def test_edited_arguments_are_checked_against_the_tools_schema(gateway: Se
     assert accepted["outcome"] == "approved"
 
 
-async def test_a_decision_on_an_unknown_approval_waits_and_is_then_refused(gateway: Served) -> None:
+async def test_a_decision_waits_for_its_request_to_be_stored_and_is_then_refused(
+    gateway: Served, agent: Agent
+) -> None:
     async with gateway.socket() as socket:
-        sent = await socket.send("approval.reply", approval_id=new_id("a"), all="approve")
+        conversation = await socket.create()
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
+        request = await agent.log_approval_request(await agent.started(conversation))
+        sent = await socket.send("approval.reply", approval_id=request.approval_id, all="approve")
         assert (await socket.request("ping", t=1))["t"] == 1
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while True:
@@ -271,6 +278,74 @@ async def test_a_connection_without_hello_is_closed(start_gateway: GatewayFactor
         refused = json.loads(await connection.recv())
         assert (refused["type"], refused["reply_to"]) == ("error", "1")
         assert await _closed(connection) == 4408
+
+
+async def test_a_message_that_is_not_finished_in_time_closes_the_connection(
+    start_gateway: GatewayFactory,
+) -> None:
+    """The client is alive: it answers pings, and sends further fragments."""
+    async with start_gateway(message_timeout_s=0.3) as gateway, gateway.raw() as connection:
+
+        async def endless() -> AsyncIterator[str]:
+            while True:
+                yield "x"
+                await connection.ping()
+
+        sending = asyncio.create_task(connection.send(endless()))
+        assert await _closed(connection) == 4408
+        with pytest.raises(ConnectionClosed):
+            await sending
+
+
+async def test_a_message_in_many_fragments_is_one_message(gateway: Served) -> None:
+    async with gateway.socket() as socket:
+        text = json.dumps({"type": "ping", "id": "slow", "t": 5}) + " " * 3_000
+        await socket.connection.send(iter(text))
+        pong = await socket.until(lambda frame: frame.get("reply_to") == "slow")
+    assert pong["t"] == 5
+
+
+async def test_unfinished_messages_of_all_clients_are_bounded(start_gateway: GatewayFactory) -> None:
+    """Those that began first are refused; a client that finishes its messages is not affected."""
+    part = "x" * 200 * 1024
+    async with start_gateway(max_unfinished_bytes=1024 * 1024) as gateway, gateway.socket() as honest:
+        release = asyncio.Event()
+
+        async def held_back() -> int | None:
+            async def parts() -> AsyncIterator[str]:
+                yield part
+                await release.wait()
+                yield "x"
+
+            async with gateway.raw() as connection:
+                sending = asyncio.create_task(connection.send(parts()))
+                with contextlib.suppress(ConnectionClosed):
+                    async for _ in connection:
+                        pass
+                release.set()
+                with contextlib.suppress(ConnectionClosed):
+                    await sending
+                return connection.close_code
+
+        async with asyncio.TaskGroup() as group:
+            attackers = [group.create_task(held_back()) for _ in range(12)]
+            done, waiting = await asyncio.wait(
+                attackers, timeout=WAIT_TIMEOUT_S, return_when="FIRST_COMPLETED"
+            )
+            assert {task.result() for task in done} == {4429}
+            assert waiting
+            assert (await honest.request("ping", t=1))["t"] == 1
+            for task in attackers:
+                task.cancel()
+
+
+async def test_a_user_has_a_limited_number_of_websockets(start_gateway: GatewayFactory) -> None:
+    async with start_gateway(max_sockets_per_user=2) as gateway:
+        async with gateway.socket(), gateway.socket(), gateway.raw() as third:
+            await third.send(json.dumps({"type": "hello", "id": "h"}))
+            assert await _closed(third) == 4429
+        async with gateway.socket(), gateway.socket() as again:
+            assert again.welcome["type"] == "welcome"
 
 
 async def test_only_unknown_subprotocols_are_refused(gateway: Served) -> None:

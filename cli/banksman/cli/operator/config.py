@@ -24,7 +24,7 @@ from banksman.cli.output import Exit
 from banksman.cli.services import SERVICES, service_module
 from banksman.cli.settings import UpSettings
 from banksman.contracts.errors import BadInput, BanksmanError
-from banksman.runtime.logs import HIDDEN, SECRET_NAMES
+from banksman.runtime.logs import HIDDEN, SECRET_NAMES, SECRET_VALUES
 from banksman.runtime.settings import PREFIX, SECTIONS, ServiceSettings, config_file, load
 
 _CLI_SETTINGS: tuple[type[ServiceSettings], ...] = (UpSettings, OperatorSettings)
@@ -209,4 +209,4 @@ def _shown(name: str, value: Any) -> Any:
             return {str(key): _shown(str(key), item) for key, item in cast(Mapping[Any, Any], value).items()}
         case _:
             secret = SECRET_NAMES.search(name) and not name.endswith("_file")
-            return HIDDEN if secret else str(value)
+            return HIDDEN if secret else SECRET_VALUES.sub(HIDDEN, str(value))

@@ -35,6 +35,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import Delta, FileRead
 from banksman.contracts.errors import BanksmanError, ErrorCode, NotFound, ProviderFailed, Refused, Unavailable
 from banksman.contracts.events import EventBody
+from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
@@ -152,7 +153,7 @@ class ModelStep:
             reading=reading,
             text=truncated_text(written.text or ""),
             message_id=message_id,
-            approval_id=clock.new_id("a"),
+            approval_id=approval_id_for(run.run_id),
             expires_at=clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
             call_ids=tuple(clock.new_id("k") for _ in calls),
             usage=written.usage.model_copy(update={"cost_usd": self._cost(completion)}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,20 +16,23 @@ from starlette.types import ASGIApp
 
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connection import Bus
+from banksman.bus.connection import Bus, keep_connecting
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
+from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.asgi import errors
+from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.perimeter import Perimeter
 from banksman.gateway.http import approvals, assistants, conversations, files, prompts, runs, workflows
 from banksman.gateway.http.documents import documents_router
 from banksman.gateway.nats_api.bodies import api_body
+from banksman.gateway.nats_api.intake import Intake
 from banksman.gateway.nats_api.router import api_router
 from banksman.gateway.page import routes as page
 from banksman.gateway.passthrough import routes as passthrough
@@ -53,12 +56,13 @@ from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
-from banksman.gateway.websocket.connection import FRAME_BYTES, ConnectionContext
+from banksman.gateway.websocket.connection import FRAME_BYTES, CallerSockets, ConnectionContext
 from banksman.gateway.websocket.connections import Connections
-from banksman.gateway.websocket.protocol import SocketProtocol
+from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_protocol
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
+from banksman.runs.schemas import SchemaChecker
 from banksman.runtime.health import Health, health_server, listening
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.service import run as run_service
@@ -81,17 +85,50 @@ class Running:
     """Its open websockets."""
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The HTTP server of a gateway. Until it joins NATS it serves health, the page and passthrough."""
+
+    settings: GatewayServiceSettings
+    health: Health
+    app: FastAPI
+    keys: Keys
+    port: int
+    http: contextlib.AsyncExitStack
+    """Ends the server: the open requests finish before what they use is closed."""
+
+
 @asynccontextmanager
-async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Running]:
-    """Serve until the context ends, then make clients reconnect elsewhere and finish the open requests.
+async def listening_front(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Front]:
+    """Listen until the context ends.
 
     Raises:
-        Unavailable: NATS cannot be reached.
         BadInput: A setting is missing.
         OSError: The port is taken.
     """
+    keys = Keys(settings.gateway)
     async with contextlib.AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(await _connect(settings, health))
+        upstreams = await stack.enter_async_context(
+            Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
+        )
+        app = application(keys, upstreams, health)
+        await stack.enter_async_context(health_server(health, settings.gateway))
+        http = await stack.enter_async_context(contextlib.AsyncExitStack())
+        perimeter = Perimeter(app, settings.gateway, keys)
+        port = await http.enter_async_context(listening(_http_config(perimeter, settings)))
+        logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
+        yield Front(settings, health, app, keys, port, http)
+
+
+@asynccontextmanager
+async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
+    """Serve everything until the context ends, then make clients reconnect elsewhere and finish the requests.
+
+    Raises:
+        Unavailable: NATS does not respond any more.
+    """
+    settings, health = front.settings, front.health
+    async with contextlib.AsyncExitStack() as stack:
         clock = await stack.enter_async_context(BrokerClock(bus))
         backlog = Backlog(
             bus,
@@ -99,46 +136,67 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             limit_per_tenant=settings.gateway.max_waiting_runs_per_tenant,
         )
         damaged = DamagedLogs(bus)
-        gateway = await _service(settings, bus, clock, backlog, damaged, stack)
+        gateway = await _service(front, bus, clock, backlog, damaged, stack)
         damaged.on_found = gateway.feeds.on_damage
         await stack.enter_async_context(damaged)
-        connections = Connections(ConnectionContext(gateway, VERSION, _notices(settings)))
-        control = ControlPlane(
-            bus,
-            api_router(bus, gateway),
-            title="Banksman",
-            version=VERSION,
-            description="The NATS API.",
-            body=api_body,
-        )
-        await stack.enter_async_context(control)
+        sockets = CallerSockets(settings.gateway.max_sockets_per_user)
+        connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
+        control = await _nats_api(front, gateway, stack)
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
         health.warnings["logs"] = damaged.warning
         health.measures["runs"] = backlog.measure
-        upstreams = await stack.enter_async_context(
-            Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
-        )
-        app = application(gateway, connections, upstreams, health, control.asyncapi)
-        await stack.enter_async_context(health_server(health, settings.gateway))
-        port = await stack.enter_async_context(listening(_http_config(app, settings)))
-        keyless = gateway.keys.keyless
-        logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keyless})
+        state = front.app.state
+        state.gateway, state.connections, state.asyncapi = gateway, connections, control.asyncapi
         try:
-            yield Running(port, connections)
+            yield Running(front.port, connections)
         finally:
             health.draining = True
             await connections.drain(RECONNECT_AFTER_S)
+            await front.http.aclose()
+
+
+@asynccontextmanager
+async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Running]:
+    """Listen, connect and serve everything until the context ends.
+
+    Raises:
+        Unavailable: NATS cannot be reached.
+        BadInput, OSError: As `listening_front`.
+    """
+    async with listening_front(settings, health) as front, _new_bus(settings, health) as bus:
+        await bus.open()
+        async with joined(front, bus) as running:
+            yield running
+
+
+async def _nats_api(front: Front, gateway: Gateway, stack: contextlib.AsyncExitStack) -> ControlPlane:
+    """Serve the NATS API over a connection of its own: the server closes one that a flood makes too slow."""
+    api = await stack.enter_async_context(_new_bus(front.settings, front.health))
+    await api.open()
+    intake = await stack.enter_async_context(Intake(api, front.settings.gateway.tenant_rate))
+    control = ControlPlane(
+        api,
+        api_router(api, gateway),
+        title="Banksman",
+        version=VERSION,
+        description="The NATS API.",
+        body=api_body,
+        intake=intake,
+    )
+    front.health.checks["nats_api"] = api.problem
+    return await stack.enter_async_context(control)
 
 
 async def _service(
-    settings: GatewayServiceSettings,
+    front: Front,
     bus: Bus,
     clock: Clock,
     backlog: Backlog,
     damaged: DamagedLogs,
     stack: contextlib.AsyncExitStack,
 ) -> Gateway:
+    settings = front.settings
     placements = await stack.enter_async_context(Placements(bus, clock, wait_s=settings.workspaces.wait_s))
     log = EventLog(bus)
     hub = await stack.enter_async_context(LiveHub(log))
@@ -147,9 +205,10 @@ async def _service(
     assistants, prompts = assistant_store(bus), prompt_store(bus)
     requests = StoredRequests(Bucket(bus, IDEMPOTENCY, RequestRecord))
     tools, workflows = Tools(bus), Workflows(bus)
+    schemas = await stack.enter_async_context(SchemaChecker())
     return Gateway(
         settings=settings.gateway,
-        keys=Keys(settings.gateway),
+        keys=front.keys,
         tickets=Tickets(bus, clock),
         requests=ClientRequests(
             views=views,
@@ -157,7 +216,9 @@ async def _service(
             assistants=assistants,
             prompts=prompts,
             workflows=workflows,
-            decisions=Decisions(approvals, tools, clock, settings.approvals.key()),
+            decisions=Decisions(
+                approvals, conversations, views, tools, schemas, clock, settings.approvals.key()
+            ),
             requests=requests,
             queue=RunQueue(bus),
             backlog=backlog,
@@ -178,14 +239,11 @@ async def _service(
     )
 
 
-def application(
-    gateway: Gateway,
-    connections: Connections,
-    upstreams: Upstreams,
-    health: Health,
-    asyncapi: Callable[[], Mapping[str, Any]],
-) -> ASGIApp:
-    """Return the gateway's ASGI application: every interface but the NATS API."""
+def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
+    """Return the gateway's ASGI application: every interface but the NATS API.
+
+    What needs NATS responds with 503 until its state has `gateway`, `connections` and `asyncapi`.
+    """
     app = FastAPI(
         title="Banksman",
         version=VERSION,
@@ -194,19 +252,30 @@ def application(
         openapi_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    app.state.gateway, app.state.upstreams = gateway, upstreams
+    app.state.keys, app.state.upstreams = keys, upstreams
+    app.state.gateway = app.state.connections = app.state.asyncapi = None
     errors.install(app)
     app.router.routes.extend(health.routes())
     app.include_router(page.routes)
     for part in (conversations, runs, approvals, files, assistants, prompts, workflows, passthrough):
         app.include_router(part.routes)
-    app.include_router(documents_router(asyncapi))
+    app.include_router(documents_router(lambda: _asyncapi(app)))
 
     @app.websocket("/ws")
     async def websocket(socket: WebSocket) -> None:
+        connections: Connections | None = app.state.connections
+        if connections is None:
+            await socket.send_denial_response(errors.error_response("/ws", Unavailable(NOT_CONNECTED)))
+            return
         await connections.serve(socket)
 
-    return Perimeter(app, gateway.settings, gateway.keys)
+    return app
+
+
+def _asyncapi(app: FastAPI) -> Mapping[str, Any]:
+    if app.state.asyncapi is None:
+        raise Unavailable(NOT_CONNECTED)
+    return app.state.asyncapi()
 
 
 def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Config:
@@ -215,7 +284,7 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
         app,
         host=gateway.host,
         port=gateway.port,
-        ws=SocketProtocol,
+        ws=socket_protocol(UnfinishedMessages(gateway.message_timeout_s, gateway.max_unfinished_bytes)),
         ws_max_size=FRAME_BYTES,
         # An idle socket takes 25 KB without it, 122 KB with it.
         ws_per_message_deflate=False,
@@ -231,8 +300,8 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
     )
 
 
-async def _connect(settings: GatewayServiceSettings, health: Health) -> Bus:
-    return await Bus.connect(
+def _new_bus(settings: GatewayServiceSettings, health: Health) -> Bus:
+    return Bus.create(
         settings.nats,
         name=GATEWAY,
         inbox_prefix=inbox_prefix(GATEWAY),
@@ -261,27 +330,36 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
         health.checks["streams"] = Durability.of_app(bus).problem
 
 
-async def _wait_for_streams(settings: GatewayServiceSettings, process: ServiceProcess) -> bool:
-    """Wait until the streams are as durable as promised; return False if the process stops first.
-
-    Until then readiness names the weaker settings.
-    """
-    async with (
-        health_server(process.health, settings.gateway),
-        await _connect(settings, process.health) as bus,
-    ):
-        durability = Durability.of_app(bus)
-        process.health.checks["streams"] = durability.problem
-        return await durability.holds(process.stop)
-
-
 async def main(settings: GatewayServiceSettings, process: ServiceProcess) -> None:
-    """Wait until the streams are as durable as promised, then serve until `process.stop` is set."""
-    if not settings.allow_weak_durability and not await _wait_for_streams(settings, process):
+    """Listen at once, and serve everything from when NATS is there until `process.stop` is set."""
+    async with listening_front(settings, process.health) as front:
+        while not process.stop.is_set():
+            try:
+                await _serve(front, process)
+            except Unavailable as error:
+                if process.health.started:
+                    raise
+                logger.warning("not ready: %s", error)
+
+
+async def _serve(front: Front, process: ServiceProcess) -> None:
+    def create() -> Bus:
+        bus = _new_bus(front.settings, process.health)
+        process.health.checks["nats"] = bus.problem
+        return bus
+
+    bus = await keep_connecting(create, process.stop)
+    if bus is None:
         return
-    async with serving(settings, process.health):
-        process.ready()
-        await process.stop.wait()
+    async with bus:
+        durability = Durability.of_app(bus)
+        if not front.settings.allow_weak_durability:
+            process.health.checks["streams"] = durability.problem
+            if not await durability.holds(process.stop):
+                return
+        async with joined(front, bus):
+            process.ready()
+            await process.stop.wait()
 
 
 def run() -> int:

@@ -140,9 +140,17 @@ class GatewaySettings(HealthSettings):
     """Seconds within which a websocket must send `hello`; then it is closed."""
     frames_per_s: int = Field(default=30, ge=1)
     """Frames a second that a websocket may send, over a burst of twice as many; further ones are refused."""
+    message_timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds from the first to the last byte of a websocket message; then the websocket is closed."""
+    max_unfinished_bytes: int = Field(default=16 * 1024 * 1024, ge=1024 * 1024)
+    """Bytes of all websocket messages that have begun to arrive; beyond it those that began first are refused
+    and their websockets closed with 4429."""
+    max_sockets_per_user: int = Field(default=500, ge=1)
+    """Websockets of one user that may be open at once; further ones are closed with 4429."""
     requests_per_s: float | None = Field(default=None, ge=0)
-    """HTTP requests a second with one key, over a burst of four times as many; further ones are refused with
-    429. None means 100, or no limit in keyless mode, where all clients are one user; 0 means no limit."""
+    """Requests a second with one key over HTTP, and of one tenant over NATS, over a burst of four times as
+    many; further ones are refused with 429 or `rate_limited`. None means 100, but no limit over HTTP in
+    keyless mode, where all clients are one user; 0 means no limit."""
     max_waiting_runs: int = Field(default=10_000, ge=1)
     """Runs of all tenants that may be queued or driven at once; further ones are refused with 503."""
     max_waiting_runs_per_tenant: int = Field(default=2_000, ge=1)
@@ -175,6 +183,11 @@ class GatewaySettings(HealthSettings):
         if self.requests_per_s is None:
             return None if self.serves_without_key else DEFAULT_REQUESTS_PER_S
         return self.requests_per_s or None
+
+    @property
+    def tenant_rate(self) -> float | None:
+        """Requests a second of one tenant over NATS; None for no limit."""
+        return DEFAULT_REQUESTS_PER_S if self.requests_per_s is None else self.requests_per_s or None
 
 
 class GatewayServiceSettings(ServiceSettings):

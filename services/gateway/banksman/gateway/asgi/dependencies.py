@@ -10,10 +10,13 @@ from typing import Annotated
 from fastapi import Depends, Header, Request
 from fastapi.security import APIKeyHeader, HTTPBearer
 
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
-from banksman.gateway.service.auth import Caller, bearer
+from banksman.gateway.service.auth import Caller, Keys, bearer
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.settings import Mode
+
+NOT_CONNECTED = "the gateway is connecting to NATS"
 
 BEARER = HTTPBearer(
     scheme_name="bearer", description="An API key. A gateway in keyless mode needs none.", auto_error=False
@@ -27,8 +30,15 @@ API_KEY = APIKeyHeader(
 
 
 async def gateway_of(request: Request) -> Gateway:
-    """Return the service of the application."""
-    return request.app.state.gateway
+    """Return the service of the application.
+
+    Raises:
+        Unavailable: The gateway has not connected to NATS yet.
+    """
+    gateway: Gateway | None = request.app.state.gateway
+    if gateway is None:
+        raise Unavailable(NOT_CONNECTED)
+    return gateway
 
 
 ServiceDep = Annotated[Gateway, Depends(gateway_of)]
@@ -41,11 +51,11 @@ def caller_of(request: Request, mode: Mode) -> Caller:
         Unauthorized: The key is missing, unknown or expired.
         Forbidden: The key does not open these endpoints.
     """
-    gateway: Gateway = request.app.state.gateway
+    keys: Keys = request.app.state.keys
     token = bearer(request.headers.get("authorization"))
     if token is None and mode == "passthrough":
         token = request.headers.get("x-api-key")
-    caller = gateway.keys.caller(token)
+    caller = keys.caller(token)
     caller.check(mode)
     return caller
 

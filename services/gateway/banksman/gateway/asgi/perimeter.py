@@ -12,7 +12,7 @@ from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, F
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.asgi.errors import error_response
 from banksman.gateway.service.auth import Keys, bearer
-from banksman.gateway.service.rate_limit import TokenBucket
+from banksman.gateway.service.rate_limit import Rates
 from banksman.gateway.settings import GatewaySettings
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -23,8 +23,6 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
-MAX_BUCKETS = 10_000
-"""Clients whose rate is tracked. With more, all buckets are dropped to bound the memory."""
 UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
@@ -38,32 +36,16 @@ class BodyTooLarge(CallerMistake):
         super().__init__(f"the body has more than {limit} bytes")
 
 
-class TooManyRequests(CallerMistake):
-    """A client exceeds its rate limit."""
-
-    code = ErrorCode.RATE_LIMITED
-    retryable = True
-
-    def __init__(self, wait_s: float) -> None:
-        self._wait_s = wait_s
-        super().__init__("too many requests")
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds until the next request is accepted."""
-        return self._wait_s
-
-
 class Perimeter:
     """ASGI middleware that checks requests and adds headers to responses."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings, keys: Keys) -> None:
         self._app = app
         self._settings = settings
-        self._keyless = keys.keyless
+        self._keys = keys
         self._hosts = LOOPBACK_NAMES | frozenset(settings.allowed_hosts)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
-        self._buckets: dict[str, TokenBucket] = {}
+        self._rates = Rates(settings.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to the application, or refuse it."""
@@ -88,7 +70,7 @@ class Perimeter:
             await error_response(scope["path"], error)(scope, receive, with_headers)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        if self._keyless and _hostname(headers.get("host", "")) not in self._hosts:
+        if self._keys.keyless and _hostname(headers.get("host", "")) not in self._hosts:
             # DNS rebinding: a page of another site that resolves its name to this machine sends that name.
             raise Forbidden("a gateway without keys accepts only the host names of this machine")
         cross = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
@@ -104,16 +86,10 @@ class Perimeter:
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
 
     def _check_rate(self, headers: Headers, scope: Scope) -> None:
-        rate = self._settings.rate
-        if rate is None:
-            return
         token = bearer(headers.get("authorization")) or headers.get("x-api-key")
-        key = digest(token.encode()) if token else str((scope.get("client") or ("",))[0])
-        if len(self._buckets) > MAX_BUCKETS:
-            self._buckets.clear()
-        bucket = self._buckets.setdefault(key, TokenBucket(rate, rate * 4))
-        if not bucket.take():
-            raise TooManyRequests(bucket.wait_s)
+        # An unknown key must not give its sender a bucket of its own: the next one would give another.
+        known = token is not None and self._keys.known(token)
+        self._rates.check(digest(token.encode()) if token and known else _address(scope))
 
     def _limit(self, scope: Scope) -> int:
         upload = scope["method"] == "PUT" and "/files/" in scope["path"]
@@ -164,6 +140,10 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, error: BanksmanErr
     start = {"type": "websocket.http.response.start", "status": response.status_code}
     await send({**start, "headers": response.raw_headers})
     await send({"type": "websocket.http.response.body", "body": response.body})
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
 
 
 def _request_id(headers: Headers) -> str:

@@ -46,8 +46,6 @@ from banksman.gateway.service.gateway import Gateway
 QUEUE = "gateways"
 USER = "nats"
 """The user that logs show for clients of this API."""
-CONCURRENCY = 64
-"""Requests of one subject that a gateway handles at a time."""
 REPLAY_PACE = 500
 """Events that a replay publishes before it waits for the broker, which bounds what the broker must buffer."""
 
@@ -64,7 +62,7 @@ def api_router(bus: Bus, gateway: Gateway) -> NatsRouter:
 def _serve(router: NatsRouter, *tokens: str) -> LogicSubscriber[Any]:
     """Return the decorator of a handler of `api.{t}.{tokens}`."""
     title = " ".join(token for token in tokens if token != ANY)
-    return router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, max_workers=CONCURRENCY, title=title)
+    return router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, title=title)
 
 
 def _action_router(bus: Bus, gateway: Gateway) -> NatsRouter:

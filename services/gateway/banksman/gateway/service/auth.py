@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from banksman.contracts.errors import Forbidden, Unauthorized
+from banksman.contracts.ids import digest
 from banksman.gateway.settings import ApiKey, GatewaySettings, Mode
 
 ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))
@@ -69,6 +69,10 @@ class Keys:
         """Whether requests without a key are served."""
         return self._anonymous is not None
 
+    def known(self, token: str) -> bool:
+        """Return whether a token is one of the configured keys."""
+        return digest(token.encode()) in self._by_digest
+
     def caller(self, token: str | None) -> Caller:
         """Return the caller that a token belongs to.
 
@@ -77,7 +81,7 @@ class Keys:
         Raises:
             Unauthorized: The token is missing, unknown or expired.
         """
-        key = self._by_digest.get(hashlib.sha256(token.encode()).hexdigest()) if token else None
+        key = self._by_digest.get(digest(token.encode())) if token else None
         if key is not None:
             return _caller(key).unexpired()
         if self._anonymous is not None:

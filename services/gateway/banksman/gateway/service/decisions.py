@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
-from banksman.contracts.errors import BadInput, Conflict, NotReady, Poison
+from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
 from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
-from banksman.contracts.ids import new_id
-from banksman.contracts.tools import call_digest
+from banksman.contracts.ids import conversation_of_approval, new_id
+from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.tools import Tools
+from banksman.gateway.service.views import Views
 from banksman.runs.approvals import problem, sign
 from banksman.runs.ports import Clock
+from banksman.runs.schemas import SchemaChecker
 
 NOT_READY_AFTER_S = 5.0
 """Seconds that a decision waits for its approval request to be stored."""
 RETRY_S = 0.1
+
+CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
+"""Checks edited arguments for the tool of a name."""
 
 
 class ApprovalSlots(Protocol):
@@ -64,31 +71,63 @@ class Decisions:
     """Accepts the decisions of every interface."""
 
     slots: ApprovalSlots
+    conversations: Conversations
+    views: Views
     tools: Tools
+    schemas: SchemaChecker
     clock: Clock
     signing_key: bytes
 
     async def submit(self, tenant: str, approval_id: str, submitted: SubmittedDecision) -> DecisionResult:
-        """Check, sign and store a decision; wait up to 5 seconds for its approval request to be stored.
+        """Check, sign and store a decision.
 
-        A client may decide before the agent has stored the request that the client saw in the log.
+        A client may decide before the agent has stored the request that the client saw in the log. Such a
+        decision waits up to 5 seconds.
 
         Raises:
-            NotReady, BadInput, Conflict: As `decide`.
+            NotFound: This tenant has no such approval request, or its decision is no longer stored.
+            NotReady: The request is in the log and not stored yet, or as `decide`.
+            BadInput, Conflict: As `decide`.
         """
-        schemas: Mapping[str, JsonObject] = {}
+        tools: Mapping[str, ToolDefinition] = {}
         if any(decision.arguments is not None for decision in submitted.decisions):
-            schemas = {tool.name: tool.input_schema for tool in await self.tools.registered(tenant)}
+            tools = {tool.name: tool for tool in await self.tools.registered(tenant)}
+        check = partial(check_arguments, self.schemas, tenant, tools)
         deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
         while True:
             try:
-                return await decide(
-                    self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, schemas
-                )
+                return await self._decide(tenant, approval_id, submitted, check)
             except NotReady:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(RETRY_S)
+
+    async def _decide(
+        self,
+        tenant: str,
+        approval_id: str,
+        submitted: SubmittedDecision,
+        check: CheckArguments,
+    ) -> DecisionResult:
+        try:
+            return await decide(
+                self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, check
+            )
+        except NotFound:
+            if not await self._is_open(tenant, approval_id):
+                raise
+        raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
+
+    async def _is_open(self, tenant: str, approval_id: str) -> bool:
+        """Return whether a log of the tenant has the approval request and no decision on it."""
+        conversation_id = conversation_of_approval(approval_id)
+        if conversation_id is None:
+            return False
+        try:
+            await self.conversations.get(tenant, conversation_id)
+        except NotFound:
+            return False
+        return approval_id in (await self.views.read(tenant, conversation_id)).approvals
 
 
 async def decide(
@@ -98,7 +137,7 @@ async def decide(
     tenant: str,
     approval_id: str,
     submitted: SubmittedDecision,
-    schemas: Mapping[str, JsonObject],
+    check: CheckArguments,
 ) -> DecisionResult:
     """Check, sign and store a decision.
 
@@ -109,10 +148,11 @@ async def decide(
         tenant: The tenant of the approval request.
         approval_id: The approval request.
         submitted: The decision.
-        schemas: Input schemas of the tools, by name, for edited arguments.
+        check: Raises `BadInput` for edited arguments that do not fit their tool.
 
     Raises:
-        NotReady: The request is not stored yet, or an invalid stored reply is about to be removed.
+        NotFound: The request is not stored.
+        NotReady: An invalid stored reply is about to be removed.
         BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
         Conflict: The request has expired.
     """
@@ -120,11 +160,11 @@ async def decide(
     if stored is not None:
         return _result(_valid(stored, request, key), submitted)
     if request is None:
-        raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
+        raise NotFound("approval", approval_id)
     now = clock.now()
     if now > request.expires_at:
         raise Conflict(f"approval {approval_id!r} expired at {request.expires_at.isoformat()}")
-    decisions = tuple(_item_decision(item, submitted, schemas) for item in request.items)
+    decisions = tuple([await _item_decision(item, submitted, check) for item in request.items])
     _check_items(request, submitted)
     reply = ApprovalReply(
         tenant=tenant,
@@ -175,8 +215,8 @@ def _open_again(approval_id: str) -> NotReady:
     return NotReady(message, retry_after_s=0.5)
 
 
-def _item_decision(
-    item: ApprovalItem, submitted: SubmittedDecision, schemas: Mapping[str, JsonObject]
+async def _item_decision(
+    item: ApprovalItem, submitted: SubmittedDecision, check: CheckArguments
 ) -> ItemDecision:
     if submitted.all == "approve":
         return ItemDecision(tool_call_id=item.tool_call_id, decision="approve")
@@ -189,26 +229,29 @@ def _item_decision(
     if decision.arguments is not None and decision.decision == "approve":
         if not item.editable:
             raise BadInput("decisions.arguments", item.name, "no edited arguments for this call")
-        check_arguments(item.name, decision.arguments, schemas)
+        await check(item.name, decision.arguments)
         # Arguments that were not changed are no edit: the model is not notified of one.
         if call_digest(item.name, decision.arguments, item.network) == item.digest:
             return decision.model_copy(update={"arguments": None})
     return decision
 
 
-def check_arguments(name: str, arguments: JsonObject, schemas: Mapping[str, JsonObject]) -> None:
-    """Check edited arguments against the tool's schema.
+async def check_arguments(
+    schemas: SchemaChecker,
+    tenant: str,
+    tools: Mapping[str, ToolDefinition],
+    name: str,
+    arguments: JsonObject,
+) -> None:
+    """Check edited arguments against the schema of the tool of this name.
 
     Raises:
         BadInput: An argument does not fit, or the tool is no longer registered.
     """
-    # On first use: jsonschema takes long to import, and few decisions edit arguments.
-    from banksman.runs.schemas import argument_problem
-
-    schema = schemas.get(name)
-    if schema is None:
+    tool = tools.get(name)
+    if tool is None:
         raise BadInput("decisions.arguments", name, "a tool that is still registered")
-    problem = argument_problem(schema, arguments)
+    problem = await schemas.argument_problem(tenant, tool, arguments)
     if problem is not None:
         raise BadInput(f"decisions.arguments.{problem.parameter}", problem.value, problem.expected)
 

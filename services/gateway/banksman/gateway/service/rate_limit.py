@@ -3,7 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
+
+from banksman.contracts.errors import CallerMistake, ErrorCode
+
+BURST_S = 4
+"""Seconds of requests that a client may send at once after a pause."""
+MAX_BUCKETS = 10_000
+"""Clients whose rate is tracked; with more, those that sent nothing for longest are forgotten."""
+
+
+class TooManyRequests(CallerMistake):
+    """A client exceeds its rate limit."""
+
+    code = ErrorCode.RATE_LIMITED
+    retryable = True
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        super().__init__("too many requests")
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds until the next request is accepted."""
+        return self._wait_s
 
 
 @dataclass
@@ -32,3 +56,33 @@ class TokenBucket:
     def wait_s(self) -> float:
         """Seconds until the bucket holds a token."""
         return max(0.0, (1 - self._level) / self.rate)
+
+
+class Rates:
+    """The rates of many clients, each with a bucket of its own."""
+
+    def __init__(self, rate: float | None) -> None:
+        """Allow each client `rate` requests a second and `BURST_S` times as many at once; None: no limit."""
+        self._rate = rate
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def check(self, client: str) -> None:
+        """Count a request.
+
+        Raises:
+            TooManyRequests: The client exceeds its rate.
+        """
+        if wait_s := self.take(client):
+            raise TooManyRequests(wait_s)
+
+    def take(self, client: str) -> float:
+        """Count a request; return 0, or the seconds until the client may send one."""
+        if self._rate is None:
+            return 0.0
+        bucket = self._buckets.get(client)
+        if bucket is None:
+            bucket = self._buckets[client] = TokenBucket(self._rate, self._rate * BURST_S)
+            if len(self._buckets) > MAX_BUCKETS:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(client)
+        return 0.0 if bucket.take() else bucket.wait_s

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
@@ -42,11 +43,11 @@ from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
 from banksman.gateway.websocket.subscriptions import Subscriptions
 from banksman.gateway.websocket.transport import (
     FORBIDDEN,
-    HELLO_TIMEOUT,
     INTERNAL_ERROR,
     RATE_LIMITED,
     SECOND_HELLO,
     SLOW_CONSUMER,
+    TIMED_OUT,
     UNAUTHENTICATED,
     CloseFrame,
     Transport,
@@ -63,10 +64,32 @@ EXPIRED = "the token has expired"
 
 
 @dataclass(frozen=True, slots=True)
+class CallerSockets:
+    """The number of greeted websockets of each caller."""
+
+    limit: int
+    _open: Counter[tuple[str, str]] = field(default_factory=lambda: Counter[tuple[str, str]]())
+
+    def add(self, caller: Caller) -> bool:
+        """Count a websocket; return False if the caller has as many as it may have."""
+        if self._open[caller.tenant, caller.user] >= self.limit:
+            return False
+        self._open[caller.tenant, caller.user] += 1
+        return True
+
+    def remove(self, caller: Caller) -> None:
+        """Count a websocket no longer."""
+        self._open[caller.tenant, caller.user] -= 1
+        if not self._open[caller.tenant, caller.user]:
+            del self._open[caller.tenant, caller.user]
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionContext:
     """The parts that all websockets of a process share."""
 
     gateway: Gateway
+    sockets: CallerSockets
     version: str
     """The server's version, for `welcome`."""
     notices: tuple[str, ...]
@@ -85,6 +108,8 @@ class Connection:
         """The caller whose token or ticket came with the upgrade."""
         self._caller: Caller | None = None
         """The authenticated caller, from `hello` on."""
+        self._counted: Caller | None = None
+        """The caller for whom this websocket is counted."""
         self._expiry: asyncio.TimerHandle | None = None
         """Closes the connection when the caller's key expires."""
         self._subscriptions = Subscriptions(
@@ -113,6 +138,8 @@ class Connection:
         finally:
             if self._expiry is not None:
                 self._expiry.cancel()
+            if self._counted is not None:
+                self._context.sockets.remove(self._counted)
             await self._subscriptions.close()
             if ending is not None:
                 await self._transport.close(*ending)
@@ -137,7 +164,7 @@ class Connection:
                 await self._transport.outbox.overflowed.wait()
         except TimeoutError:
             if self._caller is None:
-                self.end(HELLO_TIMEOUT, f"no hello within {self._settings.hello_timeout_s:g} s")
+                self.end(TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
                 return
             await self._transport.outbox.overflowed.wait()
         self.end(SLOW_CONSUMER, "the client reads too slowly; resume")
@@ -198,6 +225,10 @@ class Connection:
         except BanksmanError as error:
             self.end(UNAUTHENTICATED if isinstance(error, Unauthorized) else FORBIDDEN, str(error))
             return
+        if not self._context.sockets.add(caller):
+            self.end(RATE_LIMITED, f"more than {self._context.sockets.limit} websockets of one user")
+            return
+        self._counted = caller
         self._set_caller(caller)
         self._requests.put_nowait(hello)
 

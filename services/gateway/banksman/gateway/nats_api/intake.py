@@ -1,0 +1,79 @@
+"""Admit the requests over NATS before they are decoded: a rate and a queue for each tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from banksman.bus.connection import Bus
+from banksman.bus.envelope import error_envelope
+from banksman.contracts.errors import Overloaded
+from banksman.gateway.service.rate_limit import Rates, TooManyRequests
+
+CONCURRENCY = 64
+"""Requests of one tenant that a gateway handles at a time."""
+WAITING = 1_000
+"""Requests of one tenant that may wait or be handled at a time; further ones are refused."""
+
+
+@dataclass
+class _Queue:
+    """The admitted requests of one tenant."""
+
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENCY))
+    size: int = 0
+
+
+class Intake:
+    """Admits requests.
+
+    A request beyond the rate of its tenant is refused before it is decoded. A tenant gets as many refusals a
+    second as requests; the rest is dropped, so that a flood costs little more than being read.
+    """
+
+    def __init__(self, bus: Bus, rate: float | None) -> None:
+        """Admit `rate` requests a second of each tenant; None for no limit."""
+        self._bus = bus
+        self._rates = Rates(rate)
+        self._refusals = Rates(rate)
+        self._queues: dict[str, _Queue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, subject: str, reply: str, handle: Callable[[], Awaitable[None]]) -> None:
+        """Handle a request in a task of its own, or refuse it. Returns at once."""
+        tenant = subject.split(".", 2)[1]
+        if wait_s := self._rates.take(tenant):
+            # No exception: this is all that a request of a flood costs.
+            if reply and not self._refusals.take(tenant):
+                await self._bus.publish(reply, error_envelope(TooManyRequests(wait_s)))
+            return
+        queue = self._queues.setdefault(tenant, _Queue())
+        if queue.size >= WAITING:
+            if reply:
+                await self._bus.publish(reply, error_envelope(Overloaded("too many requests wait")))
+            return
+        queue.size += 1
+        task = asyncio.create_task(self._handle(tenant, queue, handle))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, tenant: str, queue: _Queue, handle: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with queue.slots:
+                await handle()
+        finally:
+            queue.size -= 1
+            if queue.size == 0:
+                del self._queues[tenant]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Drop the requests that still wait; their clients repeat them."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
