@@ -136,6 +136,25 @@ def test_nesting_above_the_limit_is_malformed() -> None:
         assert "deep" in malformed(call).error
 
 
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        '{"a":' * 15_000 + "1" + "}" * 15_000,
+        '{"a":' + "[" * 45_000 + "]" * 45_000 + "}",
+        '{"a":' * 15_000 + "{" + "]}" * 7_500,
+        '{"a":{"tool":"x"},"b":' * 4_000 + "1" + "}" * 4_000,
+        '{"a":1}' * 13_000,
+    ],
+    ids=["objects", "arrays", "unbalanced", "keys-inside", "many"],
+)
+def test_a_call_behind_ninety_kilobytes_of_nested_json_is_found(bomb: str) -> None:
+    """A26: also where the parser gives up because of the depth."""
+    for reply in (f"{bomb}\n{LS}", f"Look: {bomb} and then\n```json\n{LS}\n```"):
+        reading = read(reply)
+        assert isinstance(reading, Calls), reading
+        assert reading.calls == (LS_CALL,)
+
+
 def test_each_attempt_gets_a_different_correction() -> None:
     """R10."""
     corrections = [malformed('{"tool": "x"}', attempt=attempt).correction for attempt in (1, 2, 3)]

@@ -101,6 +101,8 @@ class World:
         """Runners whose sandbox fails its self-test."""
         self.full_until = EPOCH
         """The time until which storage is full for owners and handlers."""
+        self.model_requests: set[tuple[object, ...]] = set()
+        """The model requests whose replies an owner has received, or is about to receive."""
         self.output = ""
         """The output of each call."""
         self.requested_runners: dict[str, set[str]] = {}
@@ -567,16 +569,20 @@ class SimulatedModel:
     async def complete(self, owned: Ownership) -> Build:
         assert not calls_without_result(owned.state.history), "the model is called with an invalid history"
         world, run = self.world, owned.run
+        request = (owned.owner, run.run_id, run.iteration, run.malformed, owned.state.compaction)
+        assert request not in world.model_requests, "an owner requests a reply that it received again"
+        world.model_requests.add(request)
         await Op("model", lambda: None, may_fail=False)
         if world.plans[run.run_id].compacts and (compaction := compact(world.clock, owned.state, run)):
             world.situations["history: compacted"] += 1
             return compaction
         return commit_of_reply(world.clock, world.plans[run.run_id], run)
 
-    def too_large(self, error: Exception) -> Ending | None:
+    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         if not isinstance(error, MessageTooLarge):
             return None
-        return Ending("failed", ErrorCode.TOO_LARGE, "The model's reply is too large.", "not_executed")
+        text = "The model's reply is too large."
+        return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), lambda _: ()
 
 
 def _newer(agent: Process, attempt: str, broker: Broker) -> AttemptSlots:

@@ -112,7 +112,10 @@ class ToolCallRequested(Stored):
     type: Literal["tool_call.requested"] = "tool_call.requested"
     call: ToolCall
     arguments_error: str | None = None
-    """Why the model's arguments could not be parsed; None if they could."""
+    """Why the call is not executed: its arguments could not be parsed, or `over_limit`; None otherwise."""
+    over_limit: bool = Field(default=False, exclude_if=lambda over: not over)
+    """True for a call beyond the limit of calls per reply. It is not executed, and stored without its
+    arguments."""
 
 
 class Preview(Stored):

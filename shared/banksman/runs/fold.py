@@ -262,8 +262,9 @@ def _request_call(state: Conversation, run: Run, data: ToolCallRequested) -> Con
     if not isinstance(reply, AssistantMessage):
         raise ValueError(f"{data.call.id}: a call without the reply that requested it")
     reply = reply.model_copy(update={"calls": (*reply.calls, data.call)})
-    malformed = run.malformed_before + 1 if data.arguments_error else run.malformed
-    call = OpenCall(data.call, arguments_error=data.arguments_error)
+    unreadable = data.arguments_error is not None and not data.over_limit
+    malformed = run.malformed_before + 1 if unreadable else run.malformed
+    call = OpenCall(data.call, arguments_error=data.arguments_error, over_limit=data.over_limit)
     run = replace(run, final=None, malformed=malformed, calls=(*run.calls, call))
     return replace(state, run=run, history=(*before, reply))
 

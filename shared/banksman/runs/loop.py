@@ -28,8 +28,16 @@ class Model(Protocol):
         """Return what the next reply becomes in the log."""
         ...
 
-    def too_large(self, error: Exception) -> Ending | None:
-        """Return how the run ends if the log cannot hold a reply; None to raise `error`."""
+    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+        """Return how the run ends if the log cannot hold a reply; None to raise `error`.
+
+        Args:
+            error: Why the reply cannot be stored.
+            reply: What `complete` returned.
+
+        Returns:
+            The ending, and what is recorded in place of the reply: what it consumed was paid for.
+        """
         ...
 
 
@@ -69,15 +77,46 @@ async def drive(owned: Ownership, model: Model) -> None:
 
 
 async def _request_model(owned: Ownership, model: Model) -> None:
+    reply = await model.complete(owned)
     try:
-        await owned.commit(await model.complete(owned))
+        await _record_reply(owned, reply)
     except (CallerMistake, ValueError) as error:
         # The run ends, because the next reply would be as large as this one.
-        ending = model.too_large(error)
-        if ending is None:
+        ended = model.too_large(error, reply)
+        if ended is None:
             raise
+        ending, instead = ended
         logger.warning("%s: the reply is not recorded: %s", owned.state.conversation_id, error)
-        await owned.commit(lambda state: _end(owned, state, ending))
+        await _record_reply(owned, lambda state: (*instead(state), *_end(owned, state, ending)))
+
+
+async def _record_reply(owned: Ownership, reply: Build) -> None:
+    """Commit a reply, for as long as the broker refuses it: another request would be paid for again.
+
+    Raises:
+        Fenced: A higher claim owns the run.
+        Refused: The reply is stored, and the run is parked or ended.
+        CallerMistake: The reply does not fit one message.
+    """
+    request, attempt = _open_request(owned.state), 0
+    # A refused commit may be stored all the same: then the log shows that the request has its reply.
+    while _open_request(owned.state) == request:
+        try:
+            return await owned.commit(reply)
+        except Refused as cause:
+            attempt += 1
+            level = logging.WARNING if attempt == 1 else logging.INFO
+            text = "%s: the reply waits for the broker, attempt %d: %s"
+            logger.log(level, text, owned.state.conversation_id, attempt, cause)
+            await owned.wait_for_broker(cause)
+
+
+def _open_request(state: Conversation) -> tuple[object, ...]:
+    """Return what identifies the model request of the open run that has no reply in the log yet."""
+    run = state.run
+    if run is None or not run.asking:
+        return ()
+    return run.run_id, run.iteration, run.malformed, state.compaction
 
 
 async def _close_approval(owned: Ownership) -> None:

@@ -62,7 +62,9 @@ class OpenCall:
     reason: str | None = None
     """The approver's reason for a rejection."""
     arguments_error: str | None = None
-    """Why the model's arguments cannot be read; such a call is never executed."""
+    """Why the model's arguments cannot be read, or `over_limit`; such a call is never executed."""
+    over_limit: bool = False
+    """True for a call beyond the limit of calls per reply."""
     result: ToolResult | None = None
 
 

@@ -192,6 +192,10 @@ def _cannot_run(call: OpenCall) -> bool:
 
 
 def _refusal(call: OpenCall) -> ToolCallCompleted:
+    if call.over_limit:
+        return ToolCallCompleted(
+            result=failed(call.call.id, "not_executed", f"Not executed: {call.arguments_error}")
+        )
     if call.arguments_error is not None:
         text = f"The arguments of {call.call.name} could not be read: {call.arguments_error}"
         return ToolCallCompleted(result=failed(call.call.id, "invalid_arguments", text))

@@ -11,14 +11,13 @@ from typing import Any
 
 import structlog
 
+from banksman.runtime.redaction import HIDDEN, KEYS, redacted, without_secrets
 from banksman.runtime.settings import LogSettings
 
 SECRET_NAMES = re.compile(
     r"token|secret|password|authorization|api[-_]?key|seed|signature|cookie", re.IGNORECASE
 )
-SECRET_VALUES = re.compile(r"(sk-[A-Za-z0-9_-]{8,}|S[UAO][A-Z2-7]{54,}|Bearer\s+\S+)")
-"""Vendor keys, nkey seeds and bearer headers anywhere in a text."""
-HIDDEN = "«hidden»"
+SECRET_VALUES = KEYS
 
 
 def configure(settings: LogSettings, *, service: str) -> None:
@@ -37,10 +36,15 @@ def configure(settings: LogSettings, *, service: str) -> None:
         # It may have been imported without rich, which formats tracebacks on terminals.
         importlib.reload(structlog.dev)
     renderers: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(), _without_secrets]
         if console
         # Again after the traceback was rendered: it may contain secrets.
-        else [structlog.processors.format_exc_info, hide_secrets, structlog.processors.JSONRenderer()]
+        else [
+            structlog.processors.format_exc_info,
+            hide_secrets,
+            structlog.processors.JSONRenderer(),
+            _without_secrets,
+        ]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -71,5 +75,10 @@ def hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> M
     """Replace the values of secret names, and texts that look like keys within other values."""
     for key, value in event.items():
         if isinstance(value, str):
-            event[key] = HIDDEN if SECRET_NAMES.search(key) else SECRET_VALUES.sub(HIDDEN, value)
+            event[key] = HIDDEN if SECRET_NAMES.search(key) else redacted(value)
     return event
+
+
+def _without_secrets(_logger: Any, _name: str, line: str) -> str:
+    """Remove the secrets of this process from a whole line: a value may be an object that holds one."""
+    return without_secrets(line)

@@ -29,7 +29,7 @@ from pydantic_settings import (
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import expected
-from banksman.runtime import failpoints
+from banksman.runtime import failpoints, redaction
 
 PREFIX = "BANKSMAN_"
 _SECRET = re.compile(r"KEY|SEED|TOKEN|SECRET|PASSWORD")
@@ -130,6 +130,7 @@ class ApprovalSettings(Section):
             raise BadInput(
                 "BANKSMAN_APPROVALS__SIGNING_KEY", None, f"must have at least {SIGNING_KEY_BYTES} bytes"
             )
+        redaction.remember([key.decode(errors="replace")])
         return key
 
 
@@ -195,9 +196,11 @@ def load(settings: type[S], **given: Any) -> S:
     """
     _refuse_unknown_sections(os.environ)
     try:
-        return settings(**given)
+        loaded = settings(**given)
     except ValidationError as error:
         raise invalid_setting(settings, error.errors(include_url=False)[0]) from error
+    redaction.remember_settings(loaded)
+    return loaded
 
 
 def invalid_setting(settings: type[ServiceSettings], mistake: ErrorDetails) -> BadInput:

@@ -14,20 +14,15 @@ pytestmark = pytest.mark.timeout(180)
 LOOK = ToolCall(name="read_file", arguments={"path": "none"})
 
 
-@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
-async def test_ten_thousand_calls_in_one_reply_end_the_run_and_none_is_executed(
-    client: Client, play: Play, vendor: str
-) -> None:
-    """P12, A24: the conversation continues, with a history that the vendor accepts."""
-    flood = Reply(tool_calls=(LOOK,) * 10_000)
-    conversation = await client.create(play(flood, Reply(text="Sorry."), vendor=vendor, by="count"))
+@pytest.mark.parametrize("calls", [1_500, 10_000])
+async def test_a_run_continues_after_a_flood_of_calls(client: Client, play: Play, calls: int) -> None:
+    """P12, A24: the first calls are executed, each of the others gets an error result."""
+    flood = Reply(tool_calls=(LOOK,) * calls)
+    conversation = await client.create(play(flood, Reply(text="Sorry."), by="count"))
 
     outcome = await client.run(conversation, "go")
-    after = await client.run(conversation, "again")
 
-    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "call_limit")
-    assert client.events(conversation, "tool_call.requested") == []
-    assert after["content"] == "Sorry."
+    assert (outcome["status"], outcome["content"]) == ("completed", "Sorry.")
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])

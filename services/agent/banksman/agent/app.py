@@ -28,6 +28,7 @@ from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
 from banksman.contracts.ids import new_id
 from banksman.deployment.durability import Durability
+from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.conversation_log import ConversationLog
@@ -73,6 +74,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         guard = LogGuard(bus, damaged)
         process.health.checks["logs"] = guard.problem
         process.health.warnings["logs"] = damaged.warning
+        process.health.warnings["storage"] = StorageRoom(bus).warning
         if not await guard.checked(process.stop):
             return
         await stack.enter_async_context(guard)

@@ -92,7 +92,10 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
                 # While the broker is away the model continues: the commit of its reply finds a cancel too.
                 with contextlib.suppress(Refused):
                     await owned.refresh()
-                if owned.state.run is None or owned.state.run.cancel is not None or owned.state.deleted:
+                run = owned.state.run
+                ended = run is None or run.cancel is not None or owned.state.deleted
+                # A reply that arrived meanwhile was paid for, and is recorded.
+                if ended and not task.done():
                     return None
         return task.result()
     finally:

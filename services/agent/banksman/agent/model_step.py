@@ -24,7 +24,7 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.replies import Reply, end_events, failure_events, reply_events
+from banksman.agent.replies import RecordedReply, Reply, end_events, failure_events, paid_events
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenants import Tenants
 from banksman.bus.connection import Bus
@@ -49,6 +49,7 @@ from banksman.runs.placement import Placements
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import deadline_of
 from banksman.runtime.failpoints import reach
+from banksman.runtime.redaction import safe_length, without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -103,14 +104,18 @@ class ModelStep:
             logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
             return partial(_failure, owned, error)
 
-    def too_large(self, error: Exception) -> Ending | None:
-        """Return how a run ends whose reply does not fit a commit; None for any other error."""
+    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+        """Return how a run ends whose reply does not fit a commit; None for any other error.
+
+        Of the reply, only what it consumed is recorded.
+        """
         if not isinstance(error, MessageTooLarge):
             return None
         text = (
             f"The model's reply and what is shown of its calls take {error.size} bytes: too many for the log."
         )
-        return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed")
+        consumed = partial(paid_events, reply=reply.reply) if isinstance(reply, RecordedReply) else _nothing
+        return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
         try:
@@ -120,7 +125,7 @@ class ModelStep:
             if compaction is None:
                 raise
             return compaction
-        return _nothing if reply is None else partial(reply_events, reply=reply)
+        return _nothing if reply is None else RecordedReply(reply)
 
     async def _reply(self, owned: Ownership, prepared: _Prepared) -> Reply | None:
         """Return the reply; None if the run was cancelled meanwhile.
@@ -161,7 +166,9 @@ class ModelStep:
             provider=completion.provider,
             provider_state=written.provider_state,
             tools=self._callable_tools(owned.state, run, prepared),
-            old_contents=await self._old_contents(owned.state, calls),
+            old_contents=await self._old_contents(
+                owned.state, calls[: run.settings.limits.calls_per_reply]
+            ),
         )
 
     def _callable_tools(
@@ -261,19 +268,30 @@ class _Deltas:
             conversation_id=state.conversation_id, run_id=run.run_id, message_id=message_id, offset=0, text=""
         )
         self._offsets: dict[DeltaKind, int] = {"message": 0, "reasoning": 0}
+        self._unsafe: dict[DeltaKind, str] = {"message": "", "reasoning": ""}
 
     async def write(self, kind: DeltaKind, text: str) -> None:
         """Publish the next piece."""
-        await self._publish(kind, self._filter.feed(text) if kind == "message" else text)
+        # A secret of this process may be spread over several pieces.
+        text = self._unsafe[kind] + text
+        safe = safe_length(text)
+        self._unsafe[kind] = text[safe:]
+        await self._pass_on(kind, text[:safe])
 
     async def restart(self) -> None:
         """Restart the reply: clients replace what they show when offsets begin at 0 again."""
         self._filter = self._protocol.delta_filter()
         self._offsets = {"message": 0, "reasoning": 0}
+        self._unsafe = {"message": "", "reasoning": ""}
 
     async def flush(self) -> None:
         """Publish the text that might have been the start of a call: the reply turned out to be final."""
+        await self._pass_on("message", self._unsafe["message"])
         await self._publish("message", self._filter.flush())
+
+    async def _pass_on(self, kind: DeltaKind, text: str) -> None:
+        text = without_secrets(text)
+        await self._publish(kind, self._filter.feed(text) if kind == "message" else text)
 
     async def _publish(self, kind: DeltaKind, text: str) -> None:
         if not text:

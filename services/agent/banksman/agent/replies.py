@@ -29,6 +29,7 @@ from banksman.runs.outcome import Ending, finished
 from banksman.runs.schemas import argument_problem
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import MAX_MALFORMED
+from banksman.runtime.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,24 @@ class Reply:
     """The current contents of files that the calls would overwrite, by path."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedReply:
+    """What a reply becomes in the log; see `runs.owner.Build`."""
+
+    reply: Reply
+
+    def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
+        """Return the events of the reply."""
+        return reply_events(state, self.reply)
+
+
 def reply_events(state: Conversation, reply: Reply) -> tuple[EventBody, ...]:
-    """Return the events of a reply; none if the run was cancelled while the model wrote it."""
+    """Return the events of a reply. If the run was cancelled meanwhile, its calls are left out."""
     run = state.run
-    if run is None or run.cancel is not None:
+    if run is None:
         return ()
+    if run.cancel is not None:
+        return paid_events(state, reply, None if isinstance(reply.reading, Malformed) else reply.reading.text)
     match reply.reading:
         case Final(text, finish_reason):
             return (_message(run, reply, text).model_copy(update={"finish_reason": finish_reason}),)
@@ -71,10 +85,18 @@ def reply_events(state: Conversation, reply: Reply) -> tuple[EventBody, ...]:
             assert_never(reply.reading)
 
 
+def paid_events(state: Conversation, reply: Reply, text: str | None = None) -> tuple[EventBody, ...]:
+    """Return what is recorded of a reply that has no effect: what it consumed counts all the same."""
+    if state.run is None:
+        return ()
+    message = _message(state.run, reply, text)
+    return (message.model_copy(update={"finish_reason": "unknown", "provider_state": None}),)
+
+
 def failure_events(state: Conversation, error: BanksmanError) -> tuple[EventBody, ...]:
     """Return the end of a run whose model request failed."""
     code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR
-    return end_events(state, Ending("failed", code, str(error), "not_executed"))
+    return end_events(state, Ending("failed", code, redacted(str(error)), "not_executed"))
 
 
 def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
@@ -118,23 +140,30 @@ def _call_events(
 ) -> tuple[EventBody, ...]:
     message = _message(run, reply, text)
     most = run.settings.limits.calls_per_reply
-    if len(requested) > most:
-        problem = f"The model requested {len(requested)} calls in one reply; {most} are allowed."
-        ending = Ending("failed", ErrorCode.CALL_LIMIT, problem, "not_executed")
-        return (message, finished(run, "failed", problem, ending))
     policy = _CallPolicy.of(state, run, reply.tools)
+    numbered = list(zip(requested, reply.call_ids, strict=True))
     calls = [
         policy.check(one, _call(one, call_id, reply.tools, run.settings.tools.network))
-        for one, call_id in zip(requested, reply.call_ids, strict=True)
+        for one, call_id in numbered[:most]
     ]
     events: list[EventBody] = [
         ToolCallRequested(call=one.call, arguments_error=one.arguments_error) for one in calls
     ]
+    events += [_over_limit(one, call_id, most) for one, call_id in numbered[most:]]
     waiting = [one.call for one in calls if one.needs_approval]
     if waiting:
         events.append(_approval_request(reply, waiting))
     events += [ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
     return (message, *events)
+
+
+def _over_limit(requested: RequestedCall, call_id: str, most: int) -> ToolCallRequested:
+    """Return a call that is not executed, without its arguments: one commit must hold hundreds of them."""
+    return ToolCallRequested(
+        call=ToolCall(id=call_id, name=requested.name, provider_call_id=requested.provider_call_id),
+        arguments_error=f"a reply may request at most {most} calls.",
+        over_limit=True,
+    )
 
 
 def _call(
@@ -170,7 +199,7 @@ class _CheckedCall:
 
     call: ToolCall
     arguments_error: str | None
-    """Why its arguments cannot be read; the fold gives such a call its result."""
+    """Why its arguments cannot be read; `runs.steps` gives such a call its result."""
     refusal: ToolResult | None
     """The result of a call that is not executed; None for one that may be."""
     needs_approval: bool

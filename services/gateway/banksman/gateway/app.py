@@ -25,6 +25,7 @@ from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
+from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.asgi import errors
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
@@ -134,6 +135,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
             bus,
             limit=settings.gateway.max_waiting_runs,
             limit_per_tenant=settings.gateway.max_waiting_runs_per_tenant,
+            storage=StorageRoom(bus),
         )
         damaged = DamagedLogs(bus)
         gateway = await _service(front, bus, clock, backlog, damaged, stack)
@@ -145,6 +147,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
         health.warnings["logs"] = damaged.warning
+        health.warnings["storage"] = backlog.storage.warning
         health.measures["runs"] = backlog.measure
         state = front.app.state
         state.gateway, state.connections, state.asyncapi = gateway, connections, control.asyncapi

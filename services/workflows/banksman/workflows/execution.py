@@ -113,12 +113,12 @@ class WorkflowExecution:
             return partial(self._unless_ended, events)
         return partial(self._unless_ended, self._uncommitted[1])
 
-    def too_large(self, error: Exception) -> Ending | None:
+    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         """Return the end of a run whose log cannot store a result or request of its function."""
         if not isinstance(error, CallerMistake | ValueError):
             return None
         text = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
-        return _failure(f"The log cannot store the result of the workflow: {text}")
+        return _failure(f"The log cannot store the result of the workflow: {text}"), _nothing
 
     async def _execute(self, workflow: Workflow, parameters: JsonObject) -> None:
         try:
@@ -227,6 +227,10 @@ def _checked(returned: object) -> str:
     raise WorkflowFailed(
         f"The workflow returned a value of type {type(returned).__name__}; text was expected."
     )
+
+
+def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
+    return ()
 
 
 def _failure(message: str) -> Ending:

@@ -17,8 +17,9 @@ from typing import Any
 
 from banksman.prompting.call_format import TOOL_KEY
 
-MAX_OBJECTS = 1000
-"""Maximum objects to parse in a text with the key. More make the reply malformed, which bounds the time."""
+MAX_OBJECTS = 20_000
+"""Maximum objects to parse in a text with the key. More make the reply malformed, which bounds the time to
+about 40 ms."""
 
 MAX_FENCES = 5000
 """Maximum code fences to recognise. Objects after that many count as outside a nested fence."""
@@ -33,6 +34,14 @@ _PARTIAL_OPENING = re.compile(
 )
 _KEY = re.compile(rf'"{TOOL_KEY}"{_SPACE}:')
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)$", re.MULTILINE)
+
+_KEY_OF = rf'(?:{_SPACE}(?P<key>"{_STRING_BODY}"){_SPACE}:)?'
+_TOKEN = re.compile(
+    rf"{_SPACE}(?:(?:(?P<open>[{{\[]++)|,){_KEY_OF}|(?P<close>[}}\]]++)"
+    rf'|"{_STRING_BODY}"|-?[0-9][0-9.eE+-]*+|true|false|null|NaN|-?Infinity)'
+)
+_CLOSED_BY = {"{": "}", "[": "]"}
+_TOO_DEEP = "it is nested too deep"
 
 # Numbers are only skipped here: the time to convert an integer grows with the square of its length.
 _DECODER = json.JSONDecoder(parse_int=len, parse_float=len)
@@ -127,16 +136,33 @@ def _read(text: str, start: int) -> Closed | Broken:
         value: dict[str, Any]
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
-        return _broken(text, start, error)
+        unterminated = error.msg.startswith("Unterminated string")
+        return _broken(text, start, error.pos, error.msg, in_string=unterminated)
     except RecursionError:
-        return Broken(start, start, "it is nested too deep", len(text))
+        return _read_deep(text, start)
     return Closed(start, end, TOOL_KEY in value)
 
 
-def _broken(text: str, start: int, error: json.JSONDecodeError) -> Broken:
-    position = error.pos
+def _read_deep(text: str, start: int) -> Broken:
+    """Return the end of an object that is nested too deep for the parser, from its brackets and strings."""
+    expected: list[str] = []
+    is_call, position = False, start
+    while token := _TOKEN.match(text, position):
+        expected += (_CLOSED_BY[bracket] for bracket in token["open"] or "")
+        for closed, bracket in enumerate(token["close"] or ""):
+            position = token.start("close") + closed
+            if expected.pop() != bracket:
+                return _broken(text, start, position, _TOO_DEEP, in_string=False)
+            if not expected:
+                return Broken(start, start, _TOO_DEEP, position + 1, is_call)
+        is_call = is_call or (token["key"] == QUOTED_KEY and len(expected) == 1)
+        position = token.end()
+    in_string = text[position : position + 16].lstrip().startswith('"')
+    return _broken(text, start, position, _TOO_DEEP, in_string=in_string)
+
+
+def _broken(text: str, start: int, position: int, rule: str, *, in_string: bool) -> Broken:
     inner = text.rfind("{", start + 1, position)
     resume = inner if inner > start else max(position, start + 1)
     is_call = _KEY.search(text, start, position) is not None
-    in_string = error.msg.startswith("Unterminated string")
-    return Broken(start, position, error.msg, resume, is_call, in_string)
+    return Broken(start, position, rule, resume, is_call, in_string)

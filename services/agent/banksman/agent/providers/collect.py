@@ -9,9 +9,18 @@ from banksman.agent.providers.base import DeltaSink
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.redaction import content_without_secrets, without_secrets
 
 MAX_ANSWER_CHARS = MAX_REPLY_CHARS + 128 * 1024
 """Maximum characters of text and arguments. A longer reply is cut, because it must fit into one commit."""
+
+MAX_CALLS = 1_600
+"""Maximum calls of a reply; further ones are left out. The requests of these many fit into one commit."""
+
+_CALL_CHARS = 64
+"""Characters that a call counts besides its arguments."""
+
+_CHARS_PER_TOKEN = 4
 
 MAX_REASONING_CHARS = 1024 * 1024
 """Maximum characters of reasoning. A reply with more is cut."""
@@ -28,7 +37,8 @@ class _Call:
     parsed: JsonObject | None = None
 
     def raw(self) -> RawCall:
-        arguments = "".join(self.written) if self.parsed is None else self.parsed
+        written = without_secrets("".join(self.written))
+        arguments = written if self.parsed is None else content_without_secrets(self.parsed)
         return RawCall(self.id or None, well_formed(self.name), arguments)
 
 
@@ -40,6 +50,7 @@ class ReplyBuilder:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
+        self._last_call = -1
         self._chars = 0
         self._reasoning_chars = 0
 
@@ -79,16 +90,20 @@ class ReplyBuilder:
 
         The first id and name count, because some servers repeat them.
         """
+        # Also for a call that is left out, so that an endless stream of calls is cut.
+        self._chars += _CALL_CHARS if index > self._last_call else 1
+        self._chars += len(arguments) if isinstance(arguments, str) else 0
+        self._last_call = max(self._last_call, index)
+        if index not in self._calls and len(self._calls) >= MAX_CALLS:
+            return
         call = self._calls.setdefault(index, _Call())
         call.id = call.id or id
         call.name = call.name or name or ""
-        self._chars += 64
         match arguments:
             case None:
                 pass
             case str():
                 call.written.append(arguments)
-                self._chars += len(arguments)
             case dict():
                 call.parsed = arguments
 
@@ -97,8 +112,8 @@ class ReplyBuilder:
         return index in self._calls
 
     def last_call(self) -> int | None:
-        """Return the highest index of a call; None if there is no call."""
-        return max(self._calls, default=None)
+        """Return the highest index of a call, also of one that is left out; None if there is no call."""
+        return None if self._last_call < 0 else self._last_call
 
     def reply(
         self,
@@ -110,13 +125,18 @@ class ReplyBuilder:
         """Return the complete reply."""
         if self.full:
             finish_reason, raw_finish_reason = "length", "reply too long"
+            # Vendors count the tokens at the end of the stream, which was not read. They are paid for.
+            read = (self._chars + self._reasoning_chars) // _CHARS_PER_TOKEN
+            usage = usage.model_copy(update={"output_tokens": max(usage.output_tokens, read)})
         return ModelReply(
-            text=well_formed("".join(self._text)) or None,
+            text=without_secrets(well_formed("".join(self._text))) or None,
             calls=tuple(call.raw() for _, call in sorted(self._calls.items())),
             finish_reason=finish_reason,
             raw_finish_reason=raw_finish_reason,
             usage=usage,
-            provider_state=provider_state if self._reasoning_chars <= MAX_STATE_CHARS else None,
+            provider_state=(
+                content_without_secrets(provider_state) if self._reasoning_chars <= MAX_STATE_CHARS else None
+            ),
         )
 
 

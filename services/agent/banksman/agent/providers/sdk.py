@@ -21,6 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.contracts.errors import ProviderFailed
+from banksman.runtime.redaction import redacted
 
 MAX_DELAY_S = 8.0
 """Maximum seconds between two attempts if the vendor names no time."""
@@ -39,7 +40,7 @@ class TransientFault(Exception):
     def __init__(
         self, message: str, *, status: int | None = None, retry_after_s: float | None = None
     ) -> None:
-        self.message = message[:_MAX_MESSAGE_CHARS]
+        self.message = redacted(message)[:_MAX_MESSAGE_CHARS]
         self.status = status
         self.retry_after_s = retry_after_s
         super().__init__(self.message)
@@ -187,8 +188,8 @@ def status_fault(
         transient = headers["x-should-retry"] == "true"
     if transient:
         return TransientFault(message, status=status, retry_after_s=retry_after_s(headers))
-    unavailable = status in _MAY_BE_BILLED
-    return ProviderFailed(provider, message[:_MAX_MESSAGE_CHARS], status=status, unavailable=unavailable)
+    text = redacted(message)[:_MAX_MESSAGE_CHARS]
+    return ProviderFailed(provider, text, status=status, unavailable=status in _MAY_BE_BILLED)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

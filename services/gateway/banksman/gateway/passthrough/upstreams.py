@@ -17,6 +17,7 @@ from banksman.contracts.errors import CallerMistake, Unavailable
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.settings import Dialect, Upstream
 from banksman.runtime.background import Background, BackgroundTask
+from banksman.runtime.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ MODELS_REFRESH_S = 300.0
 MODELS_RETRY_S = 10.0
 MODELS_TIMEOUT_S = 10.0
 FIRST_LIST_S = 2.0
+MAX_ERROR_BYTES = 256 * 1024
+"""Bytes of an error's body that are forwarded, read before: a key may be spread over its pieces."""
 
 FORWARDED_REQUEST_HEADERS = frozenset(
     {"accept", "accept-language", "content-type", "idempotency-key", "user-agent"}
@@ -124,9 +127,10 @@ class Upstreams:
             response = await self._session.post(url, data=body, headers=sent, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _unavailable(upstream.name, error) from error
-        return UpstreamResponse(
-            response.status, _response_headers(response.headers), _pieces(response, upstream.name)
-        )
+        pieces = _pieces(response, upstream.name)
+        if response.status >= 400:
+            pieces = _redacted(pieces)
+        return UpstreamResponse(response.status, _response_headers(response.headers), pieces)
 
     async def listed(self) -> None:
         """Wait until the models of every upstream were requested once, at most two seconds."""
@@ -182,7 +186,7 @@ def _request_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def _response_headers(headers: Mapping[str, str]) -> dict[str, str]:
     lower = {name.lower(): value for name, value in headers.items()}
     return {
-        name: value
+        name: redacted(value)
         for name, value in lower.items()
         if name in FORWARDED_RESPONSE_HEADERS or name.startswith(FORWARDED_RESPONSE_PREFIXES)
     }
@@ -205,12 +209,25 @@ async def _pieces(response: aiohttp.ClientResponse, name: str) -> AsyncGenerator
         response.close()
 
 
+async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the body of an error without keys: upstreams echo the request's headers in it."""
+    body = bytearray()
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            body += piece
+            if len(body) > MAX_ERROR_BYTES:
+                break
+    # Bytes that are not UTF-8 stay as they are.
+    text = bytes(body[:MAX_ERROR_BYTES]).decode(errors="surrogateescape")
+    yield redacted(text).encode(errors="surrogateescape")
+
+
 def _unavailable(name: str, error: Exception) -> UpstreamUnavailable:
     return UpstreamUnavailable(name, _reason(error), timed_out=isinstance(error, TimeoutError))
 
 
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return redacted(str(error)) or type(error).__name__
 
 
 def _model(entry: Any, owner: str) -> JsonObject:

@@ -15,6 +15,7 @@ from banksman.bus.names import AGENTS, RUNS, api
 from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
+from banksman.deployment.storage import StorageRoom
 
 COUNT_VALID_S = 0.5
 """Seconds for which a count is used; meanwhile other gateways may admit runs of their own."""
@@ -43,6 +44,8 @@ class Backlog:
     limit: int
     """Runs of all tenants that may wait."""
     limit_per_tenant: int
+    storage: StorageRoom
+    """No run starts while it has no room."""
     _total: int = 0
     _by_tenant: dict[str, int] = field(default_factory=dict[str, int])
     _valid_until: float = 0.0
@@ -54,8 +57,9 @@ class Backlog:
 
         Raises:
             TooManyWaiting: The tenant has reached its limit of waiting runs.
-            Overloaded: All tenants together have reached their limit.
+            Overloaded: All tenants together have reached their limit, or storage is full.
         """
+        await self.storage.check()
         async with self._turn:
             await self._refresh()
             if self._total >= self.limit:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
 from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import Assistant, ConversationSettings
-from banksman.contracts.errors import BadInput, Forbidden, NotFound
+from banksman.contracts.errors import BadInput, Forbidden, NotFound, Refused
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -33,6 +34,8 @@ from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows, start_of
 from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
+
+logger = logging.getLogger(__name__)
 
 _NO_SETTINGS = ConversationSettings()
 
@@ -152,7 +155,11 @@ class ClientRequests:
         else:
             await self.queue.signal(_steer(start, caller), start.message_id)
         await reach("gateway.before_response")
-        await self.conversations.touch(caller.tenant, record, text_of(content))
+        try:
+            await self.conversations.touch(caller.tenant, record, text_of(content))
+        except Refused as error:
+            # The run is accepted: an error would make the client send the message again.
+            logger.warning("%s: the list shows an old time: %s", request.conversation_id, error)
         return Ack(
             reply_to=request.id,
             conversation_id=request.conversation_id,
@@ -207,6 +214,7 @@ class ClientRequests:
         if request.conversation_id is not None:
             await self.conversations.get(caller.tenant, request.conversation_id)
         checked = await self.workflows.check(request)
+        await self.backlog.storage.check()
         conversation_id = new_id("c")
         fresh = {
             "conversation_id": conversation_id,

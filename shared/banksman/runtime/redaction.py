@@ -1,0 +1,127 @@
+"""Removes secrets from texts: those of this process by value, and others by the form of known keys.
+
+A model's API, a tool server or an upstream may echo what it received, key included, in an error or a header.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+from urllib.parse import quote, quote_plus
+
+from pydantic import BaseModel, SecretStr
+
+HIDDEN = "«hidden»"
+LEAST_CHARS = 8
+"""Shorter secrets are not searched for: they would hide parts of ordinary words."""
+PREFIX_CHARS = 16
+"""Characters of a secret that are hidden also where the rest is missing: an echo may be cut off."""
+
+KEYS = re.compile(
+    r"(?:sk|pk|rk|gsk|xai|pplx|hf|r8|espr|glpat|github_pat|gh[pousr]|xox[abprs])[-_][A-Za-z0-9_-]{8,}"
+    r"|AIza[0-9A-Za-z_-]{30,}|(?:AKIA|ASIA)[0-9A-Z]{16}|S[UAO][A-Z2-7]{54,}"
+    r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
+    r"|(?i:Bearer|Basic)\s+[A-Za-z0-9+/=._~-]{8,}"
+    # The user information of a URL: a password, or a token in place of the user.
+    r"|(?<=://)[^/\s?#@]+(?=@)"
+    r"|(?<=[?&])[^=&\s#]*(?i:token|secret|password|key|signature)[^=&\s#]*=[^&\s#]+"
+)
+"""Matches the form of vendors' keys, nkey seeds, JSON web tokens, and of credentials in headers and URLs."""
+
+_secrets: set[str] = set()
+_needles: list[str] = []
+"""All forms of the secrets of this process, the longest first."""
+
+T = TypeVar("T")
+
+
+def remember(secrets: Iterable[str]) -> None:
+    """Add secrets of this process, which `redacted` and `without_secrets` remove from then on."""
+    _secrets.update(secret for secret in secrets if len(secret) >= LEAST_CHARS)
+    _needles[:] = sorted({form for secret in _secrets for form in _forms(secret)}, key=len, reverse=True)
+
+
+def remember_settings(settings: BaseModel) -> None:
+    """Add every `SecretStr` in a model."""
+    remember(_secrets_in(settings))
+
+
+def redacted(text: str) -> str:
+    """Return a text without secrets and without anything that has the form of a key: for errors and logs."""
+    return KEYS.sub(HIDDEN, without_secrets(text))
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the secrets of this process: for content, which may hold keys of its user."""
+    for needle in _needles:
+        if needle in text:
+            text = text.replace(needle, HIDDEN)
+    return text
+
+
+def safe_length(text: str) -> int:
+    """Return the length of an unfinished text without the beginning of a secret at its end."""
+    length = len(text)
+    for secret in _secrets:
+        start = text.find(secret[0], max(0, len(text) - len(secret) + 1))
+        while start >= 0 and not secret.startswith(text[start:]):
+            start = text.find(secret[0], start + 1)
+        length = min(length, start) if start >= 0 else length
+    return length
+
+
+def content_without_secrets(value: T) -> T:
+    """Return a JSON value without the secrets of this process; `value` itself if it holds none."""
+    written = json.dumps(value, ensure_ascii=False)
+    cleaned = without_secrets(written)
+    return value if cleaned == written else json.loads(cleaned)
+
+
+def _secrets_in(value: object) -> Iterator[str]:
+    match value:
+        case SecretStr():
+            yield value.get_secret_value()
+        case BaseModel():
+            for name in type(value).model_fields:
+                yield from _secrets_in(getattr(value, name))
+        case dict():
+            for each in value.values():  # pyright: ignore[reportUnknownVariableType]  # settings are typed
+                yield from _secrets_in(each)  # pyright: ignore[reportUnknownArgumentType]
+        case list() | tuple():
+            for each in value:  # pyright: ignore[reportUnknownVariableType]
+                yield from _secrets_in(each)  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            return
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield a secret, the beginning of a long one, and their encodings."""
+    yield secret
+    if len(secret) >= 2 * PREFIX_CHARS:
+        yield secret[:PREFIX_CHARS]
+    written = json.dumps(secret)[1:-1]
+    yield from (written, json.dumps(written)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
+    yield from (
+        quote(secret, safe=""),
+        quote(secret),
+        quote_plus(secret),
+        html.escape(secret),
+        repr(secret)[1:-1],
+    )
+    data = secret.encode()
+    yield from (data.hex(), data.hex().upper())
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield from _in_base64(data, encode)
+
+
+def _in_base64(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
+    """Yield the characters that `data` has in any longer text in base64, by its position modulo three."""
+    for before, first in ((0, 0), (1, 2), (2, 3)):
+        text = encode(b"\0" * before + data).decode()
+        # The last characters may also encode what follows.
+        whole = (before + len(data)) // 3 * 4
+        yield text[first:whole]
