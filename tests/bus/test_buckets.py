@@ -135,6 +135,20 @@ async def test_a_view_follows_its_bucket(bucket: Bucket[Assistant], tenant: str)
     assert changes == [(key, "before"), (key, "after"), (other, "new"), (key, None)]
 
 
+async def test_a_view_finds_the_entries_below_a_token(bucket: Bucket[Assistant], tenant: str) -> None:
+    async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(bucket) as view:
+        for key in (f"{tenant}.a2", f"{tenant}.a1", f"{tenant}x.a1"):
+            await bucket.put(key, assistant(key))
+        await view.wait_for(lambda it: it.get(f"{tenant}x.a1") is not None)
+        assert [entry.key for entry in view.entries(f"{tenant}.")] == [f"{tenant}.a1", f"{tenant}.a2"]
+        await bucket.delete(f"{tenant}.a1")
+        await view.wait_for(lambda it: it.get(f"{tenant}.a1") is None)
+        assert [entry.key for entry in view.entries(f"{tenant}.")] == [f"{tenant}.a2"]
+        await bucket.delete(f"{tenant}.a2")
+        await view.wait_for(lambda it: it.get(f"{tenant}.a2") is None)
+        assert view.entries(f"{tenant}.") == []
+
+
 async def test_a_view_detects_changes_that_it_was_not_notified_of(
     nats_server: NatsServer, bucket: Bucket[Assistant], tenant: str
 ) -> None:

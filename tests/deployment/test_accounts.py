@@ -15,24 +15,24 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders, WrongLastSequence
 from banksman.bus.jetstream import ApiError, call, last_message
 from banksman.bus.kv import Bucket
-from banksman.bus.leases import renew_lease, take_lease
+from banksman.bus.leases import RENEW_EVERY_S, renew_lease, take_lease
 from banksman.bus.log import EventLog
 from banksman.bus.messages import Message
 from banksman.bus.objects import Objects
 from banksman.bus.publish import durable
 from banksman.bus.slots import CallSlots
-from banksman.cli.broker.accounts import Tenant, render_config, user_names
+from banksman.cli.broker.accounts import TENANT_CONNECTIONS, Tenant, render_config, user_names
 from banksman.cli.broker.conf import Variable
 from banksman.cli.broker.keys import generate_keys, key_variable
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, RunnerLease
-from banksman.contracts.errors import Forbidden
+from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.deployment import users
 from banksman.deployment.streams import verify
 from banksman.deployment.topology import StorageBudget, app_topology
-from tests.support.fixtures import BUDGET, SecuredNats
+from tests.support.fixtures import ACME, BUDGET, SecuredNats, settings_of
 from tests.support.paths import ROOT
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -114,9 +114,9 @@ async def test_runner_can_renew_only_its_own_lease(connect: Connect) -> None:
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
     mine = RunnerLease(runner="r1", runner_epoch=1)
     revision = await take_lease(runner, mine)
-    later = await renew_lease(runner, mine, revision)
+    later = await renew_lease(runner, mine, revision, budget_s=RENEW_EVERY_S)
     with pytest.raises(WrongLastSequence):
-        await renew_lease(runner, mine, revision)
+        await renew_lease(runner, mine, revision, budget_s=RENEW_EVERY_S)
     entry = await Bucket(agent, "runners", RunnerLease).get("r1")
     assert entry is not None and entry.revision == later
     with pytest.raises(Forbidden):
@@ -259,6 +259,17 @@ async def test_tenant_receives_its_own_conversations_only(connect: Connect) -> N
     await agent.ready()
     await acme.ready()
     assert deltas.empty() and commits.empty()
+
+
+async def test_connections_of_a_tenant_are_limited(secured_nats: SecuredNats, connect: Connect) -> None:
+    for _ in range(TENANT_CONNECTIONS):
+        await connect(ACME.user)
+    settings = settings_of(secured_nats.server).model_copy(
+        update={"nkey_seed_file": secured_nats.seed_file(ACME.user), "connect_timeout_s": 2.0}
+    )
+    with pytest.raises(Unavailable):
+        await Bus.connect(settings, name="one more", inbox_prefix=users.inbox_prefix(ACME.user))
+    assert (await connect(users.GATEWAY)).connected
 
 
 async def test_tenant_can_use_its_api_and_no_jetstream_api(connect: Connect) -> None:

@@ -66,6 +66,8 @@ class BucketView(Generic[T]):
         self._missing: set[str] = set()
         """Keys that the last comparison found neither here nor in the stream."""
         self._entries: dict[str, Entry[T]] = {}
+        self._by_first_token: dict[str, dict[str, Entry[T]]] = {}
+        """The same entries, so that those of one server or tenant are found without all others."""
         self._revisions: dict[str, int] = {}
         """The newest known revision of each key, deleted keys included."""
         self._unreadable: list[tuple[StoredMessage, str]] = []
@@ -82,7 +84,9 @@ class BucketView(Generic[T]):
 
     def entries(self, prefix: str = "") -> list[Entry[T]]:
         """Return the entries whose keys begin with `prefix`, sorted by key."""
-        return [self._entries[key] for key in sorted(self._entries) if key.startswith(prefix)]
+        first, dot, _ = prefix.partition(".")
+        found = self._by_first_token.get(first, {}) if dot else self._entries
+        return [found[key] for key in sorted(key for key in found if key.startswith(prefix))]
 
     async def wait_for(self, holds: Callable[[Self], bool]) -> None:
         """Wait until `holds` is true of this view; the caller sets the deadline."""
@@ -194,12 +198,19 @@ class BucketView(Generic[T]):
 
     def _set(self, key: str, entry: Entry[T] | None) -> None:
         self._ends_at.pop(key, None)
+        first = key.partition(".")[0]
         if entry is not None:
             self._entries[key] = entry
+            self._by_first_token.setdefault(first, {})[key] = entry
             if self._ttl_s is not None:
                 self._ends_at[key] = asyncio.get_running_loop().time() + self._ttl_s
         elif self._entries.pop(key, None) is None:
             return
+        else:
+            siblings = self._by_first_token[first]
+            del siblings[key]
+            if not siblings:
+                del self._by_first_token[first]
         self._changed.set()
         if self._on_change:
             self._on_change(key, entry)

@@ -24,6 +24,11 @@ PublicKeys = Mapping[str, str | Variable]
 """Maps user names to public keys (`U…`), or to variables of the server's environment that hold them."""
 
 _RUN_PER_MILLE = 150
+MAX_PAYLOAD_BYTES = 1024 * 1024
+TENANT_CONNECTIONS = 64
+"""Maximum connections of one tenant: clients and processes of tool servers together."""
+TENANT_SUBSCRIPTIONS = 10_000
+"""Maximum subscriptions of one tenant over all of its connections."""
 CLUSTER_SIZE = 3
 """Number of servers of a cluster; each keeps every stream."""
 
@@ -118,7 +123,7 @@ def render_config(
     config: dict[str, Any] = {
         "server_name": server_name,
         "listen": f"{host}:{port}",
-        "max_payload": 1024 * 1024,
+        "max_payload": MAX_PAYLOAD_BYTES,
         "ping_interval": "5s",
         "ping_max": 2,
         "write_deadline": "5s",
@@ -248,6 +253,11 @@ def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
     t = one.tenant
     return {
         "users": [{"nkey": key}],
+        "limits": {
+            "max_connections": TENANT_CONNECTIONS,
+            "max_subscriptions": TENANT_SUBSCRIPTIONS,
+            "max_payload": MAX_PAYLOAD_BYTES,
+        },
         "exports": [
             *({"service": subject, "accounts": [APP]} for subject in _tenant_serves(one)),
             {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},

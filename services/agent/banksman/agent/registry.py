@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import defaultdict
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -130,9 +131,17 @@ class ToolRegistry:
             await self._sweeping.stop()
 
     async def _sweep(self) -> None:
+        # Each server is looked up once, however many tools it has.
+        of_server: defaultdict[tuple[str | None, str | None], list[Entry[ToolRegistration]]]
+        of_server = defaultdict(list)
         for entry in self._registered.entries():
-            if self._abandoned(entry) and self._away(entry):
-                await self._remove(entry)
+            of_server[entry.value.definition.server, entry.value.tenant].append(entry)
+        for (server, tenant), entries in of_server.items():
+            if server is not None and self._placements.instances(server, tenant):
+                continue
+            for entry in entries:
+                if self._abandoned(entry) and self._away(entry):
+                    await self._remove(entry)
 
     async def _remove(self, entry: Entry[ToolRegistration]) -> None:
         try:
