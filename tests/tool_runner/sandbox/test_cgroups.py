@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -63,9 +62,7 @@ def cgroups(root: Path, runner: Runner, request: pytest.FixtureRequest) -> Itera
 
 
 def removed(made: CallCgroups) -> None:
-    for hierarchy in made.hierarchies:
-        with contextlib.suppress(OSError):
-            hierarchy.directory.rmdir()
+    made.close()
 
 
 def sandbox_with(cgroups: CallCgroups, runner: Runner, limits: SandboxLimits | None = None) -> BwrapSandbox:
@@ -129,6 +126,31 @@ def test_next_runner_kills_leftovers_in_the_cgroup(
         divided_or_skipped(delegation, root)
         assert process.wait(10) == -signal.SIGKILL
     assert calls(cgroups) == []
+
+
+def test_next_runner_removes_the_cgroups_of_runners_that_were_killed(runner: Runner, root: Path) -> None:
+    program = """
+import os, signal, sys
+from pathlib import Path
+from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.sandbox.cgroups import divided, examine_v2
+made = divided(examine_v2(frozenset()), Path(sys.argv[1]))
+made.create(SandboxLimits())
+print(made.hierarchies[0].directory, flush=True)
+signal.pause()
+"""
+    living = own_v2(root / "living")
+    command = [sys.executable, "-c", program, str(root / "killed")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        directory = Path(other.stdout.readline().strip())
+        removed(own_v2(root / "next"))
+        while_it_lived = directory.exists()
+        other.kill()
+    removed(own_v2(root / "next"))
+    assert (while_it_lived, directory.exists()) == (True, False)
+    assert living.hierarchies[0].directory.exists()
+    removed(living)
 
 
 def test_cgroup_with_foreign_processes_is_not_divided(runner: Runner, root: Path) -> None:

@@ -7,6 +7,7 @@ Version 1, with a hierarchy per controller: https://docs.kernel.org/admin-guide/
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -25,6 +26,8 @@ _NEEDED_V1 = frozenset({"memory"})
 """In version 1 a controller can be missing by itself; RLIMIT_NPROC also limits the processes."""
 _WANTED = ("memory", "pids", "cpu")
 _RUNNER = "banksman-runner"
+_CALLS = "banksman-calls-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SPAWN_PROCESSES = 4
 """Processes of bwrap itself, which count against `pids.max`."""
 _CPU_PERIOD_US = 100_000
@@ -97,8 +100,9 @@ class CallCgroup:
 class CallCgroups:
     """Creates a cgroup for each call, below directories that only the runner uses."""
 
-    def __init__(self, hierarchies: tuple[Hierarchy, ...]) -> None:
+    def __init__(self, hierarchies: tuple[Hierarchy, ...], locks: contextlib.ExitStack) -> None:
         self.hierarchies = hierarchies
+        self._locks = locks
         self._last = 0
 
     def create(self, limits: SandboxLimits) -> CallCgroup:
@@ -121,6 +125,7 @@ class CallCgroups:
         """Remove the directories; after the end of all calls nothing is left in them."""
         for hierarchy in self.hierarchies:
             _removed(hierarchy.directory)
+        self._locks.close()
 
 
 def examine() -> Delegation:
@@ -146,24 +151,49 @@ def divided(own: Delegation, root: Path) -> CallCgroups:
     Raises:
         NotDelegated: the kernel refuses a step.
     """
-    name = f"banksman-calls-{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
-    try:
-        return CallCgroups(tuple(_divided(own, hierarchy, name) for hierarchy in own.hierarchies))
-    except OSError as error:
-        raise NotDelegated(f"{own}: {error.strerror}") from error
+    name = f"{_CALLS}{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
+    with contextlib.ExitStack() as on_failure:
+        locks = on_failure.enter_context(contextlib.ExitStack())
+        try:
+            parts = tuple(_divided(own, hierarchy, name, locks) for hierarchy in own.hierarchies)
+        except OSError as error:
+            raise NotDelegated(f"{own}: {error.strerror}") from error
+        on_failure.pop_all()
+        return CallCgroups(parts, locks)
 
 
-def _divided(own: Delegation, hierarchy: Hierarchy, name: str) -> Hierarchy:
+def _divided(own: Delegation, hierarchy: Hierarchy, name: str, locks: contextlib.ExitStack) -> Hierarchy:
     calls = hierarchy.directory / name
+    for left in hierarchy.directory.glob(f"{_CALLS}*"):
+        if left != calls:
+            _remove_abandoned(left)
     calls.mkdir(exist_ok=True)
-    for left in calls.glob("call-*"):
-        CallCgroup((left,)).end()
+    lock = os.open(calls, _DIRECTORY)
+    locks.callback(os.close, lock)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    _end_calls(calls)
     if own.version == 2:
         _move_members(hierarchy.directory)
         for directory in (hierarchy.directory, calls):
             names = " ".join(f"+{name}" for name in sorted(hierarchy.controllers))
             _write(directory / "cgroup.subtree_control", names)
     return Hierarchy(calls, hierarchy.controllers)
+
+
+def _remove_abandoned(calls: Path) -> None:
+    """Remove the directory of another runner that has ended without removing it."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as owner:
+        lock = os.open(calls, _DIRECTORY)
+        owner.callback(os.close, lock)
+        # The kernel releases the lock of a runner that was killed.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _end_calls(calls)
+        _removed(calls)
+
+
+def _end_calls(calls: Path) -> None:
+    for left in calls.glob("call-*"):
+        CallCgroup((left,)).end()
 
 
 def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
