@@ -87,6 +87,8 @@ EXPECTED = (
     "runner: start refused, void",
     "runner: start stored by a disconnected one",
     "runner: start refused to a disconnected one",
+    "runner: start stored by one whose lease an agent ended",
+    "runner: start refused to one whose lease an agent ended",
     "runner: next attempt",
     "runner: next attempt elsewhere",
     "runner: busy",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from banksman.contracts.events import Commit
+from banksman.contracts.events import Commit, Owner
 from banksman.contracts.work import ResumeRun
 from banksman.runs.claim import Claim, Enqueue, delivered_work
 from banksman.runs.fold import apply_commit
@@ -144,3 +144,21 @@ def test_a_commit_of_a_higher_version_is_refused_by_name() -> None:
     text = logs()[0][0][1].model_dump_json().replace('"v":1', '"v":2', 1)
     with pytest.raises(ValueError, match=r"\nv\n"):
         Commit.model_validate_json(text)
+
+
+@pytest.mark.parametrize(("after_reconnect", "counted"), [(False, 3), (True, 0)])
+def test_claims_after_a_reconnect_to_the_broker_are_no_crashes(after_reconnect: bool, counted: int) -> None:
+    claims = [
+        Commit(
+            ts=EPOCH,
+            id=f"e{number}",
+            log_epoch="l1",
+            first_seq=1,
+            owner=Owner(agent=f"agent-{number}", owner_epoch=number, work_seq=1),
+            owner_epoch=number,
+            claim=True,
+            after_reconnect=after_reconnect,
+        )
+        for number in (1, 2, 3)
+    ]
+    assert fold(list(enumerate(claims, 1))).claims_in_row == counted

@@ -39,6 +39,8 @@ RARELY = {
     "runner: idempotent call executed again": 30,
     "runner: next attempt elsewhere": 30,
     "runner: start refused to a disconnected one": 5,
+    "runner: start refused to one whose lease an agent ended": 12,
+    "runner: start stored by one whose lease an agent ended": 20,
     "runner: start stored by a disconnected one": 10,
     "runner: wrong epoch": 20,
     "slots: void refused, it had started": 20,

@@ -148,10 +148,14 @@ class World:
             process.generation += 1
             process.up = True
 
-    def cut_off(self, runner: Process) -> None:
-        """End the lease of a runner and start its successor; the old process continues its tasks."""
+    def cut_off(self, runner: Process, *, knows: bool = True) -> None:
+        """End the lease of a runner and start its successor; the old process continues its tasks.
+
+        `knows` is False if an agent ended the lease of a closed connection, and the runner has not found it
+        ended yet.
+        """
         self.situations["fault: runner disconnected"] += 1
-        runner.lease_lost = True
+        runner.lease_lost = knows
         self.zombies.append(runner)
         successor = self.runners[runner.name] = Process(runner.name)
         self._boot(successor)
@@ -353,10 +357,9 @@ class World:
             self.spawn(self.gateway, "decide", self._decide(approval_id, verdict))
 
     async def _decide(self, approval_id: str, verdict: SubmittedDecision) -> None:
-        schemas: dict[str, JsonObject] = {"effect": {"type": "object"}, "pure": {"type": "object"}}
         try:
             decided = await decide(
-                SimulatedApprovals(self), self.clock, KEY, TENANT, approval_id, verdict, schemas
+                SimulatedApprovals(self), self.clock, KEY, TENANT, approval_id, verdict, _any_arguments
             )
         except CallerMistake:
             return
@@ -488,9 +491,11 @@ class World:
         else:
             void = self.broker.started[started.attempt].void
             self.situations[f"runner: start refused, {'void' if void else 'started elsewhere'}"] += 1
+        how = "start stored by" if free else "start refused to"
         if runner.lease_lost:
-            how = "start stored by" if free else "start refused to"
             self.situations[f"runner: {how} a disconnected one"] += 1
+        elif runner in self.zombies:
+            self.situations[f"runner: {how} one whose lease an agent ended"] += 1
         return free
 
     def forget(self, attempts: tuple[str, ...]) -> None:
@@ -583,6 +588,10 @@ class SimulatedModel:
             return None
         text = "The model's reply is too large."
         return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), lambda _: ()
+
+
+async def _any_arguments(_name: str, _arguments: JsonObject) -> None:
+    """Accept edited arguments."""
 
 
 def _newer(agent: Process, attempt: str, broker: Broker) -> AttemptSlots:

@@ -1,4 +1,9 @@
-"""The lease of a runner: one key in the bucket `runners`, written without permission to read it."""
+"""The lease of a runner: one key in the bucket `runners`, written without permission to read it.
+
+A lease outlives a broker that stores nothing for seconds, so its time is long. It ends early when its holder
+releases it, or when an agent finds that the holder's connection is closed. Each of these is a compare-and-set
+on the revision, so a lease that was ended cannot be renewed.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,18 @@ from collections.abc import Mapping
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import WrongLastSequence
-from banksman.bus.names import RUNNERS, kv_subject
+from banksman.bus.kv import MARKER_TTL
+from banksman.bus.names import KV_OPERATION, RUNNERS, TTL, kv_subject
 from banksman.bus.publish import durable
 from banksman.bus.settings import Replicas
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 
-LEASE_TTL_S: Mapping[Replicas, int] = {1: 3, 3: 20}
-"""Seconds after which a lease without renewal expires, by number of replicas. Three servers take up to 8 s to
-elect another leader. No lease can be renewed in that time, and runners must not end their commands for it."""
+LEASE_TTL_S: Mapping[Replicas, int] = {1: 10, 3: 20}
+"""Seconds after which a lease without renewal expires, by number of replicas. One server that syncs each
+write may store nothing for seconds while its disk is busy, and three servers take up to 8 s to elect another
+leader. No lease can be renewed in that time, and runners must not end their commands for it."""
 RENEW_EVERY_S = 1.0
 """Seconds between renewals."""
 _STOPS_EARLIER_S = 1.0
@@ -65,17 +72,46 @@ async def take_lease(bus: Bus, lease: RunnerLease, *, key: str | None = None) ->
     raise Unavailable(f"the lease of {lease.runner} is written by other processes at the same time")
 
 
-async def renew_lease(bus: Bus, lease: RunnerLease, revision: int, *, key: str | None = None) -> int:
+async def renew_lease(
+    bus: Bus, lease: RunnerLease, revision: int, *, budget_s: float, key: str | None = None
+) -> int:
     """Renew a lease; return the new revision.
 
+    Args:
+        bus: The connection.
+        lease: The lease to write.
+        revision: The revision of the last renewal.
+        budget_s: Seconds for which the renewal is retried. All attempts have one message id: the broker
+            acknowledges a repeat of a stored renewal with its revision, so a lost acknowledgement is no loss
+            of the lease.
+        key: The key; None for the runner's id.
+
     Raises:
-        WrongLastSequence: The lease expired, or another process of this runner took it: stop. Also raised if
-            a renewal was stored and its acknowledgement was lost; a user that may not read cannot distinguish
-            this.
-        Unavailable: The renewal was not stored within `RENEW_EVERY_S`; retry until `stop_after_s` has passed.
+        WrongLastSequence: The lease ended, or another process of this runner took it: stop.
+        Unavailable: Whether the renewal is stored is unknown.
         Forbidden: This user may not write the key.
     """
-    return await _write(bus, key or lease.runner, lease, revision, budget_s=RENEW_EVERY_S)
+    return await _write(bus, key or lease.runner, lease, revision, budget_s=budget_s)
+
+
+async def end_lease(bus: Bus, key: str, revision: int, *, budget_s: float) -> None:
+    """End a lease by a marker, unless it was renewed or taken after `revision`.
+
+    Raises:
+        WrongLastSequence: It was renewed, taken or ended meanwhile.
+        Unavailable: Whether the marker is stored is unknown.
+        Forbidden: This user may not write the key.
+    """
+    await durable(
+        bus,
+        kv_subject(RUNNERS, key),
+        b"",
+        msg_id=new_id("lease-"),
+        expect_last_subject_seq=revision,
+        headers={KV_OPERATION: "DEL", TTL: MARKER_TTL},
+        budget_s=budget_s,
+        urgent=True,
+    )
 
 
 async def _write(bus: Bus, key: str, lease: RunnerLease, revision: int, *, budget_s: float) -> int:
@@ -86,5 +122,6 @@ async def _write(bus: Bus, key: str, lease: RunnerLease, revision: int, *, budge
         msg_id=new_id("lease-"),
         expect_last_subject_seq=revision,
         budget_s=budget_s,
+        urgent=True,
     )
     return ack.stream_seq

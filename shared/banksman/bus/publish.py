@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -88,6 +89,7 @@ async def durable(
     schedule_at: datetime | None = None,
     schedule_target: str | None = None,
     budget_s: float = BUDGET_S,
+    urgent: bool = False,
 ) -> PubAck:
     """Store a message in the stream that holds `subject`.
 
@@ -105,6 +107,7 @@ async def durable(
         schedule_at: The time at which a stream that allows schedules publishes it on `schedule_target`.
         schedule_target: A subject of the same stream.
         budget_s: Seconds for which the publish is retried.
+        urgent: True does not wait for other publishes: a lease must not expire behind results and outputs.
 
     Raises:
         SlotTaken: The subject is write-once and holds another message.
@@ -125,7 +128,7 @@ async def durable(
     async def attempt() -> PubAck:
         nonlocal tries
         try:
-            return await _publish(bus, subject, payload, sent, tries)
+            return await _publish(bus, subject, payload, sent, tries, urgent=urgent)
         except _RetryableRefusal as again:
             tries += again.may_be_stored
             # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
@@ -154,8 +157,10 @@ def message_id(subject: str, msg_id: str) -> str:
     return f"{subject}:{msg_id}"
 
 
-async def _publish(bus: Bus, subject: str, payload: bytes, headers: Mapping[str, str], tries: int) -> PubAck:
-    async with bus.publishes:
+async def _publish(
+    bus: Bus, subject: str, payload: bytes, headers: Mapping[str, str], tries: int, *, urgent: bool
+) -> PubAck:
+    async with contextlib.nullcontext() if urgent else bus.publishes:
         # nats-py buffers what is published while disconnected and sends it after the reconnect, when the
         # caller may have given up. Therefore wait for the connection.
         await bus.wait_connected()

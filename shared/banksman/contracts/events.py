@@ -424,6 +424,9 @@ class Commit(Stored):
     """The highest claim so far, including this commit. It never decreases, even while a run has no owner."""
     claim: bool = False
     """True if this commit raises `owner_epoch`."""
+    after_reconnect: bool = Field(default=False, exclude_if=lambda after: not after)
+    """True for a claim shortly after its process reconnected to the broker. A broker that was restarted
+    delivers again what living owners hold, so such a claim is no evidence that the owner before died."""
     events: tuple[Event, ...] = ()
     snapshot: Snapshot | None = None
     """Set on a commit that only stores a snapshot. It has no events and changes neither owner nor claims."""

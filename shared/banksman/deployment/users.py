@@ -130,6 +130,8 @@ def agent() -> User:
             subjects.tool_result(ANY, ANY),
             subjects.files(ANY, ANY, ANY),
             *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.USAGE, names.HEADS, names.DAMAGED),
+            # It ends the lease of a runner whose connection is closed.
+            *_writes(names.RUNNERS),
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.RUNS, names.AGENTS),
             *_pulls(names.RUNS, names.SIGNALS),

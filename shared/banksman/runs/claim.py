@@ -150,12 +150,19 @@ async def _claim(
     # The first commit of a log names its epoch.
     log_epoch = state.log_epoch or ports.clock.new_id("l")
     commit = draft.to_commit(
-        ports.clock.new_id("e"), log_epoch, None if draft.needs_no_owner else owner, claim=owner.owner_epoch
+        ports.clock.new_id("e"),
+        log_epoch,
+        None if draft.needs_no_owner else owner,
+        claim=owner.owner_epoch,
+        after_reconnect=ports.reconnected(),
     )
     stored = await ports.log.append(state, commit)
     if stored is None:
         return None
-    owned = Ownership(ports, stored, owner, took_over=state.owner is not None, start_next=start_next)
+    took_over = state.owner is not None
+    owned = Ownership(
+        ports, stored, owner, took_over=took_over, start_next=start_next, confirmed_at=draft.now
+    )
     if not owned.holds:
         # This claim parked or ended the run, so no loop follows that would publish the request.
         await publish_approval_request(ports, stored)

@@ -84,7 +84,9 @@ def _claims_in_row(state: Conversation, commit: Commit) -> int:
         return state.claims_in_row
     if not commit.claim:
         return 0
-    return 1 if commit.events else state.claims_in_row + 1
+    if commit.events:
+        return 1
+    return state.claims_in_row + (not commit.after_reconnect)
 
 
 def _clocked(state: Conversation, commit: Commit) -> Run | None:

@@ -6,20 +6,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import NoReturn
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import WrongLastSequence
-from banksman.bus.kv import Bucket
-from banksman.bus.leases import RENEW_EVERY_S, renew_lease, stop_after_s, take_lease
-from banksman.bus.names import RUNNERS
+from banksman.bus.leases import RENEW_EVERY_S, end_lease, renew_lease, stop_after_s, take_lease
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import BanksmanError, Unavailable
 
 logger = logging.getLogger(__name__)
 
-_TRY_AGAIN_S = 0.05
 _RELEASE_S = 2.0
+_SLOW_S = 2.0
+"""Seconds of a renewal after which a warning states that the broker is slow."""
 
 
 class LeaseLost(BanksmanError):
@@ -56,12 +54,17 @@ class Lease:
         self._stop_after_s = stop_after_s(bus.settings.replicas)
         self._renewed_at = float("-inf")
         self._changed = asyncio.Event()
+        self._released = False
+        self._renewal = asyncio.Lock()
+        """Held by each renewal. A release must know the revision that the last one stored."""
 
     @property
     def holds(self) -> bool:
         """Whether the last renewal was sent less than `stop_after_s` ago."""
         # By the clock alone: a process that was frozen finds its lease lost before it does anything else.
-        return asyncio.get_running_loop().time() - self._renewed_at < self._stop_after_s
+        return (
+            not self._released and asyncio.get_running_loop().time() - self._renewed_at < self._stop_after_s
+        )
 
     async def take(self) -> None:
         """Take the lease, also from an earlier process of this runner.
@@ -74,19 +77,22 @@ class Lease:
         self._revision = await take_lease(self._bus, self._value(), key=self._key)
         self._renewed_at = sent
 
-    async def keep(self) -> NoReturn:
-        """Renew the lease until it is lost.
+    async def keep(self) -> None:
+        """Renew the lease until it is released or lost.
 
         Raises:
             LeaseLost: No renewal within `stop_after_s`, or another process holds it.
             Forbidden: This user may not write it.
         """
-        while True:
+        while not self._released:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RENEW_EVERY_S):
+                # From the begin of the last renewal: a slow one is followed by the next one at once.
+                async with asyncio.timeout_at(self._renewed_at + RENEW_EVERY_S):
                     await self._changed.wait()
             self._changed.clear()
-            await self._renew()
+            async with self._renewal:
+                if not self._released:
+                    await self._renew()
 
     def withdraw(self, problem: str) -> None:
         """Publish in a renewal at once that owners must place nothing here any more."""
@@ -94,34 +100,30 @@ class Lease:
         self._changed.set()
 
     async def release(self) -> None:
-        """Release the lease after `keep` ended, so that owners need not wait; best effort."""
-        self._renewed_at = float("-inf")
-        leases = Bucket(self._bus, RUNNERS, RunnerLease)
+        """Release the lease and let `keep` return, so that owners need not wait; best effort."""
+        self._released = True
+        self._changed.set()
         with contextlib.suppress(BanksmanError, TimeoutError):
-            async with asyncio.timeout(_RELEASE_S):
-                await leases.delete(self._key, revision=self._revision)
+            async with asyncio.timeout(_RELEASE_S), self._renewal:
+                await end_lease(self._bus, self._key, self._revision, budget_s=_RELEASE_S)
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
+        sent = loop.time()
+        ends_at = self._renewed_at + self._stop_after_s
         try:
-            async with asyncio.timeout_at(self._renewed_at + self._stop_after_s):
-                while True:
-                    sent = loop.time()
-                    try:
-                        self._revision = await renew_lease(
-                            self._bus, self._value(), self._revision, key=self._key
-                        )
-                    except Unavailable as error:
-                        logger.warning("the lease is not renewed: %s", error)
-                        await asyncio.sleep(_TRY_AGAIN_S)
-                    else:
-                        # The broker counts from when it stored this, which is later.
-                        self._renewed_at = sent
-                        return
-        except TimeoutError as error:
+            async with asyncio.timeout_at(ends_at):
+                self._revision = await renew_lease(
+                    self._bus, self._value(), self._revision, budget_s=ends_at - sent, key=self._key
+                )
+        except (TimeoutError, Unavailable) as error:
             raise LeaseLost(f"the lease was not renewed for {self._stop_after_s:g} s") from error
         except WrongLastSequence as error:
             raise LeaseLost("the lease ended, or another process of this runner holds it") from error
+        # The broker counts from when it stored this, which is later.
+        self._renewed_at = sent
+        if (took_s := loop.time() - sent) > _SLOW_S:
+            logger.warning("the broker took %.1f s to renew the lease", took_s)
 
     def _value(self) -> RunnerLease:
         current = {"load": self._load(), "serving": self._problem is None, "problem": self._problem}

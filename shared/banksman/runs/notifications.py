@@ -66,7 +66,7 @@ class OwnerNotifications:
         hints = await self._bus.subscribe(subjects.cancel_hint(subjects.ANY, subjects.ANY), self._hinted)
         self._subscriptions = (*await watch_results(self._bus, self._stored), hints)
         # What was published while the connection was down is lost.
-        self._bus.on_reconnect(self._wake_all)
+        self._bus.on_reconnect(self.wake_all)
         return self
 
     async def __aexit__(
@@ -136,6 +136,7 @@ class OwnerNotifications:
         if driven is not None:
             driven.changed.set()
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
+        """Wake all owners, for something that may concern any of them."""
         for driven in self._driven.values():
             driven.changed.set()

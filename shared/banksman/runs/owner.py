@@ -28,6 +28,9 @@ from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
 from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
 
+PAUSE_S = 3.0
+"""Seconds after which this process may have been stopped for so long that another one owns its run: the queue
+gives the message of a silent owner to another process after them."""
 RETRY_S = 1.0
 """Seconds after which an owner retries what the broker refused or did not answer."""
 
@@ -87,7 +90,13 @@ class Draft:
         return isinstance(next_step(self.state, self.now), Idle | Park)
 
     def to_commit(
-        self, commit_id: str, log_epoch: str, owner: Owner | None, *, claim: int | None = None
+        self,
+        commit_id: str,
+        log_epoch: str,
+        owner: Owner | None,
+        *,
+        claim: int | None = None,
+        after_reconnect: bool = False,
     ) -> Commit:
         """Return the commit that holds the events.
 
@@ -96,6 +105,7 @@ class Draft:
             log_epoch: The epoch of the log.
             owner: The owner of the run after this commit.
             claim: The owner epoch that this commit claims; None when it claims nothing.
+            after_reconnect: Whether this process reconnected to the broker shortly before the claim.
         """
         return Commit(
             ts=self.now,
@@ -105,6 +115,7 @@ class Draft:
             owner=owner,
             owner_epoch=self.state.owner_epoch if claim is None else claim,
             claim=claim is not None,
+            after_reconnect=after_reconnect,
             events=tuple(self.events),
         )
 
@@ -132,6 +143,11 @@ class Ownership:
     """The conversation in whose workspace calls run; None for its own."""
     on_commit: Callable[[], None] | None = None
     """Runs after each commit under this claim; not after the claim itself."""
+    confirmed_at: datetime | None = None
+    """When the log last showed that this claim owns the run; None for now."""
+
+    def __post_init__(self) -> None:
+        self.confirmed_at = self.confirmed_at or self.ports.clock.now()
 
     @property
     def run(self) -> Run:
@@ -175,7 +191,7 @@ class Ownership:
                 extents = smaller
                 continue
             if stored is not None:
-                self.state = stored
+                self.state, self.confirmed_at = stored, draft.now
                 return await self._committed(commit)
             # Another commit came first: a cancel, a decision, a steer, or a higher claim.
             await self.refresh()
@@ -186,9 +202,25 @@ class Ownership:
         Raises:
             Fenced: A higher claim owns the run.
         """
+        # Before the read: the process may be stopped while its result is on the way.
+        now = self.ports.clock.now()
         self.state = await self.ports.log.read(self.state.tenant, self.state.conversation_id)
+        self.confirmed_at = now
         # At each read and not only at an append: a fenced owner must not send another request to a runner.
         self._check_fence()
+
+    async def confirm(self) -> None:
+        """Read the log again if the last proof of ownership is older than `PAUSE_S`.
+
+        Before each model request: a process that was stopped would pay for a reply that it cannot record.
+
+        Raises:
+            Fenced: A higher claim owns the run.
+            Refused: The broker did not answer.
+        """
+        latest = timedelta(seconds=PAUSE_S)
+        if self.confirmed_at is None or self.ports.clock.now() - self.confirmed_at > latest:
+            await self.refresh()
 
     async def wait_for_broker(self, cause: Refused) -> None:
         """Wait until the log can be read again, and fold it.

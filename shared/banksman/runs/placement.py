@@ -8,6 +8,7 @@ written by compare-and-set; a runner that restarts has the same id, and so the s
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -78,8 +79,11 @@ class Placements:
             ttl_s=LEASE_TTL_S[bus.settings.replicas],
         )
         self._began_at = float("-inf")
+        self._renewed_at: dict[str, float] = {}
+        """When the last renewal of each lease arrived here, by the clock of the event loop."""
         self._ended_at: dict[str, float] = {}
         """When a process of a tool server last ended, by the key of its lease without the epoch."""
+        self._on_end: list[Callable[[], None]] = []
 
     async def __aenter__(self) -> Self:
         await self._leases.__aenter__()
@@ -94,6 +98,16 @@ class Placements:
     def leases(self) -> list[RunnerLease]:
         """Return the leases of the live runners."""
         return [entry.value for entry in self._leases.entries() if "." not in entry.key]
+
+    def on_lease_end(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, which must not block, when a lease has ended."""
+        self._on_end.append(callback)
+
+    def overdue(self, seconds: float) -> list[Entry[RunnerLease]]:
+        """Return the leases of which no renewal has arrived for so many seconds."""
+        before = asyncio.get_running_loop().time() - seconds
+        entries = (self._leases.get(key) for key, at in self._renewed_at.items() if at < before)
+        return [entry for entry in entries if entry is not None]
 
     def instances(self, server: str, tenant: str | None) -> list[ToolServerProcess]:
         """Return the live processes of a tool server; `tenant` is None for one that serves all."""
@@ -227,8 +241,14 @@ class Placements:
         return await self._owners.update(key, record, over.revision) is not None
 
     def _changed(self, key: str, entry: Entry[RunnerLease] | None) -> None:
-        if entry is None:
-            self._ended_at[key.rpartition(".")[0]] = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if entry is not None:
+            self._renewed_at[key] = now
+            return
+        self._renewed_at.pop(key, None)
+        self._ended_at[key.rpartition(".")[0]] = now
+        for callback in self._on_end:
+            callback()
 
     def _instances(self, server: str) -> list[ToolServerProcess]:
         found = (ToolServerProcess.of(entry) for entry in self._leases.entries(f"{server}."))

@@ -7,6 +7,7 @@ The bus serves each port in production (`bus.slots`, `bus.publish`, `runs.placem
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -154,6 +155,15 @@ class Notifications(Protocol):
         ...
 
 
+REDELIVERY_S = 10.0
+"""Seconds after a reconnect in which a redelivery follows from it: a broker that returns delivers again what
+had no sign of life for three seconds, with the next pull."""
+
+
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """All ports of one process."""
@@ -169,3 +179,5 @@ class Ports:
     notifications: Notifications
     signing_key: bytes
     """The key that gateways sign decisions with."""
+    reconnected: Callable[[], bool] = _never
+    """Whether this process reconnected to the broker so recently that a redelivery follows from it."""

@@ -237,9 +237,9 @@ async def _leased(lease: Lease, tasks: asyncio.TaskGroup) -> AsyncGenerator[None
     try:
         yield
     finally:
+        await lease.release()
         renewal.cancel()
         await asyncio.wait({renewal})
-        await lease.release()
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import let_others_run, scripted_delay
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import WAIT_S, Runners, until, wait_for_end, wait_for_start
 
 from banksman.bus.dead import dead_letters
+from banksman.bus.kv import Bucket
+from banksman.bus.leases import LEASE_TTL_S, RENEW_EVERY_S
+from banksman.bus.names import RUNNERS
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, LateResult, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
-from banksman.deployment.users import OPERATOR, TOOL_RUNNER
+from banksman.deployment.users import AGENT, OPERATOR, TOOL_RUNNER
 from banksman.runs.call_attempt import unknown_outcome
 from banksman.runs.lease import Lease, LeaseLost
+
+STALL_S = 5.0
+"""Seconds of a stall of the broker that no command notices."""
 
 
 async def sleeping(owner: Owner, word: str) -> None:
@@ -39,8 +47,7 @@ async def test_killed_runner_loses_its_lease_and_restarts_with_a_higher_epoch(
         first = runner.identity
         runner.signal(signal.SIGKILL)
         await wait_for_end("7811.5", within_s=WAIT_S)
-        # The broker checks for expired keys a few times per second.
-        await owner.lease_ended(within_s=4)
+        await owner.lease_ended(within_s=WAIT_S)
         await runner.ended()
         await asyncio.to_thread(runner.start)
         assert runner.identity == {"runner": first["runner"], "epoch": first["epoch"] + 1}
@@ -67,7 +74,7 @@ async def test_a_frozen_runner_kills_its_commands_and_starts_nothing_when_it_tha
         sent = owner.request("bash", command="touch effect")
         with pytest.raises(Unavailable):
             await owner.send(sent, timeout_s=0.2)
-        await owner.lease_ended(within_s=4)
+        await owner.lease_ended(within_s=WAIT_S)
         runner.signal(signal.SIGCONT)
         await wait_for_end("7821.5", within_s=WAIT_S)
         assert await runner.ended() not in (0, None)
@@ -120,7 +127,7 @@ async def test_lease_expires_by_the_clock_alone(runners_nats: SecuredNats) -> No
         async def is_over() -> bool:
             return not lease.holds
 
-        await until(is_over, within_s=2.5)
+        await until(is_over, within_s=LEASE_TTL_S[1])
         with pytest.raises(LeaseLost):
             await lease.keep()
 
@@ -131,9 +138,73 @@ async def test_runner_without_a_broker_ends_itself_and_its_commands(own_runners:
     async with owning(own_runners.secured, runner) as owner:
         await sleeping(owner, "7831.5")
     own_runners.secured.server.pause()
-    await wait_for_end("7831.5", within_s=5)
+    await wait_for_end("7831.5", within_s=LEASE_TTL_S[1] + 3.0)
     assert await runner.ended() not in (0, None)
     own_runners.secured.server.resume()
+
+
+@pytest.mark.one_server
+async def test_commands_survive_a_broker_that_is_frozen_for_five_seconds(own_runners: Runners) -> None:
+    """A server whose disk stalls stores nothing for seconds; no other process can take over meanwhile."""
+    runner = own_runners.start()
+    async with owning(own_runners.secured, runner) as owner:
+        request = await owner.accepted(owner.request("bash", command="sleep 7.25; echo done"))
+        await wait_for_start("7.25")
+        own_runners.secured.server.pause()
+        await scripted_delay(STALL_S)
+        own_runners.secured.server.resume()
+        assert (await owner.result(request)).content["stdout"] == "done\n"
+        lease = await owner.lease()
+        assert lease is not None and lease.value.runner_epoch == 1
+
+
+async def test_call_that_a_fence_ends_has_an_unknown_outcome(
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
+) -> None:
+    """The model must not read `cancelled` of a command that may have had effects."""
+    runner = runners.start(**backend)
+    async with owning(runners_nats, runner) as owner, await runners_nats.connect(OPERATOR) as operator:
+        request = await owner.accepted(owner.request("bash", command="echo effect; sleep 7826.5"))
+        await wait_for_start("7826.5")
+        assert await Bucket(operator, RUNNERS, RunnerLease).delete(runner.id)
+        result = await owner.result(request)
+        assert result.error_kind == "unknown_outcome" and result.is_error
+        assert "may have had effects" in str(result.content["error"])
+        assert result.content["stdout"] == "effect\n"
+        await wait_for_end("7826.5", within_s=WAIT_S)
+        assert await runner.ended() not in (0, None)
+
+
+@pytest.mark.one_server
+async def test_release_waits_for_the_renewal_in_flight(own_runners: Runners) -> None:
+    """A clean stop ends the lease at once, and sends nothing that this user may not send."""
+    secured, registered = own_runners.secured, RunnerLease(runner=new_id("r"), runner_epoch=1)
+    async with await secured.connect(TOOL_RUNNER) as bus, await secured.connect(AGENT) as agent:
+        leases = Bucket(agent, RUNNERS, RunnerLease)
+        lease = Lease(bus, registered, load=lambda: 0)
+        await lease.take()
+        keeping = asyncio.create_task(lease.keep())
+        secured.server.pause()
+        await scripted_delay(1.5 * RENEW_EVERY_S)
+        releasing = asyncio.create_task(lease.release())
+        await let_others_run()
+        secured.server.resume()
+        await releasing
+        await keeping
+        assert await leases.get(registered.runner) is None
+        assert bus.stats.forbidden == 0
+
+
+async def test_a_run_and_a_stop_of_a_runner_log_no_error(runners: Runners, runners_nats: SecuredNats) -> None:
+    runner = runners.start()
+    async with owning(runners_nats, runner) as owner:
+        assert (await owner.bash("echo done")).content["stdout"] == "done\n"
+        runner.signal(signal.SIGTERM)
+        assert await runner.ended() == 0
+        assert await owner.lease() is None
+    lines = [json.loads(line) for line in runner.log.splitlines()]
+    assert [line["event"] for line in lines if line["level"] in ("error", "critical")] == []
+    assert "ermissions" not in runner.log
 
 
 def test_two_processes_never_share_a_volume(runners: Runners) -> None:

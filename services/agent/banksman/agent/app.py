@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
@@ -11,6 +12,7 @@ from banksman.agent.model_step import ModelStep
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.registry import ToolRegistry
 from banksman.agent.router import agent_router
+from banksman.agent.runner_presence import RunnerPresence
 from banksman.agent.settings import AgentServiceSettings
 from banksman.agent.tenants import Tenants
 from banksman.agent.usage import UsageLedger
@@ -34,7 +36,7 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
-from banksman.runs.ports import Clock, Log, Ports
+from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import ServiceProcess
@@ -87,6 +89,8 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
         )
         notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
+        placements.on_lease_end(notifications.wake_all)
+        await stack.enter_async_context(RunnerPresence(bus, placements))
         usage = await stack.enter_async_context(UsageLedger(bus))
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
@@ -143,4 +147,5 @@ def ports_of(
         runners=placements,
         notifications=notifications,
         signing_key=signing_key,
+        reconnected=partial(bus.reconnected_within, REDELIVERY_S),
     )

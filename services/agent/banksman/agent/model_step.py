@@ -91,6 +91,7 @@ class ModelStep:
             Fenced: A higher claim owns the run.
             Refused: The broker did not answer, which is no reason to end the run.
         """
+        await owned.confirm()
         ending = await self.tenants.used_up(owned)
         if ending is not None:
             return partial(end_events, ending=ending)
@@ -137,7 +138,7 @@ class ModelStep:
         run, clock = owned.run, owned.ports.clock
         logger.info("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         message_id = clock.new_id("m")
-        deltas = _Deltas(self.bus, owned.state, run, message_id, prepared.protocol)
+        deltas = _Deltas(self.bus, owned, message_id, prepared.protocol)
         request = complete_with_fallback(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
@@ -145,6 +146,7 @@ class ModelStep:
             deltas=deltas,
             deadline_s=(deadline_of(run) - clock.now()).total_seconds(),
         )
+        await owned.confirm()
         completion = await unless_cancelled(owned, request)
         if completion is None:
             return None
@@ -259,8 +261,10 @@ def _failure(owned: Ownership, error: BanksmanError, state: Conversation) -> tup
 class _Deltas:
     """Publishes the text of a reply while it is written, but never the text of a call."""
 
-    def __init__(self, bus: Bus, state: Conversation, run: Run, message_id: str, protocol: Protocol) -> None:
+    def __init__(self, bus: Bus, owned: Ownership, message_id: str, protocol: Protocol) -> None:
+        state, run = owned.state, owned.run
         self._bus = bus
+        self._owned = owned
         self._protocol = protocol
         self._filter: DeltaFilter = protocol.delta_filter()
         self._subject = subjects.delta(state.tenant, state.conversation_id)
@@ -279,7 +283,13 @@ class _Deltas:
         await self._pass_on(kind, text[:safe])
 
     async def restart(self) -> None:
-        """Restart the reply: clients replace what they show when offsets begin at 0 again."""
+        """Restart the reply: clients replace what they show when offsets begin at 0 again.
+
+        Raises:
+            Fenced: A higher claim owns the run, so the request must not be repeated.
+            Refused: The broker did not answer.
+        """
+        await self._owned.confirm()
         self._filter = self._protocol.delta_filter()
         self._offsets = {"message": 0, "reasoning": 0}
         self._unsafe = {"message": "", "reasoning": ""}

@@ -103,6 +103,9 @@ class CallExecutor:
         async with progress(self.bus, self.calls.runner, request) as on_output:
             outcome = await self._outcome(request, call.stop, on_output)
         await reach("runner.end")
+        if call.stop.reason == "fenced" and self.admission.may_repeat(request):
+            # Without a result the owner sends the call to another runner.
+            raise LeaseLost("the lease ended while the call ran")
         # The next call may start now: the upload of a long output can take seconds.
         await turn.aclose()
         return storable(await self._result(request, outcome, started_at))

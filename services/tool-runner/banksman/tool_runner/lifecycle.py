@@ -48,9 +48,9 @@ class Lifecycle:
         await scheduling.stop()
         # The lease is renewed until the last snapshot is stored: without it, another runner could take over.
         await self.scheduler.snapshot_all()
+        await self.lease.release()
         renewing.cancel()
         await asyncio.wait([renewing])
-        await self.lease.release()
 
     async def _renew_lease(self, scheduling: BackgroundTask) -> None:
         """Renew the lease. If it is lost, end every call and then the process.

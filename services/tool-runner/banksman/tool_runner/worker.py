@@ -11,6 +11,7 @@ from banksman.contracts.errors import BadInput
 from banksman.runs.runner import RunnerCalls
 from banksman.tool_runner.admission import Admission
 from banksman.tool_runner.execution import ActiveCall, CallExecutor
+from banksman.tool_runner.sandbox.base import KilledReason
 
 KILL_S = 5.0
 """Seconds that killed calls get to store their results."""
@@ -73,25 +74,26 @@ class Worker:
         """Start no further call; after `grace_s` seconds, kill the running calls and store their results."""
         self.admission.draining = True
         await self._wait_for_calls(grace_s)
-        self._kill()
+        self._kill("cancelled")
         await self._wait_for_calls(KILL_S)
 
     async def fence(self) -> None:
         """Start no further call and kill all calls: owners may already have declared their outcomes.
 
-        Each outcome is stored as the result of its call, or as a note if another result is already stored.
+        Each outcome is stored as the result of its call, or as a note if another result is already stored. A
+        command that is killed has the result `unknown_outcome`, as an owner would declare it.
         """
         self.admission.draining = True
-        self._kill()
+        self._kill("fenced")
         await self._wait_for_calls(FENCE_S)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         """Remove a call that has ended."""
         self.admission.registry.leave(self._active.pop(task).workspace)
 
-    def _kill(self) -> None:
+    def _kill(self, reason: KilledReason) -> None:
         for call in self._active.values():
-            call.stop.request("cancelled")
+            call.stop.request(reason)
 
     async def _wait_for_calls(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 
 from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots
@@ -24,7 +25,7 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements, WorkspaceSettings
-from banksman.runs.ports import Clock, Log, Ports
+from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
@@ -90,6 +91,7 @@ async def enter_worker(
     placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s))
     tools = await stack.enter_async_context(Tools(bus))
     notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
+    placements.on_lease_end(notifications.wake_all)
     return Worker(
         ports=ports_of(bus, clock, log, placements, notifications),
         notifications=notifications,
@@ -114,6 +116,7 @@ def ports_of(
         notifications=notifications,
         # Calls of workflows need no approval, so there is no reply whose signature this process verifies.
         signing_key=b"",
+        reconnected=partial(bus.reconnected_within, REDELIVERY_S),
     )
 
 

@@ -15,10 +15,11 @@ OnOutput = Callable[[Stream, bytes], None]
 OnListener = Callable[[socket.socket], None]
 """Called in the event loop with a socket that listens on the sandbox's loopback; becomes its owner."""
 
-KilledReason = Literal["timeout", "cancelled", "output_limit", "memory_limit", "workspace_limit"]
+KilledReason = Literal["timeout", "cancelled", "fenced", "output_limit", "memory_limit", "workspace_limit"]
 """
 timeout          the command ran longer than its time-out
 cancelled        the call was cancelled
+fenced           the runner lost its lease
 output_limit     the command wrote more than `max_output_bytes`
 memory_limit     the processes of the command together used more than `memory_bytes`
 workspace_limit  the command grew its workspace beyond the quota

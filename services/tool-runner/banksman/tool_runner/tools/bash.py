@@ -32,6 +32,11 @@ MAX_PROGRESS_CHARS = 100_000
 _LOCKED = (
     "it runs no command until the user deletes files of the conversation, or starts another conversation"
 )
+FENCED = (
+    "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "
+    "It started and may have had effects, wholly or in part. It was not repeated. "
+    "Check before doing it again."
+)
 
 
 class Bash:
@@ -140,7 +145,9 @@ class Bash:
             case "timeout":
                 return "timeout", f"the command was killed after its time-out of {timeout_s:g} s"
             case "cancelled":
-                return "cancelled", "the command was cancelled"
+                return "cancelled", "the command was cancelled; it may have had effects before"
+            case "fenced":
+                return "unknown_outcome", FENCED
             case "output_limit":
                 return (
                     "output_limit",

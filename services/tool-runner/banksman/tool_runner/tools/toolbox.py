@@ -74,6 +74,8 @@ class ToolBox:
             return failure("invalid_arguments", str(problem)[:_MAX_PROBLEM_CHARS])
         limit_s = tool.definition.timeout_s if timeout_s is None else timeout_s
         run = ToolRun(workspace, limit_s, stop or Stop(), on_output, network)
+        if run.stop.reason == "fenced":
+            return failure("not_executed", "not executed: the runner lost its lease before the call started")
         if run.stop.reason is not None:
             return failure("cancelled", "the call was cancelled before it started")
         started = time.monotonic()
