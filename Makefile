@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,10 @@ failpoints:  ## Kill a runner fifty times at each of six points of a call; once 
 power-cuts:  ## Cut the power of the broker twenty times under traffic (root; loop devices)
 	@tools/setup.sh dev
 	@$(BIN)/python -m pytest -m soak tests/faults/broker/test_power_cuts.py
+
+damage:  ## Damage the files of the broker at random places, 200 times, with work and kills in between (ROUNDS=20 SEED=7)
+	@tools/setup.sh dev
+	@BANKSMAN_DAMAGE_ROUNDS=$(or $(ROUNDS),200) BANKSMAN_DAMAGE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/faults/broker/test_random_damage.py
 
 leader-kills:  ## Kill and freeze the leader of a three-server broker ten times each under traffic
 	@tools/setup.sh dev

@@ -56,14 +56,14 @@ def test_messages_stored_after_damage_survive_the_next_kill(
 ) -> None:
     """Of each stream, bucket and object store; an index of an orderly stop hides the damage otherwise."""
     subjects = {stream.name: stream.subjects[-1] for stream in STREAMS}
-    asyncio.run(_stored(launched_nats, subjects, 20, 2_000))
+    asyncio.run(stored(launched_nats, subjects, 20, 2_000))
     launched_nats.kill() if killed else launched_nats.stop()
     for name in subjects:
         damage(stream_of(launched_nats.directory / "store", name))
     launched_nats.start()
-    before = asyncio.run(_stored(launched_nats, subjects, 5, 2_000))
+    before = asyncio.run(stored(launched_nats, subjects, 5, 2_000))
     launched_nats.restart()
-    assert asyncio.run(_lost(launched_nats, before)) == {}
+    assert asyncio.run(lost(launched_nats, before)) == {}
 
 
 @pytest.mark.parametrize("name", ["EVENTS", "KV_conversations", "OBJ_outputs"])
@@ -71,13 +71,13 @@ def test_messages_stored_after_damage_to_a_middle_block_survive_the_next_kill(
     launched_nats: NatsServer, name: str
 ) -> None:
     subjects = {stream.name: stream.subjects[-1] for stream in STREAMS if stream.name == name}
-    asyncio.run(_stored(launched_nats, subjects, 60, LARGE))
+    asyncio.run(stored(launched_nats, subjects, 60, LARGE))
     launched_nats.stop()
     flip_in_a_middle_block(stream_of(launched_nats.directory / "store", name))
     launched_nats.start()
-    before = asyncio.run(_stored(launched_nats, subjects, 5, 2_000))
+    before = asyncio.run(stored(launched_nats, subjects, 5, 2_000))
     launched_nats.restart()
-    assert asyncio.run(_lost(launched_nats, before)) == {}
+    assert asyncio.run(lost(launched_nats, before)) == {}
 
 
 async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_broker(
@@ -117,7 +117,7 @@ def _bash(command: str) -> Reply:
     return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
-async def _stored(server: NatsServer, subjects: dict[str, str], count: int, size: int) -> dict[str, set[int]]:
+async def stored(server: NatsServer, subjects: dict[str, str], count: int, size: int) -> dict[str, set[int]]:
     """Store messages in each stream; return their sequences."""
     async with await connect(server) as bus:
         return {name: await _store(bus, subject, count, size) for name, subject in subjects.items()}
@@ -130,7 +130,7 @@ async def _store(bus: Bus, subject: str, count: int, size: int) -> set[int]:
     return {(await jetstream.publish(name, b"x" * size)).seq for name in named}
 
 
-async def _lost(server: NatsServer, stored: dict[str, set[int]]) -> dict[str, set[int]]:
+async def lost(server: NatsServer, stored: dict[str, set[int]]) -> dict[str, set[int]]:
     """Return the sequences that the server no longer has, by stream."""
     async with await connect(server) as bus:
         found = {name: await _missing(bus, name, seqs) for name, seqs in stored.items()}
