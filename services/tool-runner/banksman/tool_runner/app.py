@@ -38,7 +38,7 @@ from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.turns import Turns
 
 THREADS = 32
-"""Threads for files and name look-ups, which may hang; the interpreter's default is a handful."""
+"""Threads for files; the interpreter's default is a handful."""
 
 
 def run() -> int:
