@@ -84,6 +84,19 @@ test('a client that joins in the middle of a message shows its rest until the co
   assert.deepEqual(texts(whole), ['the whole tail!']);
 });
 
+test('text is never appended over a gap: it is shown as missing until the stored message replaces it', () => {
+  const log = recorder();
+  const live = foldAll([
+    started(log),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: 'The load is ' }),
+    log.live('message.delta', { message_id: 'a1', offset: 20, text: 'tonnes.' }),
+  ]);
+  const [message] = live.runs[0].entries;
+  assert.deepEqual([message.text, message.gap], ['The load is ', true]);
+  const stored = fold(live, log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'The load is 40 tonnes.' }));
+  assert.deepEqual([stored.runs[0].entries[0].text, stored.runs[0].entries[0].gap], ['The load is 40 tonnes.', undefined]);
+});
+
 test('the next message replaces a message that a takeover cut off', () => {
   const log = recorder();
   const conversation = foldAll([

@@ -245,6 +245,7 @@ function addDelta(run, kind, data, frame) {
     const open = kind === 'message' ? withoutDrafts(run, data.message_id) : run;
     return addEntry({ ...open, status: 'running' }, draft(kind, data, frame));
   }
+  if (isBeyond(existing, data.offset)) return changeEntry(run, kind, existing.id, (entry) => ({ ...entry, gap: true }));
   const text = joined(existing.text, data.offset, data.text, existing.skipped);
   return text === existing.text ? run : changeEntry(run, kind, existing.id, (entry) => ({ ...entry, text }));
 }
@@ -261,11 +262,16 @@ function draft(kind, data, frame) {
   };
 }
 
+/** True if text before a delta is missing, as after the end of a gateway. The stored message replaces all of it. */
+function isBeyond(entry, offset) {
+  return offset > entry.skipped + codePoints(entry.text);
+}
+
 /** Append a delta at its offset, without text that was received before. Offsets count code points. */
 function joined(text, offset, addition, skipped) {
   if (offset === undefined || offset === null) return text + addition;
   const have = skipped + codePoints(text);
-  if (offset >= have) return text + addition;
+  if (offset === have) return text + addition;
   return text + [...addition].slice(have - offset).join('');
 }
 

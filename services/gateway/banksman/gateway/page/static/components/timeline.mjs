@@ -163,6 +163,7 @@ const AssistantMessage = memo(function AssistantMessage({ entry }) {
   const isJson = entry.outcome === 'completed' && /^\s*[{[]/.test(entry.text) && parses(entry.text);
   return html`<article class="turn assistant" aria-label="Agent" data-complete=${entry.complete}>
     ${isJson ? html`<${Code} language="json" source=${entry.text} label="result" />` : html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />`}
+    ${entry.gap && html`<p class="notice info" role="note">Some text is missing here. It appears with the complete message.</p>`}
     ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label="Copy this message" /></div>`}
   </article>`;
 });
