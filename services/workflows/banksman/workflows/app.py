@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from functools import partial
 
 from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connection import Bus
+from banksman.bus.connection import Bus, keep_connecting
 from banksman.bus.control import ControlPlane
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.publish import RunQueue
 from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.deployment import users
 from banksman.deployment.durability import Durability
@@ -26,6 +28,7 @@ from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements, WorkspaceSettings
 from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
+from banksman.runs.schemas import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
@@ -37,6 +40,8 @@ from banksman.workflows.tools import Tools
 from banksman.workflows.worker import Worker
 from banksman.workflows.workflow import Workflow
 
+logger = logging.getLogger(__name__)
+
 
 def run() -> int:
     """Run the service until it receives a signal to stop; return the exit code."""
@@ -44,16 +49,28 @@ def run() -> int:
 
 
 async def main(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:
-    """Serve until `process.stop`.
+    """Connect, however long it takes, and serve until `process.stop`.
 
     Raises:
         Conflict: Another server offers a workflow under the name of a built-in one.
-        Unavailable: NATS cannot be reached.
+        Unavailable: The connection is closed permanently.
     """
+    async with health_server(process.health, settings.workflows):
+        while not process.stop.is_set():
+            try:
+                await _serve(settings, process)
+            except Unavailable as error:
+                if process.health.started:
+                    raise
+                logger.warning("not ready: %s", error)
+
+
+async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:
+    bus = await keep_connecting(lambda: _new_bus(settings, process.health), process.stop)
+    if bus is None:
+        return
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(health_server(process.health, settings.workflows))
-        bus = await stack.enter_async_context(await connect(settings, process.health))
-        process.health.checks["nats"] = bus.problem
+        await stack.enter_async_context(bus)
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)
             process.health.checks["streams"] = durability.problem
@@ -67,14 +84,16 @@ async def main(settings: WorkflowServiceSettings, process: ServiceProcess) -> No
         await serve(bus, worker, settings.workflows, process.stop)
 
 
-async def connect(settings: WorkflowServiceSettings, health: Health) -> Bus:
-    """Connect as the user `workflows`."""
-    return await Bus.connect(
+def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
+    """Return a bus of the user `workflows`, which readiness shows."""
+    bus = Bus.create(
         settings.nats,
         name=users.WORKFLOWS,
         inbox_prefix=users.inbox_prefix(users.WORKFLOWS),
         background=health.background,
     )
+    health.checks["nats"] = bus.problem
+    return bus
 
 
 async def enter_worker(
@@ -98,6 +117,7 @@ async def enter_worker(
         tools=tools,
         workflows={workflow.name: workflow for workflow in workflows},
         registry=Registry(bus),
+        schemas=await stack.enter_async_context(SchemaChecker()),
     )
 
 
