@@ -67,7 +67,7 @@ def test_launcher_imports_neither_a_service_nor_a_framework() -> None:
         "fastapi",
         "faststream",
         "httpx",
-        "jsonschema",
+        "jsonschema_rs",
         "rich",
         "starlette",
         "structlog",

@@ -30,6 +30,7 @@ from banksman.gateway.passthrough.upstreams import Upstreams
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import HeadsRecorder, LogHeads
 from banksman.runs.placement import Placements
+from banksman.runs.schemas import SchemaChecker
 from banksman.runtime.background import UNREADY_FAILURES, Background
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, arm
 from banksman.runtime.health import Health, health_server
@@ -111,7 +112,8 @@ async def registry(bus: Bus) -> AsyncGenerator[object]:
         BrokerClock(bus) as clock,
         Placements(bus, clock) as placements,
         BucketView(Bucket(bus, TOOLS, ToolRegistration)) as registered,
-        ToolRegistry(bus, clock, registered, placements) as serving,
+        SchemaChecker() as schemas,
+        ToolRegistry(bus, clock, registered, placements, schemas) as serving,
     ):
         yield serving
 

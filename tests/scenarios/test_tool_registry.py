@@ -11,19 +11,11 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, model_requests
-from tests.support import privileged
-from tests.support.client import Client, Frame
-from tests.support.paths import ROOT
-from tests.support.polling import eventually
-from tests.support.system import ScriptedModel, System
-from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import NatsSettings
 from banksman.bus.envelope import RemoteError
@@ -32,6 +24,13 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool
 from banksman.model_server import Reply, ToolCall
 from banksman.sdk import Toolbox, ToolServer
+from tests.scenarios.conftest import Play, model_requests
+from tests.support import privileged
+from tests.support.client import Client, Frame
+from tests.support.paths import ROOT
+from tests.support.polling import eventually
+from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 EXAMPLES = ROOT / "examples"
 WEATHER = "get_current_weather"
@@ -279,26 +278,6 @@ async def test_a_failing_tool_returns_an_error_and_others_run(
     assert (failed["error_kind"], failed["content"]["success"]) == (kind, False)
     assert message in failed["content"]["error"]
     assert fine["content"] == {"success": True, "result": 7}
-
-
-async def test_an_unusable_schema_breaks_no_run(system: System, client: Client, play: Play) -> None:
-    """R53: for any registered schema, the model receives an error and continues."""
-    box, name = Toolbox(), new_id("broken-")
-
-    def look(up: str) -> None:
-        """Look something up."""
-
-    made = Toolbox().tool(name=name)(look)
-    schema: dict[str, Any] = {"type": "object", "properties": {"up": {"$ref": "#/$defs/missing"}}}
-    box.add(replace(made, definition=made.definition.model_copy(update={"input_schema": schema})))
-    async with ToolServer(new_id("broken-"), box, nats=local(system)):
-        conversation = await client.create(play(Reply(tool_calls=(call(name, up="x"),)), Reply(text="Odd.")))
-        outcome = await client.run(conversation, "go")
-
-    assert outcome["content"] == "Odd."
-    [result] = results(client, conversation)
-    assert result["error_kind"] == "invalid_arguments"
-    assert "schema cannot be applied" in result["content"]["error"]
 
 
 async def test_an_assistant_is_given_every_registered_tool(

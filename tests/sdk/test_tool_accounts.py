@@ -142,6 +142,20 @@ async def _unheard(_message: object) -> None:
     raise AssertionError("heard")
 
 
+def nested(levels: int) -> dict[str, Any]:
+    """Return a schema with this many nested subschemas."""
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """Return a schema that applies `2 ** levels` subschemas to one value."""
+    definitions = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {"$defs": {**definitions, f"d{levels}": {"type": "object"}}, "$ref": "#/$defs/d0"}
+
+
 NAMED = {"name": "x", "description": "x", "server": "search"}
 
 
@@ -157,7 +171,15 @@ NAMED = {"name": "x", "description": "x", "server": "search"}
             "input_schema.properties.b.pattern",
         ),
         ({**NAMED, "input_schema": {"$ref": "http://127.0.0.1/x"}}, "input_schema.$ref"),
-        ({**NAMED, "input_schema": {"title": "x" * 70_000}}, "definition.input_schema"),
+        ({**NAMED, "input_schema": {"title": "x" * 70_000}}, "input_schema"),
+        ({**NAMED, "input_schema": nested(70)}, "input_schema"),
+        ({**NAMED, "input_schema": doubling(16)}, "input_schema"),
+        (
+            {**NAMED, "input_schema": {"properties": {"b": {"pattern": "^(?!a)"}}}},
+            "input_schema.properties.b.pattern",
+        ),
+        ({**NAMED, "input_schema": {"properties": {"b": {"$id": "x"}}}}, "input_schema.properties.b.$id"),
+        ({**NAMED, "input_schema": {"$dynamicRef": "#"}}, "input_schema.$dynamicRef"),
     ],
 )
 async def test_invalid_tool_definition_is_refused_by_field(

@@ -28,6 +28,7 @@ from banksman.contracts.ids import attempt_id, new_id
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
+from banksman.runs.schemas import SchemaChecker
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
@@ -92,8 +93,9 @@ async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
         clock = await stack.enter_async_context(BrokerClock(bus))
         placements = await stack.enter_async_context(Placements(bus, clock))
         catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True, away_s=0.0))
+        schemas = await stack.enter_async_context(SchemaChecker())
         registry = await stack.enter_async_context(
-            ToolRegistry(bus, clock, catalog.registered, placements, away_s=0.0)
+            ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=0.0)
         )
         control = ControlPlane(bus, registry_router(registry), title="registry")
         await stack.enter_async_context(control)

@@ -1,21 +1,32 @@
-"""Checks tool arguments against the JSON Schema of the tool, and such schemas themselves."""
+"""Checks tool arguments against the JSON Schema of the tool, and such schemas themselves.
+
+Schemas of this project are applied in the process. Those of tool servers are applied in separate processes
+with limits, because they are chosen by tenants.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-import re
-from collections.abc import Iterator
+import signal
+import sys
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from weakref import WeakValueDictionary
 
-from jsonschema import Draft202012Validator, exceptions
-from referencing.exceptions import Unresolvable
-
-from banksman.contracts.errors import BadInput
+from banksman.contracts.errors import BadInput, Unavailable
+from banksman.contracts.ids import digest
+from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 
-_faults = cast(Any, exceptions)
+if TYPE_CHECKING:
+    from banksman.runs.schema_process import Reply, Request
+
+MAX_REMEMBERED = 1_000
+"""Number of schemas that are remembered as too expensive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,59 +42,194 @@ class ArgumentProblem:
         return f"{self.parameter}: {self.expected}"
 
 
-def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
-    """Return why arguments do not fit a schema; None when they fit.
+@dataclass(frozen=True, slots=True)
+class SchemaLimits:
+    """Limits of the processes that apply the schemas of tool servers."""
 
-    No arguments fit a schema that cannot be applied. It came from another process, so it must not fail the
-    run.
+    cpu_s: float = 0.5
+    """Processor time of one check, in seconds."""
+    timeout_s: float = 10.0
+    """Seconds that one check may take in all; more than `cpu_s`, because the machine may be busy."""
+    memory_bytes: int = 256 * 1024 * 1024
+    processes: int = 2
+    """Number of checks at a time; one tenant has at most one."""
+    refused_s: float = 60.0
+    """Seconds for which calls of a tenant are refused at once after their schema exceeded a limit."""
+
+
+def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
+    """Return why arguments do not fit a schema of this project; None when they fit.
+
+    A schema of a tool server belongs into `SchemaChecker`.
     """
-    validator = cast(Any, _validator(json.dumps(schema, sort_keys=True)))
-    try:
-        error: Any = _faults.best_match(validator.iter_errors(arguments))
-    except (Unresolvable, RecursionError, re.error) as fault:
-        return ArgumentProblem("arguments", None, f"the tool's schema cannot be applied ({fault})")
-    if error is None:
-        return None
-    path = ".".join(str(part) for part in cast(list[Any], error.absolute_path)) or "arguments"
-    if error.validator == "required":
-        required = cast(list[str], error.validator_value)
-        missing = [name for name in required if name not in error.instance]
-        path = missing[0] if path == "arguments" else f"{path}.{missing[0]}"
-        return ArgumentProblem(path, None, "is required")
-    return ArgumentProblem(path, error.instance, error.message)
+    # On first use: the library takes long to load, and many processes check no arguments.
+    from banksman.runs.schema_process import reply_to
+
+    return _problem(reply_to({"schema": json.dumps(schema), "value": arguments}), arguments)
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Check the schema of a tool.
+    """Check a schema of this project.
 
     Raises:
-        BadInput: It is not a JSON Schema of an object, or refers to anything outside itself.
+        BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside itself.
     """
-    if schema.get("type", "object") != "object":
-        raise BadInput("input_schema.type", schema.get("type"), "'object'")
-    try:
-        Draft202012Validator.check_schema(schema)
-    except _faults.SchemaError as error:
-        field = ".".join(["input_schema", *(str(part) for part in error.absolute_path)])
-        raise BadInput(field, error.instance, error.message) from error
-    for reference in _references(schema):
-        # The validator would fetch it: a process that registers a tool must not make this one send requests.
-        if not reference.startswith("#"):
-            raise BadInput("input_schema.$ref", reference, "a reference within the schema: '#/$defs/...'")
+    from banksman.runs.schema_process import reply_to
+
+    _raise_fault(reply_to({"schema": json.dumps(schema)}), schema)
 
 
-def _references(value: JsonValue) -> Iterator[str]:
-    ahead = [value]
-    while ahead:
-        node = ahead.pop()
-        if isinstance(node, dict):
-            found = (node.get(word) for word in ("$ref", "$dynamicRef"))
-            yield from (one for one in found if isinstance(one, str))
-            ahead += node.values()
-        elif isinstance(node, list):
-            ahead += node
+class SchemaChecker:
+    """Applies the schemas of tool servers; as a context manager it ends its processes."""
+
+    def __init__(self, limits: SchemaLimits | None = None) -> None:
+        self._limits = limits or SchemaLimits()
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._slots = asyncio.Semaphore(self._limits.processes)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._expensive: dict[str, float] = {}
+        """The times until which calls are refused, by tenant and schema."""
+
+    async def argument_problem(
+        self, tenant: str, tool: ToolDefinition, arguments: JsonObject
+    ) -> ArgumentProblem | None:
+        """Return why arguments do not fit the schema of a tool; None when they fit.
+
+        No arguments fit a schema that cannot be applied within the limits: it must not fail the run, nor lose
+        the reply that was paid for.
+        """
+        if tool in WORKSPACE_TOOLS:
+            return argument_problem(tool.input_schema, arguments)
+        request: Request = {"schema": json.dumps(tool.input_schema), "value": arguments}
+        try:
+            return _problem(await self._checked(tenant, request), arguments)
+        except Unavailable as error:
+            return ArgumentProblem("arguments", None, str(error))
+
+    async def check_schema(self, tenant: str, schema: JsonObject) -> None:
+        """Check the schema of a tool.
+
+        Raises:
+            BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside
+                itself.
+            Unavailable: No process can be started.
+        """
+        reply = await self._checked(tenant, {"schema": json.dumps(schema)})
+        if "unusable" in reply:
+            raise BadInput("input_schema", None, f"a schema that can be applied; {reply['unusable']}")
+        _raise_fault(reply, schema)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._idle:
+            await _end(self._idle.pop())
+
+    async def _checked(self, tenant: str, request: Request) -> Reply:
+        known_as = f"{tenant}.{digest(request['schema'].encode())}"
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
+        async with turn, self._slots:
+            now = asyncio.get_running_loop().time()
+            if self._expensive.get(known_as, 0.0) > now:
+                return {"unusable": "it needs too much time or memory"}
+            process = await self._process()
+            reply = None
+            try:
+                async with asyncio.timeout(self._limits.timeout_s):
+                    reply = await _exchange(process, request)
+            except TimeoutError:
+                pass
+            finally:
+                # Also when the caller is cancelled: the next request must not read this one's reply.
+                if reply is None:
+                    await asyncio.shield(_end(process))
+                else:
+                    self._idle.append(process)
+            if reply is None:
+                self._remember(known_as, now)
+                return {"unusable": f"it needs too much time or memory ({_ending(process)})"}
+        return reply
+
+    async def _process(self) -> asyncio.subprocess.Process:
+        while self._idle:
+            if (process := self._idle.pop()).returncode is None:
+                return process
+        try:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-m",
+                "banksman.runs.schema_process",
+                str(self._limits.cpu_s),
+                str(self._limits.memory_bytes),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unavailable(f"the check of arguments does not start: {error.strerror}") from error
+
+    def _remember(self, known_as: str, now: float) -> None:
+        self._expensive.pop(known_as, None)
+        self._expensive[known_as] = now + self._limits.refused_s
+        if len(self._expensive) > MAX_REMEMBERED:
+            del self._expensive[next(iter(self._expensive))]
 
 
-@lru_cache(maxsize=256)
-def _validator(schema: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads(schema))
+async def _exchange(process: asyncio.subprocess.Process, request: Request) -> Reply | None:
+    """Send one request; return its reply, or None if the process ended instead."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        if line.endswith(b"\n"):
+            reply: Reply = json.loads(line)
+            return reply
+    return None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+def _ending(process: asyncio.subprocess.Process) -> str:
+    status = process.returncode or 0
+    return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+
+
+def _problem(reply: Reply, arguments: JsonObject) -> ArgumentProblem | None:
+    if "unusable" in reply:
+        return ArgumentProblem("arguments", None, f"the tool's schema cannot be applied: {reply['unusable']}")
+    if "expected" not in reply:
+        return None
+    path = reply.get("path", [])
+    parameter = ".".join(str(part) for part in path) or "arguments"
+    return ArgumentProblem(parameter, _at(arguments, path), reply["expected"])
+
+
+def _raise_fault(reply: Reply, schema: JsonObject) -> None:
+    if "expected" in reply:
+        path = reply.get("path", [])
+        field = ".".join(["input_schema", *(str(part) for part in path)])
+        raise BadInput(field, _at(schema, path), reply["expected"])
+
+
+def _at(value: JsonValue, path: list[str | int]) -> JsonValue:
+    """Return the part of a value at a path; None if it is missing, or a schema or an object as a whole."""
+    for part in path:
+        if isinstance(value, dict) and isinstance(part, str):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value if path else None

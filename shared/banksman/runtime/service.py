@@ -15,6 +15,7 @@ from banksman.contracts.errors import BanksmanError
 from banksman.runtime import failpoints, logs
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ServiceSettings, load
+from banksman.runtime.watchdog import watched_loop
 
 logger = logging.getLogger(__name__)
 
@@ -73,4 +74,5 @@ async def _serve(name: str, settings: S, main: Main[S]) -> None:
     loop = asyncio.get_running_loop()
     for received in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(received, process.drain)
-    await main(settings, process)
+    with watched_loop():
+        await main(settings, process)

@@ -37,6 +37,7 @@ from banksman.contracts.work import RunSignal, StartRun
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
+from banksman.runs.schemas import SchemaChecker
 from banksman.runtime.tenants import TenantSettings
 from tests.support.fixtures import provision_all
 from tests.support.model_server import ModelServer
@@ -147,8 +148,9 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             providers = Providers(where)
             stack.push_async_callback(providers.close)
             tenants = Tenants(TenantSettings(), await stack.enter_async_context(UsageLedger(bus)))
+            schemas = await stack.enter_async_context(SchemaChecker())
             model_step = ModelStep(
-                bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants
+                bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants, schemas
             )
             ports = ports_of(
                 bus, clock, log, placements, notifications, b"a key that signs what people decide"

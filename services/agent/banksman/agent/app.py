@@ -37,6 +37,7 @@ from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
 from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
+from banksman.runs.schemas import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import ServiceProcess
@@ -92,6 +93,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         placements.on_lease_end(notifications.wake_all)
         await stack.enter_async_context(RunnerPresence(bus, placements))
         usage = await stack.enter_async_context(UsageLedger(bus))
+        schemas = await stack.enter_async_context(SchemaChecker())
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = Worker(
@@ -107,10 +109,11 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 Compactor(providers, settings.agent),
                 settings.agent,
                 Tenants(settings.tenants, usage),
+                schemas,
             ),
         )
         registry = await stack.enter_async_context(
-            ToolRegistry(bus, clock, catalog.registered, placements, away_s=settings.agent.away_s)
+            ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=settings.agent.away_s)
         )
         router = agent_router(bus, worker, registry, WorkspaceReports(bus))
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman agent"))

@@ -46,6 +46,7 @@ from banksman.prompting.templates import render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.placement import Placements
+from banksman.runs.schemas import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import deadline_of
 from banksman.runtime.failpoints import reach
@@ -80,6 +81,7 @@ class ModelStep:
     compactor: Compactor
     settings: AgentSettings
     tenants: Tenants
+    schemas: SchemaChecker
 
     async def complete(self, owned: Ownership) -> Build:
         """Request the next reply of a run; return what it becomes in the log.
@@ -156,22 +158,41 @@ class ModelStep:
         if isinstance(reading, Final):
             await deltas.flush()
         calls = reading.calls if isinstance(reading, Calls) else ()
+        call_ids = tuple(clock.new_id("k") for _ in calls)
+        executed = calls[: run.settings.limits.calls_per_reply]
+        tools = self._callable_tools(owned.state, run, prepared)
         return Reply(
             reading=reading,
             text=truncated_text(written.text or ""),
             message_id=message_id,
             approval_id=approval_id_for(run.run_id),
             expires_at=clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
-            call_ids=tuple(clock.new_id("k") for _ in calls),
+            call_ids=call_ids,
             usage=written.usage.model_copy(update={"cost_usd": self._cost(completion)}),
             model=completion.model,
             provider=completion.provider,
             provider_state=written.provider_state,
-            tools=self._callable_tools(owned.state, run, prepared),
-            old_contents=await self._old_contents(
-                owned.state, calls[: run.settings.limits.calls_per_reply]
-            ),
+            tools=tools,
+            problems=await self._problems(owned.state.tenant, executed, call_ids, tools),
+            old_contents=await self._old_contents(owned.state, executed),
         )
+
+    async def _problems(
+        self,
+        tenant: str,
+        calls: tuple[RequestedCall, ...],
+        call_ids: tuple[str, ...],
+        tools: dict[str, ToolDefinition],
+    ) -> dict[str, ArgumentProblem]:
+        """Return why arguments do not fit the schema of their tool, by call id."""
+        found: dict[str, ArgumentProblem] = {}
+        for call, call_id in zip(calls, call_ids, strict=False):
+            tool = tools.get(call.name)
+            if tool is None or call.arguments_error is not None:
+                continue
+            problem = await self.schemas.argument_problem(tenant, tool, call.arguments or {})
+            found |= {} if problem is None else {call_id: problem}
+        return found
 
     def _callable_tools(
         self, state: Conversation, run: Run, prepared: _Prepared

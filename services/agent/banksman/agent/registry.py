@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import defaultdict
 from datetime import timedelta
@@ -25,7 +24,7 @@ from banksman.contracts.registry import (
 from banksman.contracts.tools import ToolDefinition
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import check_schema
+from banksman.runs.schemas import SchemaChecker
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
@@ -36,8 +35,8 @@ SWEEP_EVERY_S = 2.0
 """Seconds between two checks for tools whose servers have no live process."""
 MAX_TOOLS = 500
 """Maximum number of tools of one tenant, and of tools for all tenants."""
-MAX_SCHEMA_BYTES = 64 * 1024
-"""Maximum size of the schema of one tool, in bytes of JSON."""
+PLATFORM = ""
+"""Stands for the platform where others name their tenant."""
 
 
 class ToolRegistry:
@@ -53,6 +52,7 @@ class ToolRegistry:
         clock: Clock,
         registered: BucketView[ToolRegistration],
         placements: Placements,
+        schemas: SchemaChecker,
         *,
         away_s: float = DEFAULT_AWAY_S,
     ) -> None:
@@ -63,6 +63,7 @@ class ToolRegistry:
             clock: The clock of registrations, the same for all agents.
             registered: A view of the registered tools.
             placements: The live tool servers.
+            schemas: Checks the schemas of tools.
             away_s: Seconds without any process after which a server's tools are withdrawn.
         """
         self._clock = clock
@@ -70,6 +71,7 @@ class ToolRegistry:
         self._bucket = Bucket(bus, TOOLS, ToolRegistration)
         self._registered = registered
         self._placements = placements
+        self._schemas = schemas
         self._background = bus.background
         self._sweeping: BackgroundTask | None = None
 
@@ -87,6 +89,8 @@ class ToolRegistry:
             Conflict: Another server has registered a tool of that name, which stays as it is.
             Overloaded: Too many tools are registered.
         """
+        _check_definition(definition)
+        await self._schemas.check_schema(tenant or PLATFORM, definition.input_schema)
         self._check(tenant, definition)
         key = _key(tenant, definition.name)
         # Repeat when another agent changed the entry between the read and the write.
@@ -165,7 +169,6 @@ class ToolRegistry:
         return server is None or self._placements.absent_s(server, one.tenant) >= self._away_s
 
     def _check(self, tenant: str | None, definition: ToolDefinition) -> None:
-        _check_definition(definition)
         others = [entry for entry in self._registered.entries() if entry.key != _key(tenant, definition.name)]
         if sum(entry.value.tenant == tenant for entry in others) >= MAX_TOOLS:
             raise Overloaded(f"{MAX_TOOLS} tools are registered; withdraw one first", retry_after_s=60.0)
@@ -201,10 +204,6 @@ def _check_definition(definition: ToolDefinition) -> None:
         raise BadInput(
             "definition.description", definition.description, "a text that describes the tool to models"
         )
-    size = len(json.dumps(definition.input_schema, ensure_ascii=False).encode())
-    if size > MAX_SCHEMA_BYTES:
-        raise BadInput("definition.input_schema", size, f"at most {MAX_SCHEMA_BYTES} bytes of JSON")
-    check_schema(definition.input_schema)
 
 
 def _taken(first: ToolRegistration) -> Conflict:

@@ -26,7 +26,7 @@ from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolRe
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
 from banksman.runs.outcome import Ending, finished
-from banksman.runs.schemas import argument_problem
+from banksman.runs.schemas import ArgumentProblem
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import MAX_MALFORMED
 from banksman.runtime.redaction import redacted
@@ -52,6 +52,8 @@ class Reply:
     provider_state: JsonObject | None
     tools: Mapping[str, ToolDefinition]
     """The tools that may be called."""
+    problems: Mapping[str, ArgumentProblem]
+    """Why arguments do not fit the schema of their tool, by call id."""
     old_contents: Mapping[str, str]
     """The current contents of files that the calls would overwrite, by path."""
 
@@ -140,7 +142,7 @@ def _call_events(
 ) -> tuple[EventBody, ...]:
     message = _message(run, reply, text)
     most = run.settings.limits.calls_per_reply
-    policy = _CallPolicy.of(state, run, reply.tools)
+    policy = _CallPolicy.of(state, run, reply)
     numbered = list(zip(requested, reply.call_ids, strict=True))
     calls = [
         policy.check(one, _call(one, call_id, reply.tools, run.settings.tools.network))
@@ -213,11 +215,12 @@ class _CallPolicy:
     run: Run
     remembered: Mapping[Pattern, Decision]
     fetched_hosts: frozenset[str]
+    problems: Mapping[str, ArgumentProblem]
 
     @classmethod
-    def of(cls, state: Conversation, run: Run, tools: Mapping[str, ToolDefinition]) -> _CallPolicy:
+    def of(cls, state: Conversation, run: Run, reply: Reply) -> _CallPolicy:
         remembered = remembered_decisions((*state.remembered, *run.remembered))
-        return cls(tools, run, remembered, hosts_fetched(state.history))
+        return cls(reply.tools, run, remembered, hosts_fetched(state.history), reply.problems)
 
     def check(self, requested: RequestedCall, call: ToolCall) -> _CheckedCall:
         """Check a call against the tools, the schema of its tool and the approval policy, in this order."""
@@ -227,7 +230,7 @@ class _CallPolicy:
         if tool is None:
             known = ", ".join(sorted(self.tools)) or "none"
             return _refused(call, "unknown_tool", f"There is no tool {call.name!r}. Tools: {known}.")
-        problem = argument_problem(tool.input_schema, call.arguments)
+        problem = self.problems.get(call.id)
         if problem is not None:
             return _refused(call, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
         decision = decide(

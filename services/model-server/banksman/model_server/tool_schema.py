@@ -3,12 +3,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-import jsonschema
+import jsonschema_rs
 
 from banksman.model_server.json_values import Json, dumps, loads_object
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Tool names that both vendors accept."""
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_fault(schema: Json) -> str | None:
@@ -23,7 +24,9 @@ def _schema_fault(schema_text: str) -> str | None:
         stated = None if schema is None else schema.get("type")
         return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
     try:
-        jsonschema.Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as fault:
-        return f"not valid JSON Schema draft 2020-12 at {fault.json_path}: {fault.message}"
+        # The meta-schema is given, because the library would fetch the one that a schema names.
+        jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
+    except jsonschema_rs.ValidationError as fault:
+        path = ".".join(["$", *(str(part) for part in fault.instance_path)])
+        return f"not valid JSON Schema draft 2020-12 at {path}: {fault.message}"
     return None

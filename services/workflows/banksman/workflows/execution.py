@@ -29,7 +29,7 @@ from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, faile
 from banksman.contracts.wire import JsonObject, strict_json
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership
-from banksman.runs.schemas import argument_problem
+from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import Conversation
 from banksman.runs.steps import RequestModel, deadline_of, next_step
 from banksman.workflows.forms import filled
@@ -50,9 +50,10 @@ class WorkflowExecution:
     It buffers the requests of the function until a commit contains them.
     """
 
-    def __init__(self, owned: Ownership, find_tool: FindTool) -> None:
+    def __init__(self, owned: Ownership, find_tool: FindTool, schemas: SchemaChecker) -> None:
         self._owned = owned
         self._find_tool = find_tool
+        self._schemas = schemas
         self._recorded = _recorded_calls(owned.state)
         """Calls of earlier executions that this one has not repeated yet."""
         self._results = _results(owned.state)
@@ -106,7 +107,7 @@ class WorkflowExecution:
         if self._uncommitted is None or self._uncommitted[0] != owned.run.iteration:
             if not (self._calls or self._progress or self._end is not None):
                 await self._wait()
-            events = self._events()
+            events = await self._events()
             # Retained until committed: the broker may be unavailable, and the function requests them only
             # once.
             self._uncommitted = (owned.run.iteration, events) if events else None
@@ -167,11 +168,11 @@ class WorkflowExecution:
         if not self._changed.is_set():
             await owned.refresh()
 
-    def _events(self) -> tuple[EventBody, ...]:
+    async def _events(self) -> tuple[EventBody, ...]:
         progress, self._progress = self._progress, []
         calls, self._calls = self._calls, []
         if calls:
-            return (*progress, self._message(None), *self._requests(calls))
+            return (*progress, self._message(None), *await self._requests(calls))
         match self._end:
             case None:
                 return tuple(progress)
@@ -189,19 +190,19 @@ class WorkflowExecution:
             finish_reason="tool_calls" if text is None else "stop",
         )
 
-    def _requests(self, calls: list[ToolCall]) -> list[EventBody]:
-        refused = [result for call in calls if (result := self._refusal(call)) is not None]
+    async def _requests(self, calls: list[ToolCall]) -> list[EventBody]:
+        refused = [result for call in calls if (result := await self._refusal(call)) is not None]
         return [
             *(ToolCallRequested(call=call) for call in calls),
             *(ToolCallCompleted(result=result) for result in refused),
         ]
 
-    def _refusal(self, call: ToolCall) -> ToolResult | None:
+    async def _refusal(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that cannot be executed; None for others."""
         tool = self._find_tool(call.name)
         if tool is None:
             return failed(call.id, "unknown_tool", f"There is no tool {call.name!r}.")
-        problem = argument_problem(tool.input_schema, call.arguments)
+        problem = await self._schemas.argument_problem(self._owned.state.tenant, tool, call.arguments)
         if problem is None:
             return None
         return failed(call.id, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")

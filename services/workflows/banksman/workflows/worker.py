@@ -26,6 +26,7 @@ from banksman.runs.loop import drive
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
+from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import CRASH_LOOP_CLAIMS
 from banksman.workflows.execution import WorkflowExecution
 from banksman.workflows.registry import Registry
@@ -55,6 +56,7 @@ class Worker:
     tools: Tools
     workflows: dict[str, Workflow]
     registry: Registry
+    schemas: SchemaChecker
 
     async def on_start(self, message: WorkMessage) -> Outcome:
         """Drive a workflow run to its end. A repeated message continues from the log.
@@ -86,7 +88,7 @@ class Worker:
 
     async def _drive(self, owned: Ownership, workflow: Workflow, start: StartWorkflow) -> bool:
         """Drive a claimed run; return False if an unforeseen error left it open."""
-        execution = WorkflowExecution(owned, partial(self.tools.find, start.tenant))
+        execution = WorkflowExecution(owned, partial(self.tools.find, start.tenant), self.schemas)
         try:
             async with (
                 self.notifications.following(owned.state),

@@ -1,0 +1,83 @@
+"""The program that applies schemas of tool servers, with limited memory and processor time per request.
+
+A schema may be cheap to read and still need hours for a value. A process can be ended at any time, whatever
+the library does; a thread cannot.
+
+Each line of the input is a `Request`, each line of the output a `Reply`. The program ends with its input.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import resource
+import signal
+import sys
+from typing import Any, NotRequired, TypedDict
+
+from banksman.runs.schema_rules import Fault, UnusableSchema, schema_fault, value_fault
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Request(TypedDict):
+    """One check."""
+
+    schema: str
+    """The schema as JSON."""
+    value: NotRequired[Any]
+    """The value that must fit; missing to check the schema itself."""
+
+
+class Reply(TypedDict, total=False):
+    """The result of one check; empty if there is no fault."""
+
+    path: list[str | int]
+    expected: str
+    unusable: str
+    """Why the schema cannot be applied."""
+
+
+def main(cpu_s: float, memory_bytes: int) -> None:
+    """Serve requests until the input ends. A request that takes more than `cpu_s` ends the process."""
+    confine(memory_bytes)
+    for line in sys.stdin.buffer:
+        # SIGPROF ends the process, also within a call of a library.
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        reply = json.dumps(reply_to(json.loads(line)))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.write(f"{reply}\n")
+        sys.stdout.flush()
+
+
+def confine(memory_bytes: int) -> None:
+    """Limit this process to its memory and its open descriptors, and end it with its parent."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    for limit, most in (
+        (resource.RLIMIT_DATA, memory_bytes),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+
+
+def reply_to(request: Request) -> Reply:
+    """Return the result of one check."""
+    try:
+        if "value" in request:
+            fault = value_fault(request["schema"], request["value"])
+        else:
+            fault = schema_fault(json.loads(request["schema"]))
+    except UnusableSchema as error:
+        return {"unusable": str(error)}
+    return _described(fault)
+
+
+def _described(fault: Fault | None) -> Reply:
+    return {} if fault is None else {"path": list(fault.path), "expected": fault.expected}
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]))

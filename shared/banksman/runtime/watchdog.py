@@ -1,0 +1,76 @@
+"""Names the code that holds up the event loop of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from prometheus_client import Counter
+
+logger = logging.getLogger(__name__)
+
+STILL_S = 0.25
+"""Seconds without progress after which an event loop counts as standing still."""
+_PROBE_EVERY_S = 0.1
+_REPORT_EVERY_S = 5.0
+"""Seconds between two stacks in the log. The metrics count every stall."""
+_MAX_FRAMES = 25
+
+_STALLS = Counter("banksman_event_loop_stalls", f"Times that the event loop stood still for {STILL_S} s.")
+_STALLED_S = Counter("banksman_event_loop_stalled_seconds", "Seconds that the event loop stood still in all.")
+
+
+@contextmanager
+def watched_loop() -> Generator[None]:
+    """Watch the running event loop from a thread while the context is open."""
+    watchdog = _Watchdog(asyncio.get_running_loop())
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.ended.set()
+
+
+class _Watchdog(threading.Thread):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(name="loop-watchdog", daemon=True)
+        self.ended = threading.Event()
+        self._loop = loop
+        self._watched = threading.get_ident()
+        self._reported_at = float("-inf")
+
+    def run(self) -> None:
+        while not self.ended.wait(_PROBE_EVERY_S):
+            began, cpu = time.monotonic(), time.process_time()
+            reached = threading.Event()
+            try:
+                self._loop.call_soon_threadsafe(reached.set)
+            except RuntimeError:
+                return  # The loop is closed.
+            # A stall that began right after the last probe is found as well.
+            if reached.wait(STILL_S - _PROBE_EVERY_S):
+                continue
+            waited = time.monotonic() - began
+            if waited >= 2 * STILL_S and time.process_time() - cpu < waited / 2:
+                continue  # This thread did not run either, and nothing else did: the process was stopped.
+            self._report(waited)
+            while not reached.wait(1.0) and not self.ended.is_set():
+                pass
+            _STALLS.inc()
+            _STALLED_S.inc(time.monotonic() - began)
+
+    def _report(self, waited: float) -> None:
+        # Taken now: a call that holds the interpreter lets this thread continue right after it returns.
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # documented; no other way
+        frame = frames.get(self._watched)
+        if frame is None or time.monotonic() - self._reported_at < _REPORT_EVERY_S:
+            return
+        self._reported_at = time.monotonic()
+        stack = "".join(traceback.format_stack(frame)[-_MAX_FRAMES:])
+        logger.warning("the event loop stands still", extra={"after_s": round(waited, 3), "stack": stack})

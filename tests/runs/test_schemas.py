@@ -1,0 +1,203 @@
+"""Schemas of tool servers are applied within limits, outside the process that serves others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from banksman.contracts.errors import BadInput
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject
+from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+TENANT = "acme"
+
+
+@pytest.fixture
+async def checker() -> AsyncGenerator[SchemaChecker]:
+    async with SchemaChecker(SchemaLimits(cpu_s=0.3, timeout_s=WAIT_TIMEOUT_S)) as one:
+        yield one
+
+
+def tool(**schema: Any) -> ToolDefinition:
+    """Return the definition of a tool as a tool server registers it, or an older version stored it."""
+    return ToolDefinition(name="hostile", description="x", server="search", input_schema=schema)
+
+
+def doubling_in_depth() -> ToolDefinition:
+    """Return a tool for which the errors of arguments of depth n take 2 ** n steps."""
+    child = {"properties": {"x": {"$ref": "#/$defs/node"}}, "required": ["x"]}
+    return tool(
+        **{"$defs": {"node": {"anyOf": [child, {**child, "minProperties": 1}]}}, "$ref": "#/$defs/node"}
+    )
+
+
+def deep(levels: int) -> JsonObject:
+    value: JsonObject = {}
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
+async def test_loop_runs_on_while_an_endless_check_is_ended(checker: SchemaChecker) -> None:
+    checking = asyncio.create_task(checker.argument_problem(TENANT, doubling_in_depth(), deep(100)))
+    longest, last = 0.0, asyncio.get_running_loop().time()
+    while not checking.done():
+        await asyncio.wait([checking], timeout=0.01)
+        now = asyncio.get_running_loop().time()
+        longest, last = max(longest, now - last), now
+
+    problem = await checking
+
+    assert problem is not None
+    assert "cannot be applied" in problem.expected
+    # Far less than the check takes, and more than a loaded machine delays a task.
+    assert longest < 0.25
+
+
+async def test_schema_that_was_too_expensive_is_refused_at_once_for_its_tenant_alone(
+    checker: SchemaChecker,
+) -> None:
+    first = await checker.argument_problem(TENANT, doubling_in_depth(), deep(100))
+    again = await checker.argument_problem(TENANT, doubling_in_depth(), deep(1))
+    other = await checker.argument_problem("globex", doubling_in_depth(), deep(1))
+
+    assert first is not None and "SIGPROF" in first.expected
+    assert again is not None and "cannot be applied" in again.expected
+    assert other is not None and "not valid" in other.expected
+
+
+async def test_check_that_takes_too_much_memory_is_ended(checker: SchemaChecker) -> None:
+    # Each alternative keeps its own error with the whole value.
+    broad = tool(type="object", properties={"a": {"items": {"anyOf": [{"type": "string"}] * 900}}})
+    value: Any = {"a": [[0] * 200_000] * 3}
+
+    problem = await checker.argument_problem(TENANT, broad, value)
+
+    assert problem is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fits"),
+    [
+        ({"pattern": "^(a+)+$"}, "a" * 60 + "!", False),
+        ({"pattern": "^(a+)+$"}, "a" * 60, True),
+        ({"uniqueItems": True}, [{"n": n, "of": {"n": [n]}} for n in range(5_000)], True),
+        ({"uniqueItems": True}, [{"n": n % 4_999, "of": [n % 4_999]} for n in range(5_000)], False),
+        ({"patternProperties": {"^(a+)+$": {"type": "string"}}}, {"a" * 60 + "!": 1}, True),
+        ({"multipleOf": 0.5}, 10**4_000, True),
+    ],
+)
+async def test_costly_keywords_take_linear_time(
+    checker: SchemaChecker, schema: JsonObject, value: Any, fits: bool
+) -> None:
+    problem = await checker.argument_problem(TENANT, tool(properties={"a": schema}), {"a": value})
+
+    assert (problem is None) == fits
+    assert problem is None or problem.parameter == "a"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"pattern": "^(?!b)"}}},
+        {"properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}},
+        {"$schema": "http://127.0.0.1:9/x", "properties": {"a": {"type": "text"}}},
+        {"properties": {"a": {"$ref": "#/$defs/missing"}}},
+    ],
+)
+async def test_no_arguments_fit_a_stored_schema_that_cannot_be_applied(
+    checker: SchemaChecker, schema: dict[str, Any]
+) -> None:
+    problem = await checker.argument_problem(TENANT, tool(**schema), {"a": "x"})
+
+    assert problem is not None
+    assert problem.parameter == "arguments"
+    assert "cannot be applied" in problem.expected
+
+
+async def test_stored_schema_that_refers_to_itself_ends_no_run(checker: SchemaChecker) -> None:
+    await checker.argument_problem(TENANT, tool(**{"$ref": "#"}), {"a": "x"})
+
+    assert await checker.argument_problem(TENANT, tool(type="object"), {}) is None
+
+
+async def test_cancelled_check_does_not_leave_its_reply_to_the_next(checker: SchemaChecker) -> None:
+    numbers = tool(properties={"a": {"type": "integer"}})
+    for _ in range(20):
+        first = asyncio.create_task(checker.argument_problem(TENANT, numbers, {"a": "no number"}))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await checker.argument_problem(TENANT, numbers, {"a": 1}) is None
+
+
+async def test_tenants_are_checked_side_by_side(checker: SchemaChecker) -> None:
+    endless = [
+        asyncio.create_task(checker.argument_problem(TENANT, doubling_in_depth(), deep(100 + n)))
+        for n in range(5)
+    ]
+    await asyncio.sleep(0)
+
+    assert await checker.argument_problem("globex", tool(type="object"), {}) is None
+    # The first of them ends after its processor time; the next ones are refused at once.
+    assert not all(task.done() for task in endless)
+    await asyncio.wait(endless)
+
+
+async def test_recursive_schema_of_a_tree_may_be_registered_and_applied(checker: SchemaChecker) -> None:
+    kinds = [
+        {"properties": {"op": {"const": op}, "left": {"$ref": "#/$defs/e"}, "right": {"$ref": "#/$defs/e"}}}
+        for op in ("add", "mul", "sub", "div")
+    ]
+    tree = tool(
+        **{
+            "properties": {"e": {"$ref": "#/$defs/e"}},
+            "$defs": {"e": {"anyOf": [{"type": "number"}, *kinds]}},
+        }
+    )
+    await checker.check_schema(TENANT, tree.input_schema)
+
+    value: JsonObject = {"e": {"op": "add", "left": {"op": "mul", "left": 1, "right": 2}, "right": 3}}
+    assert await checker.argument_problem(TENANT, tree, value) is None
+
+
+async def test_deep_nesting_is_refused_before_it_is_read(checker: SchemaChecker) -> None:
+    schema: JsonObject = {}
+    for _ in range(150):
+        schema = {"not": schema}
+
+    with pytest.raises(BadInput, match="nested"):
+        await checker.check_schema(TENANT, schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "parameter", "expected"),
+    [
+        ({"n": "x"}, "n", '"x" is not valid under any'),
+        ({"n": None}, "n", ""),
+        ({"list": [1, {"k": 2}]}, "list.1.k", '2 is not of type "string"'),
+        ({"list": [{}]}, "list.0.k", "is required"),
+        ({"other": 1}, "arguments", "'other' was unexpected"),
+    ],
+)
+def test_problem_names_the_argument_and_the_reason(value: JsonObject, parameter: str, expected: str) -> None:
+    with_k: JsonObject = {"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"]}
+    schema: JsonObject = {
+        "properties": {
+            "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "list": {"items": {"anyOf": [{"type": "integer"}, with_k]}},
+        },
+        "additionalProperties": False,
+    }
+
+    problem = argument_problem(schema, value)
+
+    if expected:
+        assert problem is not None
+        assert (problem.parameter, expected in problem.expected) == (parameter, True)
+    else:
+        assert problem is None
