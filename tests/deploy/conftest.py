@@ -29,7 +29,7 @@ def built(docker_engine: DockerEngine, base_image: str, tmp_path_factory: pytest
     return stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(built: Stack) -> Generator[Stack]:
     """The whole system in containers, every service ready."""
     whole = replace(built, profiles=["*"])

@@ -60,7 +60,7 @@ def backboard_port() -> int:
     return free_port()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def system(
     model: ScriptedModel, json_api: str, backboard_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[System]:

@@ -18,7 +18,11 @@ from xdist.workermanage import WorkerController
 from tests.support.needs import ORDER
 
 WARM_FIXTURES = ("built", "stage", "system", "demo")
-"""Session fixtures that take many seconds to start, and that tests share."""
+"""Fixtures that take many seconds to start, and that the tests of a folder share.
+
+A running system costs a worker some percent of a core even when idle, so its scope is the folder's package, and
+it ends when the worker goes to another folder, not with the session.
+"""
 CACHE_KEY = "banksman/durations"
 ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}
 """Seconds of a test without a recorded duration, by its need."""
@@ -63,7 +67,7 @@ def group(item: pytest.Item) -> None:
     info = getattr(item, "_fixtureinfo", None)
     definitions = info.name2fixturedefs if info is not None else {}
     for name in WARM_FIXTURES:
-        if name in definitions and definitions[name][-1].scope == "session":
+        if name in definitions and definitions[name][-1].scope in ("session", "package"):
             item.add_marker(pytest.mark.xdist_group(f"{definitions[name][-1].baseid}/{name}"))
             return
 

@@ -106,7 +106,7 @@ async def make_assistants(fleet: Fleet) -> None:
         assert answer.status_code in (201, 409), answer.text
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
     """The fleet that all tests share. Each test leaves it running, as it found it."""
     async with ModelServer.running() as model:

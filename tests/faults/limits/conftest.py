@@ -52,7 +52,7 @@ MAY_WAIT = 20
 """Runs that may wait for the one agent of `stage`."""
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stage]:
     """One process of each service, for tests that stop some of them. Each test leaves all running."""
     async with ModelServer.running() as model:
