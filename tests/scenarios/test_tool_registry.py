@@ -17,13 +17,6 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, model_requests
-from tests.support import privileged
-from tests.support.client import Client, Frame
-from tests.support.paths import ROOT
-from tests.support.polling import eventually
-from tests.support.system import ScriptedModel, System
-from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import NatsSettings
 from banksman.bus.envelope import RemoteError
@@ -32,6 +25,13 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool
 from banksman.model_server import Reply, ToolCall
 from banksman.sdk import Toolbox, ToolServer
+from tests.scenarios.conftest import Play, model_requests
+from tests.support import privileged
+from tests.support.client import Client, Frame
+from tests.support.paths import ROOT
+from tests.support.polling import eventually
+from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 EXAMPLES = ROOT / "examples"
 WEATHER = "get_current_weather"
