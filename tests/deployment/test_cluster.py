@@ -93,8 +93,9 @@ async def test_provisioning_waits_for_a_restarting_server(cluster: NatsCluster) 
         await asyncio.to_thread(last.stop)
         last.launch()
         coming = asyncio.create_task(asyncio.to_thread(last.wait_ready))
-        # A bounded number: the server is ready when it has caught up, and each new stream sets it back.
-        for number in range(50):
-            config = {"name": f"S{number}", "subjects": [f"s{number}"], "num_replicas": 3}
-            await call(bus, api("STREAM.CREATE", f"S{number}"), config)
+        made = 0
+        while not coming.done() or made < 50:
+            config = {"name": f"S{made}", "subjects": [f"s{made}"], "num_replicas": 3}
+            await call(bus, api("STREAM.CREATE", f"S{made}"), config)
+            made += 1
         await coming

@@ -45,8 +45,10 @@ def test_run_that_gets_sigterm_leaves_no_process(tmp_path: Path) -> None:
 
 def test_run_whose_terminal_is_closed_leaves_no_process(tmp_path: Path) -> None:
     master, terminal = os.openpty()
-    # `setsid --ctty` of util-linux makes standard input the controlling terminal of the run.
-    with endless_run(tmp_path, prefix=("setsid", "--ctty"), stdin=terminal) as run:
+    # `setsid --ctty` of util-linux makes standard input the controlling terminal of the run. An outer run
+    # under nohup ignores SIGHUP, which its children would inherit.
+    prefix = ("env", "--default-signal=HUP", "setsid", "--ctty")
+    with endless_run(tmp_path, prefix=prefix, stdin=terminal) as run:
         os.close(terminal)
         started = processes_of(run)
 

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-from tests.scenarios.gerrit import gerrit
-from tests.support.client import Client
-from tests.support.polling import eventually
-from tests.support.system import ScriptedModel, System, scripted_model
-from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.ports import free_port
 from banksman.model_server import RawReply, Reply
+from tests.scenarios.gerrit import gerrit
+from tests.support.client import Client
+from tests.support.polling import eventually
+from tests.support.system import ScriptedModel, System, scripted_model
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 T = TypeVar("T")
 Play = Callable[..., str]

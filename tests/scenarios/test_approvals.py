@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import System
-
-from banksman.model_server import Reply, ToolCall
 
 
 def bash(*commands: str) -> Reply:

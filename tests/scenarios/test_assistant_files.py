@@ -6,14 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play
-from tests.support.client import Client
 
 from banksman import sdk
 from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply, ToolCall
+from tests.scenarios.conftest import Play
+from tests.support.client import Client
 
 RUN = ".claude/skills/greet/run.sh"
 FILES = [

@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+
+from banksman.model_server import Reply, ToolCall, Usage
 from tests.scenarios.conftest import PRICED, Play, logged, model_requests
 from tests.support.client import Client, Frame
 from tests.support.system import ScriptedModel, System
-
-from banksman.model_server import Reply, ToolCall, Usage
 
 READ = ToolCall(name="read_file", arguments={"path": "none"})
 TOOLS_ON = {"enabled": True}

@@ -9,10 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, model_requests
-from tests.support.client import Client
-from tests.support.system import ScriptedModel, System
-from tests.support.timeouts import WAIT_TIMEOUT_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -23,6 +19,10 @@ from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply, ToolCall
+from tests.scenarios.conftest import Play, model_requests
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
 

@@ -6,9 +6,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.scenarios.conftest import Play, logged, model_requests
-from tests.support.client import Client
-from tests.support.system import ScriptedModel, System
 
 from banksman.model_server import (
     ConnectionCut,
@@ -21,6 +18,9 @@ from banksman.model_server import (
     ToolCall,
 )
 from banksman.model_server.script import Fault
+from tests.scenarios.conftest import Play, logged, model_requests
+from tests.support.client import Client
+from tests.support.system import ScriptedModel, System
 
 TEXT = {"tool_protocol": "json_text"}
 READ = {"tool": "read_file", "parameters": {"path": "none"}, "terminate": False}

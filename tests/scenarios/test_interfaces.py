@@ -14,10 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, model_requests, until
-from tests.support.client import Client, Frame
-from tests.support.system import ScriptedModel, System, wait_ready
-from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman import sdk
 from banksman.bus.connection import Bus
@@ -31,6 +27,10 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonObject
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
 from banksman.model_server import Gate, Reply, ToolCall
+from tests.scenarios.conftest import Play, model_requests, until
+from tests.support.client import Client, Frame
+from tests.support.system import ScriptedModel, System, wait_ready
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 READ = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
 SSE = {"accept": "text/event-stream"}

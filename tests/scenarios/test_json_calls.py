@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+
+from banksman.model_server import Reply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
-
-from banksman.model_server import Reply
 
 TEXT = {"tool_protocol": "json_text"}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.gerrit import CHANGES
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
-
-from banksman.model_server import Reply, ToolCall
 
 
 def fetch(url: str) -> Reply:

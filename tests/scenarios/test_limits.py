@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from banksman.model_server import Gate, Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
-
-from banksman.model_server import Gate, Reply, ToolCall
 
 LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "nothing.txt"}),))
 

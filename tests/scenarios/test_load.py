@@ -6,12 +6,12 @@ import asyncio
 import json
 
 import httpx
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
-
-from banksman.model_server import Reply, ToolCall
 
 SESSIONS = 24
 

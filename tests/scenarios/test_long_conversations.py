@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import httpx
+
+from banksman.model_server import Reply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
-
-from banksman.model_server import Reply
 
 RUNS = 20
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
-
-from banksman.model_server import Reply, ToolCall
 
 TEXT = {"tool_protocol": "json_text"}
 READ = {"tool": "read_file", "parameters": {"path": "none"}, "terminate": False}

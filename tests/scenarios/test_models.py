@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+
+from banksman.model_server import HttpError, Reply, ToolCall, Usage
 from tests.scenarios.conftest import PRICED
 from tests.support.backboard import BackboardServer
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
-
-from banksman.model_server import HttpError, Reply, ToolCall, Usage
 
 READ = ToolCall(name="read_file", arguments={"path": "none"}, id="call_1")
 READ_AGAIN = ToolCall(name="read_file", arguments={"path": "nothing"}, id="call_2")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import httpx
 import pytest
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import System
-
-from banksman.model_server import Reply, ToolCall
 
 READ = ToolCall(name="read_file", arguments={"path": "none"})
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
-
-from banksman.model_server import Reply, ToolCall
 
 
 def bash(command: str) -> Reply:

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import httpx
 import pytest
+
+from banksman.model_server import HttpError, Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 from tests.support.timeouts import WAIT_TIMEOUT_S
-
-from banksman.model_server import HttpError, Reply, ToolCall
 
 SYSTEM = "You are  Cline;\n\tkeep\u2028 every bÿte. {{user_message}} ## Tools"
 """Text that a template, a clean-up or our own prompt would change."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play, model_requests
-from tests.support.client import Client
-from tests.support.system import ScriptedModel
 
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
+from tests.scenarios.conftest import Play, model_requests
+from tests.support.client import Client
+from tests.support.system import ScriptedModel
 
 OK = Reply(text="ok")
 

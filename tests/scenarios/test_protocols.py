@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
-
-from banksman.model_server import Reply, ToolCall
 
 TOOL = re.compile(r"^\*\*(?P<name>\w+)\*\*: .+\n(?P<parameters>(?:^- .*\n?)+)", re.MULTILINE)
 PARAMETER = re.compile(r"^- `(?P<name>\w+)` \((?P<type>\w+), (?P<needed>required|optional)\)", re.MULTILINE)

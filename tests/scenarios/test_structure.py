@@ -10,16 +10,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.scenarios.conftest import Play
-from tests.support.client import Client
-from tests.support.paths import ROOT
-from tests.support.system import System, descendants
-from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.registry import WorkflowList
 from banksman.model_server import Reply, ToolCall
+from tests.scenarios.conftest import Play
+from tests.support.client import Client
+from tests.support.paths import ROOT
+from tests.support.system import System, descendants
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 SERVICES = ("gateway", "agent", "tool-runner", "workflows")
 LIBRARIES = ("faststream", "nats-py", "pydantic", "httpx", "anthropic", "docker", "pytest", "testcontainers")

@@ -7,12 +7,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from banksman.model_server import Gate, Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System, descendants, kill
 from tests.support.timeouts import WAIT_TIMEOUT_S
-
-from banksman.model_server import Gate, Reply, ToolCall
 
 pytestmark = pytest.mark.timeout(240)
 """Seconds; processes are restarted, which is slow on a busy machine."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
-
-from banksman.model_server import Reply, ToolCall
 
 
 @pytest.fixture

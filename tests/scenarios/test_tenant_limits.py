@@ -9,9 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.scenarios.conftest import PRICED, Play, model_requests, nats_url, operator_seed
-from tests.support.polling import eventually
-from tests.support.system import ScriptedModel, System
 
 from banksman import sdk
 from banksman.contracts.assistant_requests import NewAssistant
@@ -21,6 +18,9 @@ from banksman.contracts.events import RunFinished
 from banksman.contracts.usage import UsageWindow
 from banksman.model_server import Reply, ToolCall, Usage
 from banksman.sdk import EventFrame
+from tests.scenarios.conftest import PRICED, Play, model_requests, nats_url, operator_seed
+from tests.support.polling import eventually
+from tests.support.system import ScriptedModel, System
 
 WAIT_S = 40.0
 """Seconds that an immediate action may take on a busy machine."""

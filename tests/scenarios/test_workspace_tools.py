@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+
+from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
-
-from banksman.model_server import Reply, ToolCall
 
 
 def use(name: str, **arguments: Any) -> Reply:

@@ -140,10 +140,12 @@ class NatsServer:
         def has_ended() -> bool:
             return self._process is None or self._process.poll() is not None
 
+        # Once healthy is enough: each stream that another client creates makes a node unhealthy for a moment.
         with contextlib.suppress(TimeoutError):
             wait_until(lambda: self._healthy() or has_ended(), START_TIMEOUT_S, interval_s=0.01)
-        if not self._healthy():
-            raise RuntimeError(f"nats-server {self.name} did not start:\n{self.log()}")
+            if not has_ended():
+                return
+        raise RuntimeError(f"nats-server {self.name} did not start:\n{self.log()}")
 
     def log(self) -> str:
         """Return the server's output so far."""

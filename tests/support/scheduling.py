@@ -20,8 +20,8 @@ from tests.support.needs import ORDER
 WARM_FIXTURES = ("built", "stage", "system", "demo")
 """Fixtures that take many seconds to start, and that the tests of a folder share.
 
-A running system costs a worker some percent of a core even when idle, so its scope is the folder's package, and
-it ends when the worker goes to another folder, not with the session.
+A running system costs a worker some percent of a core even when idle, so its scope is the folder's package,
+and it ends when the worker goes to another folder, not with the session.
 """
 CACHE_KEY = "banksman/durations"
 ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}

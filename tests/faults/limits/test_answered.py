@@ -23,11 +23,16 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 pytestmark = pytest.mark.timeout(120)
 
 
-async def _asked(client: Client, play: Play) -> tuple[str, str, str]:
-    """A parked run: its conversation, its id and the id of its approval request."""
+async def _parked(bus: Bus, client: Client, play: Play) -> tuple[str, str, str]:
+    """Return a parked run: its conversation, its id and the id of its stored approval request."""
     conversation = await client.create(play(bash("true"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    return conversation, run_id, str((await client.question(run_id))["approval_id"])
+    approval = str((await client.question(run_id))["approval_id"])
+    # The request is committed to the log, where the client sees it, before it is stored in its slot.
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while (await ApprovalSlots(bus).read("local", approval))[0] is None:
+            continue
+    return conversation, run_id, approval
 
 
 async def _fires(bus: Bus, kind: str, conversation: str, approval: str) -> None:
@@ -50,7 +55,7 @@ async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_rem
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """P3: a late decision returns the first; a day after the expiry both are removed."""
-    conversation, run_id, approval = await _asked(client, play)
+    conversation, run_id, approval = await _parked(operator, client, play)
     await client.approve(run_id)
     await client.finished(run_id)
     path = f"/context/approvals/{approval}"
@@ -74,12 +79,12 @@ async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_rem
 
 async def test_an_open_approval_request_is_not_removed(operator: Bus, client: Client, play: Play) -> None:
     """P3: a user can still decide after any timer fired."""
-    conversation, run_id, approval = await _asked(client, play)
+    conversation, run_id, approval = await _parked(operator, client, play)
 
     await _fires(operator, REMOVAL_TIMER, conversation, approval)
     await _until_looked_at(operator, REMOVAL_TIMER, approval)
-    asked, answered = await ApprovalSlots(operator).read("local", approval)
+    request, decision = await ApprovalSlots(operator).read("local", approval)
     await client.approve(run_id)
 
-    assert (asked is not None, answered) == (True, None)
+    assert (request is not None, decision) == (True, None)
     assert (await client.finished(run_id))["status"] == "completed"
