@@ -95,12 +95,11 @@ async def _record_reply(owned: Ownership, reply: Build) -> None:
 
     Raises:
         Fenced: A higher claim owns the run.
-        Refused: The reply is stored, and the run is parked or ended.
+        Refused: The reply is stored, and something that follows from it is not yet.
         CallerMistake: The reply does not fit one message.
     """
     request, attempt = _open_request(owned.state), 0
-    # A refused commit may be stored all the same: then the log shows that the request has its reply.
-    while _open_request(owned.state) == request:
+    while True:
         try:
             return await owned.commit(reply)
         except Refused as cause:
@@ -109,6 +108,9 @@ async def _record_reply(owned: Ownership, reply: Build) -> None:
             text = "%s: the reply waits for the broker, attempt %d: %s"
             logger.log(level, text, owned.state.conversation_id, attempt, cause)
             await owned.wait_for_broker(cause)
+            # A refused commit may be stored all the same: then the log shows that the request has its reply.
+            if _open_request(owned.state) != request:
+                raise
 
 
 def _open_request(state: Conversation) -> tuple[object, ...]:
