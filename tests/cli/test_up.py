@@ -77,6 +77,16 @@ def test_restart_delay_doubles_after_repeated_ends(up: Up) -> None:
     assert waits == [0.2, 0.4, 0.8]
 
 
+def test_restart_delay_of_the_broker_stays_far_below_the_time_of_leases(up: Up) -> None:
+    """P2: with the delay of other processes, the sixth kill of a series ended every running command."""
+    for times in range(1, 7):
+        os.kill(up.pid_of("nats"), signal.SIGKILL)
+        up.wait_for("ready", count=times, process="nats", again=True)
+
+    waits = [event["again_in_s"] for event in up.events if event["event"] == "ended"]
+    assert waits == [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
 def test_ctrl_c_stops_the_model_server_before_nats_and_leaves_no_process(up: Up) -> None:
     pids = [up.pid_of(name) for name in ("nats", "model-server")]
 

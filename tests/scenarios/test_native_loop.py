@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import Gate, Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import System
@@ -128,6 +128,31 @@ async def test_a_cancel_ends_a_parked_run_and_its_approval_request(client: Clien
     assert outcome["status"] == "cancelled"
     [resolved] = client.events(conversation, "approval.resolved")
     assert resolved["data"]["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("ended_by", ["cancelled", "timed_out"])
+async def test_streamed_text_stays_in_the_log_when_its_run_is_ended(
+    client: Client, play: Play, ended_by: str
+) -> None:
+    """The text is a message of the log that is marked as partial, and counts as paid for."""
+    gate = Gate(name=f"half-{ended_by}", after_events=4)
+    name = play(Reply(text="The first half and the other half", gate=gate), Reply(text="Continued."))
+    limit = {"run_timeout_s": 2} if ended_by == "timed_out" else {}
+    conversation = await client.create(name, settings=limit)
+    run_id = await client.chat(conversation, "write")
+    await client.event("message.delta", run_id=run_id)
+
+    if ended_by == "cancelled":
+        await client.request("run.cancel", run_id=run_id)
+    outcome = await client.finished(run_id)
+
+    shown = "".join(frame["data"]["text"] for frame in client.frames if frame["type"] == "message.delta")
+    [kept] = client.events(conversation, "message.completed")
+    assert outcome["status"] == ended_by
+    assert (kept["data"]["content"], kept["data"]["partial"]) == (shown, True)
+    assert "The first half and the other half".startswith(shown.strip()) and shown
+    assert outcome["usage"]["input_tokens"] > 0
+    assert (await client.run(conversation, "go on"))["content"] == "Continued."
 
 
 async def test_deleting_a_conversation_ends_its_run_and_removes_it(

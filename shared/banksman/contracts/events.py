@@ -84,6 +84,9 @@ class MessageCompleted(Stored):
     provider: str = ""
     provider_state: JsonObject | None = None
     usage: Usage = Usage()
+    """What the reply consumed; an estimate if `partial`."""
+    partial: bool = Field(default=False, exclude_if=lambda partial: not partial)
+    """True if the run ended while the model wrote: `content` is the text that was streamed until then."""
 
 
 class ProtocolRetry(Stored):

@@ -232,6 +232,10 @@ def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversat
         provider=data.provider,
         provider_state=data.provider_state,
     )
+    if data.partial:
+        # No reply: the run ends for the reason that ended the stream, and never as completed.
+        run = replace(run, answered_by=data.model, usage=run.usage + data.usage)
+        return replace(state, run=run, history=(*state.history, reply))
     run = replace(
         run,
         asking=False,

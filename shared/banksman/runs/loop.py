@@ -32,7 +32,7 @@ class Model(Protocol):
         """Return how the run ends if the log cannot hold a reply; None to raise `error`.
 
         Args:
-            error: Why the reply cannot be stored.
+            error: Why the reply cannot be stored, or not even be an event.
             reply: What `complete` returned.
 
         Returns:
@@ -77,8 +77,9 @@ async def drive(owned: Ownership, model: Model) -> None:
 
 
 async def _request_model(owned: Ownership, model: Model) -> None:
-    reply = await model.complete(owned)
+    reply: Build = _nothing
     try:
+        reply = await model.complete(owned)
         await _record_reply(owned, reply)
     except (CallerMistake, ValueError) as error:
         # The run ends, because the next reply would be as large as this one.

@@ -200,9 +200,12 @@ class Client:
         all: Literal["approve", "reject"] | None = None,
         decisions: Sequence[ItemDecision] = (),
         remember: Remember | None = None,
+        digests: Sequence[str] = (),
         request_id: str | None = None,
     ) -> Ack:
         """Decide an approval request: `all` decides all calls alike, `decisions` decides each call.
+
+        With the `digests` of the items that the approver saw, a decision on other calls is refused.
 
         Returns:
             An ack. If `already_resolved` is True, an earlier decision applies, and `outcome` and
@@ -215,6 +218,7 @@ class Client:
             all=all,
             decisions=tuple(decisions),
             remember=remember,
+            digests=tuple(digests),
         )
         return await self._send(subjects.api(self.tenant, "approval", "reply", approval_id), frame)
 

@@ -8,9 +8,10 @@ import time
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from banksman.model_server import Gate, Reply
+from banksman.contracts.ids import new_id
+from banksman.model_server import Gate, HttpError, Reply
 from tests.faults.chaos.conftest import Stage, bash, until
-from tests.support.chaos.plans import NEEDS_APPROVAL
+from tests.support.chaos.plans import AUTO, NEEDS_APPROVAL
 from tests.support.client import Client, Frame
 from tests.support.polling import scripted_delay
 
@@ -117,6 +118,31 @@ async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker
     assert len(terminals(client, conversation)) == 2
     assert len(client.events(conversation, "tool_call.requested")) == 1
     assert stage.executions(marker) == 1
+
+
+async def test_a_frozen_owner_does_not_repeat_its_request_for_a_run_of_another(
+    stage: Stage, marker: str
+) -> None:
+    """P5: its request fails while it is frozen; the reply to a repeated one would be paid for and dropped."""
+    failing = Reply(gate=Gate(name=marker), fault=HttpError(status=503))
+    async with stage.connected() as client:
+        stage.scripts.append(new_id("s"))
+        stage.model.play(stage.scripts[-1], (failing, Reply(text="done")), by="count", at_end="repeat")
+        conversation = await client.create(f"openai:scripted/{stage.scripts[-1]}", assistant=AUTO)
+        run_id = await client.chat(conversation, "go")
+        await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
+        driver = stage.fleet[await stage.driver(run_id)]
+        driver.freeze()
+        try:
+            outcome = await client.finished(run_id)
+            stage.model.open_gate(marker)
+        finally:
+            driver.thaw()
+        await until(lambda: _left(driver.log.read_text(errors="replace"), conversation))
+        await driver.ready()
+
+    assert outcome["status"] == "completed"
+    assert len(stage.requests()) == 2, "one of each agent"
 
 
 async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: Stage, marker: str) -> None:

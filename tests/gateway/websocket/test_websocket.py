@@ -160,6 +160,23 @@ async def test_a_pending_approval_is_sent_to_new_subscribers_and_the_first_decis
     assert (lost["already_resolved"], lost["outcome"]) == (True, "approved")
 
 
+async def test_a_decision_on_other_calls_than_the_request_lists_is_refused(
+    gateway: Served, agent: Agent
+) -> None:
+    """A decision names the digests of the calls that were shown; those of another request have no effect."""
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.request("chat.send", conversation_id=conversation, content="list")
+        request = await agent.request_approval(await agent.started(conversation))
+        decision = {"approval_id": request.approval_id, "all": "approve"}
+        refused = await socket.request("approval.reply", **decision, digests=["0" * 64])
+        accepted = await socket.request(
+            "approval.reply", **decision, digests=[item.digest for item in request.items]
+        )
+    assert (refused["type"], refused["code"]) == ("error", "conflict")
+    assert (accepted["already_resolved"], accepted["outcome"]) == (False, "approved")
+
+
 async def test_edited_arguments_are_checked_against_the_tools_schema(gateway: Served, agent: Agent) -> None:
     async with gateway.socket() as socket:
         conversation = await socket.create()

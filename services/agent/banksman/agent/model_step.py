@@ -10,6 +10,7 @@ from functools import partial
 
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
+from banksman.agent.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.model_request import Completion, complete_with_fallback, unless_cancelled
 from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
@@ -24,7 +25,15 @@ from banksman.agent.protocols.base import (
 )
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.replies import RecordedReply, Reply, end_events, failure_events, paid_events
+from banksman.agent.replies import (
+    PartialReply,
+    RecordedReply,
+    Reply,
+    end_events,
+    failure_events,
+    paid_events,
+    partial_events,
+)
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenants import Tenants
 from banksman.bus.connection import Bus
@@ -36,7 +45,7 @@ from banksman.contracts.calls import Delta, FileRead
 from banksman.contracts.errors import BanksmanError, ErrorCode, NotFound, ProviderFailed, Refused, Unavailable
 from banksman.contracts.events import EventBody
 from banksman.contracts.ids import approval_id_for
-from banksman.contracts.messages import text_of
+from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.prompting.builtin import DEFAULT_PROMPT
@@ -105,7 +114,7 @@ class ModelStep:
             raise
         except BanksmanError as error:
             logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
-            return partial(_failure, owned, error)
+            return partial(_failure, owned, error, None)
 
     def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         """Return how a run ends whose reply does not fit a commit; None for any other error.
@@ -121,16 +130,34 @@ class ModelStep:
         return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
+        deltas = _Deltas(self.bus, owned, owned.ports.clock.new_id("m"), prepared.protocol)
         try:
-            reply = await self._reply(owned, prepared)
+            reply = await self._reply(owned, prepared, deltas)
         except ProviderFailed as refusal:
             compaction = await self.compactor.after_refusal(owned, prepared.request, refusal)
-            if compaction is None:
+            if compaction is not None:
+                return compaction
+            if not deltas.streamed:
                 raise
-            return compaction
-        return _nothing if reply is None else RecordedReply(reply)
+            logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
+            return partial(_failure, owned, refusal, self._partial(owned, prepared, deltas))
+        if reply is None:
+            return partial(partial_events, reply=self._partial(owned, prepared, deltas))
+        return RecordedReply(reply)
 
-    async def _reply(self, owned: Ownership, prepared: _Prepared) -> Reply | None:
+    def _partial(self, owned: Ownership, prepared: _Prepared, deltas: _Deltas) -> PartialReply:
+        """Return what was streamed of a reply that the end of its run cut off. Clients show this text."""
+        text, model = deltas.streamed, owned.run.settings.model
+        read = size_of(prepared.request, owned.state.history, owned.state.measured).total
+        usage = Usage(input_tokens=read, output_tokens=len(text.encode()) // BYTES_PER_TOKEN)
+        return PartialReply(
+            text=truncated_text(text),
+            message_id=deltas.message_id,
+            model=model,
+            usage=usage.model_copy(update={"cost_usd": cost(model, usage, self.settings.prices)}),
+        )
+
+    async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: _Deltas) -> Reply | None:
         """Return the reply; None if the run was cancelled meanwhile.
 
         Raises:
@@ -139,8 +166,6 @@ class ModelStep:
         """
         run, clock = owned.run, owned.ports.clock
         logger.info("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
-        message_id = clock.new_id("m")
-        deltas = _Deltas(self.bus, owned, message_id, prepared.protocol)
         request = complete_with_fallback(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
@@ -164,7 +189,7 @@ class ModelStep:
         return Reply(
             reading=reading,
             text=truncated_text(written.text or ""),
-            message_id=message_id,
+            message_id=deltas.message_id,
             approval_id=approval_id_for(run.run_id),
             expires_at=clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
             call_ids=call_ids,
@@ -273,10 +298,13 @@ def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
     return ()
 
 
-def _failure(owned: Ownership, error: BanksmanError, state: Conversation) -> tuple[EventBody, ...]:
+def _failure(
+    owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
+) -> tuple[EventBody, ...]:
+    text = () if streamed is None else partial_events(state, streamed)
     # A provider fails at the run's deadline too; then the run ends as timed out.
     timed_out = state.run is not None and owned.ports.clock.now() >= deadline_of(state.run)
-    return () if timed_out else failure_events(state, error)
+    return text if timed_out else (*text, *failure_events(state, error))
 
 
 class _Deltas:
@@ -284,6 +312,7 @@ class _Deltas:
 
     def __init__(self, bus: Bus, owned: Ownership, message_id: str, protocol: Protocol) -> None:
         state, run = owned.state, owned.run
+        self.message_id = message_id
         self._bus = bus
         self._owned = owned
         self._protocol = protocol
@@ -294,6 +323,12 @@ class _Deltas:
         )
         self._offsets: dict[DeltaKind, int] = {"message": 0, "reasoning": 0}
         self._unsafe: dict[DeltaKind, str] = {"message": "", "reasoning": ""}
+        self._streamed: list[str] = []
+
+    @property
+    def streamed(self) -> str:
+        """The published text of the message, without reasoning."""
+        return "".join(self._streamed)
 
     async def write(self, kind: DeltaKind, text: str) -> None:
         """Publish the next piece."""
@@ -314,6 +349,7 @@ class _Deltas:
         self._filter = self._protocol.delta_filter()
         self._offsets = {"message": 0, "reasoning": 0}
         self._unsafe = {"message": "", "reasoning": ""}
+        self._streamed = []
 
     async def flush(self) -> None:
         """Publish the text that might have been the start of a call: the reply turned out to be final."""
@@ -329,6 +365,8 @@ class _Deltas:
             return
         delta = self._next.model_copy(update={"kind": kind, "offset": self._offsets[kind], "text": text})
         self._offsets[kind] += len(text)
+        if kind == "message":
+            self._streamed.append(text)
         # A client that misses a piece receives the whole message from the log.
         with contextlib.suppress(Unavailable):
             await self._bus.publish(self._subject, delta.model_dump_json().encode())

@@ -95,6 +95,37 @@ def paid_events(state: Conversation, reply: Reply, text: str | None = None) -> t
     return (message.model_copy(update={"finish_reason": "unknown", "provider_state": None}),)
 
 
+@dataclass(frozen=True, slots=True)
+class PartialReply:
+    """The text that was streamed before the run ended."""
+
+    text: str
+    message_id: str
+    model: str
+    """`provider:model` that was requested first."""
+    usage: Usage
+    """An estimate: vendors report the usage at the end of a reply."""
+
+
+def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
+    """Return the streamed text as a message, once; nothing if no text was streamed."""
+    # A refused commit may be stored all the same, and this one leaves the model request open.
+    stored = any(getattr(message, "message_id", None) == reply.message_id for message in state.history)
+    if True or state.run is None or stored or not reply.text:
+        return ()
+    message = MessageCompleted(
+        message_id=reply.message_id,
+        role="assistant",
+        content=reply.text,
+        finish_reason="unknown",
+        model=reply.model,
+        protocol=state.run.settings.tool_protocol,
+        usage=reply.usage,
+        partial=True,
+    )
+    return (message,)
+
+
 def failure_events(state: Conversation, error: BanksmanError) -> tuple[EventBody, ...]:
     """Return the end of a run whose model request failed."""
     code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR

@@ -81,6 +81,9 @@ class DecisionBody(RequestBody):
     decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
     all: Literal["approve", "reject"] | None = None
     remember: Remember | None = None
+    digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
+    """Digests of the calls that the approver saw, in the order of the request. A decision with other digests
+    than those of the request is refused with `conflict`; empty: not checked."""
 
 
 class PromptBody(RequestBody):

@@ -197,7 +197,7 @@ class ClientRequests:
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
         ids = await self._once(caller, request, {"answer": new_id("answer-")})
         submitted = SubmittedDecision(
-            caller.user, request.decisions, request.all, request.remember, ids["answer"]
+            caller.user, request.decisions, request.all, request.remember, request.digests, ids["answer"]
         )
         result = await self.decisions.submit(caller.tenant, request.approval_id, submitted)
         reply = result.reply

@@ -53,6 +53,8 @@ class SubmittedDecision:
     all: str | None = None
     """`approve` or `reject`, for every item."""
     remember: Remember | None = None
+    digests: tuple[str, ...] = ()
+    """Digests of the calls that the user saw, in the order of the request; empty if the client sent none."""
     decision_id: str = field(default_factory=lambda: new_id("answer-"))
     """The same for every repeat of a request, and for no other request."""
 
@@ -154,7 +156,7 @@ async def decide(
         NotFound: The request is not stored.
         NotReady: An invalid stored reply is about to be removed.
         BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
-        Conflict: The request has expired.
+        Conflict: The request has expired, or lists other calls than the user saw.
     """
     request, stored = await _readable(slots, tenant, approval_id)
     if stored is not None:
@@ -164,6 +166,9 @@ async def decide(
     now = clock.now()
     if now > request.expires_at:
         raise Conflict(f"approval {approval_id!r} expired at {request.expires_at.isoformat()}")
+    digests = tuple(item.digest for item in request.items)
+    if submitted.digests not in ((), digests):
+        raise Conflict(f"approval {approval_id!r} lists other calls than the ones that were shown")
     decisions = tuple([await _item_decision(item, submitted, check) for item in request.items])
     _check_items(request, submitted)
     reply = ApprovalReply(
@@ -175,7 +180,7 @@ async def decide(
         by=submitted.by,
         decisions=decisions,
         remember=submitted.remember,
-        digests=tuple(item.digest for item in request.items),
+        digests=digests,
         decided_at=now,
         answer_id=submitted.decision_id,
     )

@@ -10,8 +10,7 @@ from banksman.workflows.workflow import Workflow, WorkflowContext, WorkflowFaile
 
 TemplateName = Literal["python", "web", "empty"]
 
-# `$` alone would accept a trailing line break in Python, which matches before it; JavaScript does not.
-NAME_PATTERN = r"^[a-z][a-z0-9-]{0,39}(?![\s\S])"
+NAME_PATTERN = r"^[a-z][a-z0-9-]{0,39}$"
 
 
 async def create_project(
