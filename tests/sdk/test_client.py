@@ -82,7 +82,8 @@ async def test_each_request_is_a_websocket_frame_on_its_subject(client: Client, 
     assert await client.create_conversation(title="Report", request_id="q1") == "c1"
     assert await client.send("c1", "hello", request_id="q2") == StartedRun("c1-r1", "m1")
     await client.cancel("c1-r1", reason="enough", request_id="q3")
-    assert (await client.reply("a1", decisions=[decision], digests=["d1"], request_id="q4")).resolved_by == "ada"
+    reply = await client.reply("a1", decisions=[decision], digests=["d1"], request_id="q4")
+    assert reply.resolved_by == "ada"
     await client.start_workflow("create_project", {"name": "demo"}, conversation_id="c1", request_id="q5")
 
     assert [(subject, request_id) for subject, request_id, _ in fake.requests] == [
@@ -95,7 +96,8 @@ async def test_each_request_is_a_websocket_frame_on_its_subject(client: Client, 
     assert [frame.id for _, _, frame in fake.requests] == ["q1", "q2", "q3", "q4", "q5"]
     _, sent, _, decided, _ = (frame for _, _, frame in fake.requests)
     assert isinstance(sent, ChatSend) and sent.content == "hello"
-    assert isinstance(decided, ApprovalDecision) and (decided.decisions, decided.digests) == ((decision,), ("d1",))
+    assert isinstance(decided, ApprovalDecision) and decided.decisions == (decision,)
+    assert decided.digests == ("d1",)
 
 
 async def test_refused_request_raises_the_gateways_code_and_message(
