@@ -18,7 +18,6 @@ from banksman.cli.readiness import NO_RESPONSE, readiness_problem
 from banksman.runtime.backoff import Backoff
 
 FIRST_BACKOFF_S = 0.2
-MAX_BACKOFF_S = 10.0
 STEADY_S = 30.0
 """A process that ran for this many seconds restarts with the first back-off again."""
 INVALID_SETTING = 2
@@ -60,7 +59,7 @@ class Child:
         self._ended = asyncio.Event()
         self._started_at = 0.0
         self._starts = 0
-        self._backoff = Backoff(FIRST_BACKOFF_S, MAX_BACKOFF_S, spread=0)
+        self._backoff = Backoff(FIRST_BACKOFF_S, spec.longest_pause_s, spread=0)
         self._problem = NO_RESPONSE
 
     @property

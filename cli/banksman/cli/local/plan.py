@@ -38,6 +38,8 @@ class ProcessSpec:
     """Responds with 200 when the process is ready."""
     needed: bool = True
     """False if the system is useful without it."""
+    longest_pause_s: float = 10.0
+    """Longest pause in seconds before a restart; the pauses of a process that ends repeatedly double."""
 
 
 _COMMON = (
@@ -55,6 +57,9 @@ _PROMPT = (
 """Settings of agents that the gateway needs too, to render the same prompt."""
 _DOCKER = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
 _NOTICES = "BANKSMAN_GATEWAY__NOTICES"
+_SERVER_PAUSE_S = 1.0
+"""Longest pause in seconds before a restart of nats-server. A lease lasts 10 s, and every running command ends
+with the lease of its runner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,8 @@ class Plan:
         """Return the process of nats-server. All others start after it is ready."""
         environment = {**SERVER_ENVIRONMENT, **self._pick((*_COMMON, *SERVER_VARIABLES))}
         ready_url = f"{self.nats.monitoring_url}/healthz"
-        return ProcessSpec("nats", Stage.NATS, self.nats.command, environment, ready_url)
+        command, pause_s = self.nats.command, _SERVER_PAUSE_S
+        return ProcessSpec("nats", Stage.NATS, command, environment, ready_url, longest_pause_s=pause_s)
 
     def services(self) -> tuple[ProcessSpec, ...]:
         """Return all processes except nats-server."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from banksman.cli import output
 from banksman.cli.output import Exit
+from banksman.cli.prompts import prompt
 from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, Lock
@@ -54,7 +55,4 @@ def _confirmed(directories: list[Path]) -> bool:
     output.print_line("This deletes all conversations, files and keys in:")
     for path in directories:
         output.print_line(f"  {path}")
-    try:
-        return input("Delete? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
+    return prompt("Delete? [y/N] ") in ("y", "yes")
