@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
@@ -139,27 +140,23 @@ def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") 
     Raises:
         BadInput: A field is invalid. It names the first one, its value and what is expected.
     """
-    text = _strict_text(data, what)
-    try:
-        return model.model_validate_json(text, strict=True)
-    except ValidationError as error:
-        raise bad_input(error, what) from error
+    return _validated(model.model_validate_json, data, what)
 
 
 def parse_as(adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: str = "body") -> Any:
     """Like `parse`, for a type that is not one model, such as a union."""
-    text = _strict_text(data, what)
+    return _validated(adapter.validate_json, data, what)
+
+
+def _validated(validate: Callable[..., Any], data: bytes | str | JsonValue, what: str) -> Any:
+    if isinstance(data, bytes | str):
+        strict_json(data, what=what)
+    else:
+        data = json.dumps(data)
     try:
-        return adapter.validate_json(text, strict=True)
+        return validate(data, strict=True)
     except ValidationError as error:
         raise bad_input(error, what) from error
-
-
-def _strict_text(data: bytes | str | JsonValue, what: str) -> bytes | str:
-    if not isinstance(data, bytes | str):
-        return json.dumps(data)
-    strict_json(data, what=what)
-    return data
 
 
 def bad_input(error: ValidationError, what: str = "body") -> BadInput:

@@ -31,6 +31,12 @@ MAX_CONTENT_BYTES = 512 * 1024
 MAX_TRACKED_BYTES = 192 * 1024
 """Bytes of all calls of an outcome together; a commit is one message of at most 1 MiB and holds more than
 them."""
+COMMIT_BYTES = 512 * 1024
+"""Bytes of JSON of the results in one commit; further results go into the next one."""
+RESULT_BYTES = 256 * 1024
+"""Bytes of JSON of one result; a longer one is replaced by a failure with this reason."""
+MAX_NAMED_CALLS = 100
+"""Calls that a loss names, the last ones; a conversation may have had thousands."""
 TEXT_CHARS = (2_000, 200, 20)
 """Characters that are left of each text of a call; a smaller number is used while the calls are too long."""
 _CUT = "… (cut here: it is too long for the outcome)"
@@ -145,14 +151,6 @@ def _value(value: JsonValue, chars: int) -> JsonValue:
             return [_value(item, chars) for item in value]
         case _:
             return value
-
-
-COMMIT_BYTES = 512 * 1024
-"""Bytes of JSON of the results in one commit; further results go into the next one."""
-RESULT_BYTES = 256 * 1024
-"""Bytes of JSON of one result; a longer one is replaced by a failure with this reason."""
-MAX_NAMED_CALLS = 100
-"""Calls that a loss names, the last ones; a conversation may have had thousands."""
 
 
 def storable(result: ToolResult) -> ToolResult:

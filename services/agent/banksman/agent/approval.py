@@ -24,12 +24,20 @@ from banksman.runs.state import OpenApproval
 
 BASH = "bash"
 WEB_FETCH = "web_fetch"
+MAX_PREVIEW_CHARS = 50_000
+"""Characters of each text of a preview; the arguments beside it are always whole."""
 
 _FILE_TOOLS = frozenset({"read_file", "write_file"})
 _SHELL_OPERATORS = frozenset(";&|<>$`\\\n(){}")
 # `urlsplit` drops tabs and line feeds, other readers do not.
 _UNPRINTED = re.compile(r"[\x00-\x20\x7f]")
 _PLAIN_NETLOC = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]+)?|\[[0-9A-Fa-f:.]+\](?::[0-9]+)?")
+# Control characters but line feed and tab, and the format characters that hide or reorder text: soft hyphen,
+# zero-width and bidirectional marks, fillers, variation selectors, tags (https://unicode.org/reports/tr36/).
+_INVISIBLE = re.compile(
+    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +175,6 @@ def _names(message_text: str, host: str) -> bool:
     """Return whether a text names exactly this host, and not one that only contains its name."""
     named = rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)"
     return re.search(named, message_text, re.IGNORECASE) is not None
-
-
-MAX_PREVIEW_CHARS = 50_000
-"""Characters of each text of a preview; the arguments beside it are always whole."""
-
-# Control characters but line feed and tab, and the format characters that hide or reorder text: soft hyphen,
-# zero-width and bidirectional marks, fillers, variation selectors, tags (https://unicode.org/reports/tr36/).
-_INVISIBLE = re.compile(
-    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    "\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
 
 
 def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:

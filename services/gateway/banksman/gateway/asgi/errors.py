@@ -95,15 +95,14 @@ def error_body(
     if path.startswith(ANTHROPIC_PATHS):
         kind = ANTHROPIC_TYPES.get(status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
+    kind = "server_error" if status >= 500 else "invalid_request_error"
     if path.startswith(OPENAI_PATHS):
-        kind = "server_error" if status >= 500 else "invalid_request_error"
         known = OPENAI_CODES.get(status, code)
         return {"error": {"message": message, "type": kind, "param": field, "code": known}}
     body: dict[str, Any] = {"message": message, "code": code}
     if field is not None:
         body["field"] = field
     if path.startswith("/v1/"):
-        kind = "server_error" if status >= 500 else "invalid_request_error"
         body = {"type": kind, "param": field, **body}
     return {"error": body}
 
