@@ -215,6 +215,22 @@ async def test_server_continues_after_every_end_of_a_function(
     assert fine.content["result"] == "fine"
 
 
+@pytest.mark.parametrize("kind", [ToolFailed, ConnectionError])
+async def test_error_of_a_function_contains_no_key_of_a_failed_request(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox, kind: type[Exception]
+) -> None:
+    @box.tool(name=name, description="x")
+    def forecast() -> str:
+        raise kind("404 for url 'https://user:hunter2@weather.test/now?city=Oslo&api_key=canary0123456789'")
+
+    async with server(nats_server, name, box):
+        failed = await agent.call(name, name)
+
+    shown = str(failed.content["error"])
+    assert "canary" not in shown and "hunter2" not in shown
+    assert "weather.test/now?city=Oslo" in shown
+
+
 async def test_function_receives_the_context_of_its_call(
     agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
 ) -> None:

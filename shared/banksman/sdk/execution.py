@@ -15,6 +15,7 @@ from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ErrorKind, ToolResult
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.redaction import redacted
 from banksman.sdk.parameters import ToolContext
 from banksman.sdk.tools import AnyTool, ToolFailed
 
@@ -125,7 +126,8 @@ def _returned(tool: AnyTool, value: object) -> _Outcome:
 
 
 def _failure(kind: ErrorKind, error: str) -> _Outcome:
-    shown = error.encode(errors="replace").decode()[:MAX_RESULT_CHARS]
+    # Texts of HTTP libraries contain the URL of a failed request, often with its key.
+    shown = redacted(error.encode(errors="replace").decode())[:MAX_RESULT_CHARS]
     return _Outcome({"success": False, "error": shown, "error_kind": kind}, kind)
 
 
