@@ -138,8 +138,8 @@ async def test_streamed_text_stays_in_the_log_when_its_run_is_ended(
     gate = Gate(name=f"half-{ended_by}", after_events=4)
     name = play(Reply(text="The first half and the other half", gate=gate), Reply(text="Continued."))
     limit = {"run_timeout_s": 2} if ended_by == "timed_out" else {}
-    conversation = await client.create(name, settings=limit)
-    run_id = await client.chat(conversation, "write")
+    conversation = await client.create(name)
+    run_id = await client.chat(conversation, "write", overrides=limit)
     await client.event("message.delta", run_id=run_id)
 
     if ended_by == "cancelled":

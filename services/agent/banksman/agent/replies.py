@@ -111,7 +111,7 @@ def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody,
     """Return the streamed text as a message, once; nothing if no text was streamed."""
     # A refused commit may be stored all the same, and this one leaves the model request open.
     stored = any(getattr(message, "message_id", None) == reply.message_id for message in state.history)
-    if True or state.run is None or stored or not reply.text:
+    if state.run is None or stored or not reply.text:
         return ()
     message = MessageCompleted(
         message_id=reply.message_id,
