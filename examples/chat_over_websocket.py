@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import sys
+import termios
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -34,15 +35,28 @@ async def main(text: str) -> int:
                 case {"type": "tool_call.requested", "data": call}:
                     print(f"… {call['name']} {json.dumps(call['arguments'])}")
                 case {"type": "approval.requested", "data": approval}:
-                    choice = await asyncio.to_thread(input, "approve? [y/N] ")
-                    verdict = "approve" if choice.strip().lower() == "y" else "reject"
-                    await send(socket, "approval.reply", approval_id=approval["approval_id"], all=verdict)
+                    verdict = await asyncio.to_thread(decide)
+                    await send(
+                        socket,
+                        "approval.reply",
+                        approval_id=approval["approval_id"],
+                        all=verdict,
+                        # The gateway refuses the decision if the request lists other calls than these.
+                        digests=[item["digest"] for item in approval["items"]],
+                    )
                 case {"type": "run.finished", "data": outcome}:
                     print(outcome["content"])
                     return 0 if outcome["status"] == "completed" else 1
                 case {"type": "error", "message": problem}:
                     sys.exit(problem)
     return 1
+
+
+def decide() -> str:
+    if sys.stdin.isatty():
+        # Keys that were pressed before the prompt was shown decide nothing.
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    return "approve" if input("approve? [y/N] ").strip().lower() == "y" else "reject"
 
 
 async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:

@@ -12,7 +12,7 @@ from websockets.typing import Subprotocol
 
 from banksman.bus.connection import Bus
 from banksman.contracts.events import MessageCompleted, RunFinished, ToolCallRequested
-from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame, ConversationCreate
+from banksman.contracts.frames import CLIENT_FRAME, Ack, ApprovalDecision, ClientFrame, ConversationCreate
 from banksman.contracts.ids import run_id_for
 from banksman.contracts.tools import ToolCall
 from tests.sdk.fake_gateway import FakeGateway, Writer, ended, started
@@ -78,6 +78,7 @@ async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() ->
         "chat.send",
         "approval.reply",
     ]
+    assert isinstance(received[-1], ApprovalDecision) and received[-1].digests == ("d1",)
 
 
 def replies(frame: ClientFrame) -> list[dict[str, object]]:
@@ -93,7 +94,10 @@ def replies(frame: ClientFrame) -> list[dict[str, object]]:
             return [
                 {"type": "ack", "reply_to": frame.id, "run_id": "c1-r1"},
                 {"type": "tool_call.requested", "data": call},
-                {"type": "approval.requested", "data": {"approval_id": "a1", "items": [call]}},
+                {
+                    "type": "approval.requested",
+                    "data": {"approval_id": "a1", "items": [call | {"digest": "d1"}]},
+                },
             ]
         case "approval.reply":
             # The outcome may be faster than the acknowledgement.

@@ -14,7 +14,7 @@ from banksman.cli.client.errors import GatewayRefused
 from banksman.cli.client.http import Http
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, follow
-from banksman.cli.client.view import JsonView, TextView, View, arguments, clean
+from banksman.cli.client.view import JsonView, TextView, View, call_line, clean
 from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.frames import Detail
@@ -257,7 +257,7 @@ def _decisions(request: Mapping[str, Any], verdict: str, reason: str) -> list[di
 def _show_request(request: Mapping[str, Any]) -> None:
     output.print_line(f"{request['approval_id']}  expires {request['expires_at']}")
     for item in request["items"]:
-        output.print_line(f"    {item['name']} {arguments(item['arguments'])}")
+        output.print_line(f"    {call_line(item)}")
 
 
 def _show_content(ending: Ending) -> None:

@@ -13,6 +13,9 @@ from banksman.cli import output
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.view import View
 from banksman.cli.output import Exit
+from banksman.cli.prompts import prompt
+from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.tools import call_digest
 
 Verdict = Literal["approve", "reject"]
 Decide = Callable[[Frame], Verdict | None]
@@ -49,7 +52,7 @@ def ask_user(_request: Frame) -> Verdict | None:
     if not sys.stdin.isatty():
         return None
     while True:
-        match input("approve? [y/n, Enter leaves it open] ").strip().lower():
+        match prompt("approve? [y/n, Enter leaves it open] "):
             case "y" | "yes":
                 return "approve"
             case "n" | "no":
@@ -96,8 +99,16 @@ def _decided(session: Session, request: Frame, decide: Decide) -> bool:
     if verdict is None:
         output.print_error(f"waiting for: banksman approve {request['approval_id']}")
         return False
-    session.request("approval.reply", approval_id=request["approval_id"], all=verdict)
+    digests = [_shown_digest(item) for item in request["items"]]
+    session.request("approval.reply", approval_id=request["approval_id"], all=verdict, digests=digests)
     return True
+
+
+def _shown_digest(item: Frame) -> str:
+    """Return the digest of the call as it was shown, so that a decision on any other call is refused."""
+    network = item.get("network")
+    policy = None if network is None else NetworkPolicy.model_validate(network)
+    return call_digest(item["name"], item["arguments"], policy)
 
 
 def chat_loop(session: Session, conversation_id: str, view: View, decide: Decide) -> Exit:

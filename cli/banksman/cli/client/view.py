@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from banksman.cli import output
@@ -90,7 +91,7 @@ class TextView:
     def _request(self, data: Frame) -> None:
         self._line(f"? approval {data['approval_id']}")
         for item in data["items"]:
-            self._line(f"    {item['name']} {arguments(item['arguments'])}")
+            self._line(f"    {call_line(item)}")
 
     def _finished(self, data: Frame) -> None:
         self._end_line()
@@ -128,6 +129,13 @@ def clean(text: str) -> str:
 def arguments(value: Any) -> str:
     """Return a call's arguments in full, on one line."""
     return clean(json.dumps(value, ensure_ascii=False))
+
+
+def call_line(item: Mapping[str, Any]) -> str:
+    """Return all of a call that a decision covers: tool, arguments and the hosts that it may reach."""
+    network: Frame = item.get("network") or {}
+    hosts = f"  hosts: {arguments(network)}" if network else ""
+    return f"{item['name']} {arguments(item['arguments'])}{hosts}"
 
 
 def _text(content: Any, *, cleaned: bool = True) -> str:

@@ -1,0 +1,21 @@
+"""Prompts on the terminal."""
+
+from __future__ import annotations
+
+import sys
+import termios
+
+
+def prompt(text: str) -> str:
+    """Show a prompt and return the line that the user then types, in lower case without outer white space.
+
+    Returns:
+        The line; empty at the end of input.
+    """
+    if sys.stdin.isatty():
+        # A key that was pressed before the prompt was shown responds to nothing that the user saw.
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    try:
+        return input(text).strip().lower()
+    except EOFError:
+        return ""

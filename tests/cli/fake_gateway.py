@@ -1,0 +1,75 @@
+"""A gateway that one client talks to: it acknowledges requests and sends the events that a test chooses."""
+
+import json
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from websockets.sync.server import ServerConnection, serve
+
+from tests.support.polling import wait_until
+
+CONVERSATION = "c-1"
+RUN = "c-1-r-1"
+Frame = dict[str, Any]
+
+
+class FakeGateway:
+    """Starts a run for each message, and records the client's frames."""
+
+    def __init__(self, on_message: Callable[["FakeGateway"], None]) -> None:
+        self.frames: list[Frame] = []
+        """The client's frames in order of arrival."""
+        self.url = ""
+        self._on_message = on_message
+        self._client: ServerConnection | None = None
+        self._seq = 0
+
+    def event(self, type: str, **data: Any) -> None:
+        """Send an event of the run."""
+        self._seq += 1
+        position = {"seq": self._seq, "prev_seq": self._seq - 1}
+        self._send({"type": type, "conversation_id": CONVERSATION, "run_id": RUN, "data": data, **position})
+
+    def received(self, type: str) -> Frame:
+        """Wait for the client's first frame of this type and return it."""
+        return wait_until(
+            lambda: next((frame for frame in [*self.frames] if frame["type"] == type), None),
+            failure=lambda: f"no {type} among {self.frames}",
+        )
+
+    def serve(self, client: ServerConnection) -> None:
+        """Acknowledge the client's frames until it leaves."""
+        self._client = client
+        for text in client:
+            frame = json.loads(text)
+            self.frames.append(frame)
+            self._send(
+                {"type": "ack", "reply_to": frame["id"], "conversation_id": CONVERSATION, "run_id": RUN}
+            )
+            if frame["type"] == "chat.send":
+                self._on_message(self)
+
+    def _send(self, frame: Frame) -> None:
+        assert self._client is not None
+        self._client.send(json.dumps(frame))
+
+
+@contextmanager
+def fake_gateway(on_message: Callable[[FakeGateway], None]) -> Generator[FakeGateway]:
+    """Serve a gateway on a free port of this machine.
+
+    Args:
+        on_message: Called after a message was acknowledged; it sends the first events of the run.
+    """
+    gateway = FakeGateway(on_message)
+    with serve(gateway.serve, "127.0.0.1", 0) as server:
+        gateway.url = f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield gateway
+        finally:
+            server.shutdown()
+            thread.join()

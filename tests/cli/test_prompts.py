@@ -1,0 +1,83 @@
+"""Prompts on a terminal: only keys that are pressed after a prompt was shown decide."""
+
+from pathlib import Path
+
+from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.tools import call_digest
+
+from .fake_gateway import FakeGateway, Frame, fake_gateway
+from .terminal import on_terminal
+
+NETWORK = {"allow_hosts": ["example.org"]}
+CALLS = [
+    {"tool_call_id": "k-1", "name": "bash", "arguments": {"command": "ls"}, "digest": "from the gateway"},
+    {"tool_call_id": "k-2", "name": "bash", "arguments": {"command": "id"}, "digest": "", "network": NETWORK},
+]
+
+
+def request_approval(gateway: FakeGateway) -> None:
+    gateway.event("approval.requested", approval_id="a-1", expires_at="2030-01-01T00:00:00Z", items=CALLS)
+
+
+def test_keys_pressed_before_the_prompt_of_an_approval_request_decide_nothing() -> None:
+    with fake_gateway(lambda _: None) as gateway:
+        with on_terminal("run", "hello", "--url", gateway.url, variables={}) as terminal:
+            gateway.received("chat.send")
+            terminal.press("y\n")
+            terminal.wait_for("y\r\n")
+            request_approval(gateway)
+            terminal.wait_for("approve?")
+            terminal.press("n\n")
+            decision = gateway.received("approval.reply")
+            gateway.event("run.finished", status="rejected", content="")
+            terminal.ended()
+
+    assert decision["all"] == "reject"
+
+
+def test_a_decision_names_the_calls_that_were_shown() -> None:
+    """A decision on other calls than these is refused by the gateway."""
+    decision = decided("y\n")
+
+    assert decision["all"] == "approve"
+    assert decision["digests"] == [
+        call_digest("bash", {"command": "ls"}),
+        call_digest("bash", {"command": "id"}, NetworkPolicy.model_validate(NETWORK)),
+    ]
+
+
+def decided(keys: str) -> Frame:
+    """Return the decision that the keys make at the prompt."""
+    with fake_gateway(request_approval) as gateway:
+        with on_terminal("run", "hello", "--url", gateway.url, variables={}) as terminal:
+            terminal.wait_for("approve?")
+            terminal.press(keys)
+            decision = gateway.received("approval.reply")
+            gateway.event("run.finished", status="completed", content="")
+            assert terminal.ended() == 0
+    return decision
+
+
+def test_the_end_of_input_leaves_an_approval_request_open() -> None:
+    with fake_gateway(request_approval) as gateway:
+        with on_terminal("run", "hello", "--url", gateway.url, variables={}) as terminal:
+            terminal.wait_for("approve?")
+            terminal.press("\x04")
+            code = terminal.ended()
+
+    assert code == 1
+    assert "waiting for: banksman approve a-1" in terminal.text
+
+
+def test_keys_pressed_before_the_confirmation_of_a_reset_delete_nothing(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "up.lock").touch()
+    with on_terminal("reset", "--data-dir", str(state), variables={}) as terminal:
+        terminal.press("y\n")
+        terminal.wait_for("Delete?")
+        terminal.press("n\n")
+        code = terminal.ended()
+
+    assert code == 1
+    assert state.exists()
