@@ -36,6 +36,27 @@ load_service(sys.argv[1])
 print(json.dumps(sorted(sys.modules)))
 """
 
+MOST_MODULES_OF_AN_ADAPTER = {"anthropic:claude-sonnet-5-5": 2200, "openai:gpt-5-mini": 1180}
+"""Upper bounds for the modules of an agent with a warm default model. The whole SDKs make them 4,000 and
+1,550, and cost up to a second of CPU and 30 MiB more."""
+
+WARM_MODEL = """
+import asyncio, json, sys
+from banksman.cli.main import main
+from banksman.cli.services import load_service
+load_service("agent")
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.catalog import Providers
+
+async def warm():
+    providers = Providers(ProviderSettings())
+    await providers.warm(sys.argv[1])
+    await providers.close()
+
+asyncio.run(warm())
+print(json.dumps(sorted(sys.modules)))
+"""
+
 IMPORT_LAUNCHER = """
 import json, sys
 import banksman.cli.local.command
@@ -57,6 +78,14 @@ def test_service_imports_no_library_that_it_does_not_use(service: str) -> None:
 
     assert {name.partition(".")[0] for name in modules} & UNUSED[service] == set()
     assert len(modules) <= MOST_MODULES[service]
+
+
+@pytest.mark.parametrize("model", MOST_MODULES_OF_AN_ADAPTER)
+def test_warm_model_imports_a_part_of_its_sdk(model: str) -> None:
+    modules = modules_of(WARM_MODEL, model)
+
+    assert "banksman.agent.providers.sdk" in modules
+    assert len(modules) <= MOST_MODULES_OF_AN_ADAPTER[model]
 
 
 def test_launcher_imports_neither_a_service_nor_a_framework() -> None:

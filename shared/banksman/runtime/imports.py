@@ -1,10 +1,17 @@
-"""Imports without optional libraries, which cost a process time and memory and which it does not use."""
+"""Imports without libraries and packages that a process does not use, which cost it time and memory."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Generator
+import threading
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
 
 
 @contextmanager
@@ -21,3 +28,85 @@ def without(*libraries: str) -> Generator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+def defer(library: str, *modules: str) -> None:
+    """Run the `__init__` of a library and of its packages when it is needed, not when a module is imported.
+
+    For libraries that import thousands of modules for a few classes. Before the `__init__` of a package runs, a
+    name is searched for in its module of the same name in snake case. A name of the library is also searched for
+    in `modules`.
+
+    Args:
+        library: The library. Without effect if it is imported already.
+        modules: The modules that define the names that this process uses.
+    """
+    if library not in sys.modules:
+        sys.meta_path.insert(0, _Finder(library, modules))
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, library: str, modules: Sequence[str]) -> None:
+        self._library = library
+        self._modules = modules
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != self._library:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.submodule_search_locations and isinstance(spec.loader, InspectLoader):
+            spec.loader = _DeferredLoader(spec.loader, self._modules if fullname == self._library else ())
+        return spec
+
+
+class _DeferredLoader(Loader):
+    def __init__(self, loader: InspectLoader, modules: Sequence[str]) -> None:
+        self.loader = loader
+        self.modules = modules
+        self._running = threading.RLock()
+        self._ran = False
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Deferred(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+    def run_init(self, package: ModuleType) -> None:
+        """Run the `__init__` of the package once. Another thread waits for its end."""
+        with self._running:
+            if not self._ran:
+                self._ran = True
+                self.loader.exec_module(package)
+
+
+class _Deferred(ModuleType):
+    """A package whose `__init__` has not run. Python calls `__getattr__` for names that it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Python and libraries that examine modules look for such names in all of them.
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"{self.__name__}.{name}")
+        if self._has(name):
+            return import_module(f"{self.__name__}.{name}")
+        loader = self.__spec__.loader if self.__spec__ else None
+        assert isinstance(loader, _DeferredLoader)
+        snake = _WORD.sub("_", name).lower()
+        for module in (*((snake,) if self._has(snake) else ()), *loader.modules):
+            found = import_module(f"{self.__name__}.{module}")
+            if hasattr(found, name):
+                # Later uses of the name do not reach this method.
+                return vars(self).setdefault(name, getattr(found, name))
+        loader.run_init(self)
+        try:
+            return vars(self)[name]
+        except KeyError:
+            raise AttributeError(f"{self.__name__}.{name}") from None
+
+    def _has(self, module: str) -> bool:
+        return PathFinder.find_spec(f"{self.__name__}.{module}", list(self.__path__)) is not None
+
+
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

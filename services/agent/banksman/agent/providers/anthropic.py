@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -14,6 +14,7 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.collect import ReplyBuilder, well_formed
+from banksman.agent.providers.loose_json import as_count, as_object, as_text
 from banksman.agent.providers.sdk import SdkProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
@@ -22,13 +23,6 @@ from banksman.contracts.wire import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, Timeout
-    from anthropic.types import (
-        ContentBlock,
-        MessageDeltaUsage,
-        RawContentBlockDelta,
-        RawMessageStreamEvent,
-    )
-    from anthropic.types import Usage as StartUsage
 
 
 # An error inside a stream has the status 200 of the stream, so its type decides.
@@ -105,9 +99,18 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         return await self._stream(body(request, self.name, thinking=False), deltas)
 
     async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
+        from anthropic import AsyncStream
+
         reader = ReplyReader(deltas)
-        timeout = self.timeout(arguments["model"])
-        async with await self.client.messages.create(**arguments, timeout=timeout, stream=True) as stream:
+        # The SDK's API for untyped requests. The modules of its typed models cost each agent a second of CPU.
+        async with await self.client.post(
+            "/v1/messages",
+            body={**arguments, "stream": True},
+            options={"timeout": self.timeout(arguments["model"])},
+            cast_to=object,
+            stream=True,
+            stream_cls=AsyncStream[object],
+        ) as stream:
             async for event in stream:
                 await reader.take(event)
                 if reader.full:
@@ -132,8 +135,10 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "refusal": "content_filter",
 }
 
-_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _WRITTEN_1H = "ephemeral_1h_input_tokens"
+_COUNTS = frozenset(
+    {"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens", _WRITTEN_1H}
+)
 
 
 @dataclass(slots=True)
@@ -161,7 +166,7 @@ class ReplyReader:
         self._builder = ReplyBuilder(deltas)
         self._thinking: dict[int, _Thinking] = {}
         self._counts: dict[str, int] = {}
-        self._stop_reason: str | None = None
+        self._stop_reason = ""
         self._complete = False
 
     @property
@@ -169,18 +174,20 @@ class ReplyReader:
         """True if the reply reached its size limit and the rest of the stream is not needed."""
         return self._builder.full
 
-    async def take(self, event: RawMessageStreamEvent) -> None:
+    async def take(self, event: object) -> None:
         """Read the next event. Unknown types are ignored, as the API's versioning rules require."""
-        match event.type:
+        fields = as_object(event)
+        match fields.get("type"):
             case "message_start":
-                self._count(cast("StartUsage | None", event.message.usage))
+                self._count(as_object(as_object(fields.get("message")).get("usage")))
             case "content_block_start":
-                await self._begin(event.index, event.content_block)
+                await self._begin(as_count(fields.get("index")), as_object(fields.get("content_block")))
             case "content_block_delta":
-                await self._continue(event.index, event.delta)
+                await self._continue(as_count(fields.get("index")), as_object(fields.get("delta")))
             case "message_delta":
-                self._stop_reason = event.delta.stop_reason or self._stop_reason
-                self._count(cast("MessageDeltaUsage | None", event.usage))
+                reason = as_text(as_object(fields.get("delta")).get("stop_reason"))
+                self._stop_reason = reason or self._stop_reason
+                self._count(as_object(fields.get("usage")))
             case "message_stop":
                 self._complete = True
             case _:
@@ -194,53 +201,53 @@ class ReplyReader:
         """
         if not self._complete and not self.full:
             raise TransientFault("the stream ended before the message was complete")
-        reason = self._stop_reason or ""
+        reason = self._stop_reason
         return self._builder.reply(
             _FINISH_REASONS.get(reason, "unknown"), reason, self._usage(), self._state()
         )
 
-    async def _begin(self, index: int, block: ContentBlock) -> None:
-        match block.type:
+    async def _begin(self, index: int, block: dict[str, Any]) -> None:
+        match block.get("type"):
             case "text":
-                await self._builder.add_text(block.text or "")
+                await self._builder.add_text(as_text(block.get("text")))
             case "tool_use":
                 # The input arrives in later fragments. Here it is always an empty object.
-                self._builder.add_call(index, id=block.id, name=block.name)
+                self._builder.add_call(index, id=as_text(block.get("id")), name=as_text(block.get("name")))
             case "thinking":
-                self._thinking[index] = _Thinking([block.thinking or ""], [block.signature or ""])
-                await self._builder.add_reasoning(block.thinking or "")
+                text = as_text(block.get("thinking"))
+                self._thinking[index] = _Thinking([text], [as_text(block.get("signature"))])
+                await self._builder.add_reasoning(text)
             case "redacted_thinking":
-                self._thinking[index] = _Thinking(redacted=block.data)
+                self._thinking[index] = _Thinking(redacted=as_text(block.get("data")))
             case _:
                 pass
 
-    async def _continue(self, index: int, delta: RawContentBlockDelta) -> None:
-        match delta.type:
+    async def _continue(self, index: int, delta: dict[str, Any]) -> None:
+        match delta.get("type"):
             case "text_delta":
-                await self._builder.add_text(delta.text)
+                await self._builder.add_text(as_text(delta.get("text")))
             case "input_json_delta" if self._builder.has_call(index):
-                self._builder.add_call(index, arguments=delta.partial_json)
+                self._builder.add_call(index, arguments=as_text(delta.get("partial_json")))
             case "thinking_delta":
-                self._thinking.setdefault(index, _Thinking()).text.append(delta.thinking)
-                await self._builder.add_reasoning(delta.thinking)
+                text = as_text(delta.get("thinking"))
+                self._thinking.setdefault(index, _Thinking()).text.append(text)
+                await self._builder.add_reasoning(text)
             case "signature_delta":
-                self._thinking.setdefault(index, _Thinking()).signature.append(delta.signature)
+                self._thinking.setdefault(index, _Thinking()).signature.append(
+                    as_text(delta.get("signature"))
+                )
             case _:
                 pass
 
-    def _count(self, usage: StartUsage | MessageDeltaUsage | None) -> None:
+    def _count(self, usage: dict[str, Any]) -> None:
         """Store the latest value of each count.
 
         Counts are cumulative, and the last event repeats only some.
         """
-        for name in _COUNTS:
-            value = cast("int | None", getattr(usage, name, None))
-            if value is not None:
+        written = as_object(usage.get("cache_creation"))
+        for name, value in {**usage, _WRITTEN_1H: written.get(_WRITTEN_1H)}.items():
+            if name in _COUNTS and isinstance(value, int):
                 self._counts[name] = value
-        written = getattr(usage, "cache_creation", None)
-        for_an_hour = cast("int | None", getattr(written, _WRITTEN_1H, None))
-        if for_an_hour is not None:
-            self._counts[_WRITTEN_1H] = for_an_hour
 
     def _usage(self) -> Usage:
         cached = self._counts.get("cache_read_input_tokens", 0)

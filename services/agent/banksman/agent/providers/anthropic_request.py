@@ -1,4 +1,4 @@
-"""Map a `ModelRequest` to the arguments of the Messages API."""
+"""Map a `ModelRequest` to the body of a request to the Messages API."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CACHE: dict[str, str] = {"type": "ephemeral"}
 
 
 def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict[str, Any]:
-    """Return the arguments of `messages.create` without `stream`.
+    """Return the body of a request to the Messages API without `stream`.
 
     The system prompt, the last tool and the last message each end a cached prefix, so that each iteration of
     a run reads what the previous one wrote.
@@ -61,8 +61,8 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
         *others, last = [_tool(tool) for tool in request.tools]
         arguments["tools"] = [*others, {**last, "cache_control": _CACHE}]
     if request.options.temperature is not None:
-        # The SDK no longer has this parameter. The API accepts it for older models, from 0 to 1.
-        arguments["extra_body"] = {"temperature": min(1.0, request.options.temperature)}
+        # The API accepts it for older models, from 0 to 1.
+        arguments["temperature"] = min(1.0, request.options.temperature)
     return arguments
 
 

@@ -21,6 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.contracts.errors import ProviderFailed
+from banksman.runtime.imports import defer
 from banksman.runtime.redaction import redacted
 
 MAX_DELAY_S = 8.0
@@ -32,6 +33,11 @@ _MAY_BE_BILLED = frozenset({504, 524})
 _MAX_MESSAGE_CHARS = 500
 
 logger = logging.getLogger(__name__)
+
+# Adapters use the client, its stream and its errors. The types of all requests and replies, which `__init__`
+# imports, are 500 modules of OpenAI's SDK and 2,900 of Anthropic's.
+for _library in ("anthropic", "openai"):
+    defer(_library, "_client", "_streaming", "_exceptions", "_base_client")
 
 
 class TransientFault(Exception):
