@@ -33,9 +33,9 @@ def without(*libraries: str) -> Generator[None]:
 def defer(library: str, *modules: str) -> None:
     """Run the `__init__` of a library and of its packages when it is needed, not when a module is imported.
 
-    For libraries that import thousands of modules for a few classes. Before the `__init__` of a package runs, a
-    name is searched for in its module of the same name in snake case. A name of the library is also searched for
-    in `modules`.
+    For libraries that import thousands of modules for a few classes. Before the `__init__` of a package runs,
+    a name is searched for in its module of that name in snake case. A name of the library is also searched
+    for in `modules`.
 
     Args:
         library: The library. Without effect if it is imported already.
