@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,27 @@ power-cuts:  ## Cut the power of the broker twenty times under traffic (root; lo
 damage:  ## Damage the files of the broker at random places, 200 times, with work and kills in between (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
 	@BANKSMAN_DAMAGE_ROUNDS=$(or $(ROUNDS),200) BANKSMAN_DAMAGE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/faults/broker/test_random_damage.py
+
+PROGRAMME := $(BIN)/python -m tests.support.chaos.programmes
+stalls:  ## Freeze the broker for 0.5 to 10 s under traffic, again and again for 20 minutes (DURATION=60 SEED=7)
+	@tools/setup.sh dev
+	@$(PROGRAMME) stalls --seconds $(or $(DURATION),1200) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+broker-kills:  ## Kill the broker 500 times directly after an acknowledgement, under traffic (FAULTS=50 SEED=7)
+	@tools/setup.sh dev
+	@$(PROGRAMME) kills --seconds 7200 --faults $(or $(FAULTS),500) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+failpoint-kills:  ## Kill the broker while agents and runners wait at their failpoints (FAULTS=20 SEED=7)
+	@tools/setup.sh dev
+	@$(PROGRAMME) failpoints --seconds 7200 --faults $(or $(FAULTS),100) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+late-bytes:  ## Hold the bytes between a service and the broker for up to 25 s, and deliver them late (DURATION=60 SEED=7)
+	@tools/setup.sh dev
+	@$(PROGRAMME) held --seconds $(or $(DURATION),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+broker-away:  ## Take the broker away for ten minutes under traffic (DURATION=60 SEED=7)
+	@tools/setup.sh dev
+	@$(PROGRAMME) away --seconds $(or $(DURATION),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 leader-kills:  ## Kill and freeze the leader of a three-server broker ten times each under traffic
 	@tools/setup.sh dev

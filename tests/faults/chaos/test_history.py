@@ -12,12 +12,16 @@ import pytest
 
 from tests.support.history.checks import CHECKS, breaches
 from tests.support.history.folded import Folded
+from tests.support.history.outcomes import unknown_outcomes
 from tests.support.history.records import (
+    Began,
     Calm,
     Cancel,
     Decide,
     Effect,
+    Fault,
     Line,
+    Outage,
     Recording,
     Seen,
     Send,
@@ -449,6 +453,35 @@ def test_an_unknown_outcome_may_have_its_effect_late() -> None:
     change(story, seen(story, "tool_call.completed"), data=data)
     acts_after_the_end(story)
     assert breaches(Folded(story.lines)) == {}
+
+
+def interrupted(*faults: Line) -> Story:
+    """A call with an unknown outcome, after these faults."""
+    story = good()
+    data = {"tool_call_id": "k1", "error_kind": "unknown_outcome", "error": "lost"}
+    change(story, seen(story, "tool_call.completed"), data=data)
+    for fault in faults:
+        story.lines.insert(seen(story, "tool_call.completed")[0], fault)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (Outage(target="nats", seconds=7.5), None),
+        (Outage(target="nats", seconds=9.0), "nats was away for 9.0 s"),
+        (Outage(target="tool-runner-2", seconds=9.0), "tool-runner-2 was away for 9.0 s"),
+        (Fault(what="kill", target="nats"), None),
+        (Fault(what="kill", target="tool-runner-1"), "kill tool-runner-1"),
+    ],
+)
+def test_an_unknown_outcome_is_necessary_after_a_fault_that_ends_a_lease(
+    fault: Line, cause: str | None
+) -> None:
+    history = Folded([Began(seed=7, at=NOON), *interrupted(fault).lines])
+    [found] = unknown_outcomes(history)
+    assert (found.call_id, found.tool, found.reason) == ("k1", "bash", "lost")
+    assert found.cause == cause
 
 
 def _recorded(story: Story, file: Path) -> Path:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ import httpx
 
 from banksman.bus.connection import Bus
 from banksman.cli.local.child import launched
+from banksman.cli.local.child_process import RestartPauses
 from banksman.cli.local.nats import LOCAL
 from banksman.cli.local.plan import Plan, ProcessSpec, Stage
 from banksman.cli.ports import free_port
@@ -60,6 +62,8 @@ class Member:
         """Additional variables for its next starts."""
         self.version = CURRENT
         """The version of its code; applies at the next start."""
+        self.pauses: RestartPauses | None = None
+        """The pauses before its restarts, as those of `banksman up`; None for short ones."""
         self.starts = 0
         self.exit_codes: list[int] = []
         """Exit codes of the ended processes; negative for a signal."""
@@ -174,8 +178,10 @@ class Member:
     async def _keep(self) -> None:
         while True:
             await self._wanted.wait()
+            began = time.monotonic()
             await self._run_once()
-            await scripted_delay(RESTART_AFTER_S)
+            ran_s = time.monotonic() - began
+            await scripted_delay(self.pauses.after(ran_s) if self.pauses else RESTART_AFTER_S)
 
     async def _run_once(self) -> None:
         settings, self._once = self._once, {}

@@ -29,7 +29,7 @@ Verdict = Literal["approve", "reject", "edit", "race", "ignore"]
 Kind = Literal[
     "text", "command", "commands", "json", "tool", "approve", "reject", "feedback", "edit", "race", "cancel",
     "cancel-approval", "steer", "queue", "remember", "pry", "workflow", "workflow-here", "workflow-cancel",
-    "workflow-misfit",
+    "workflow-misfit", "long",
 ]  # fmt: skip
 
 WEIGHTS: dict[Kind, int] = {
@@ -53,6 +53,7 @@ WEIGHTS: dict[Kind, int] = {
     "workflow-here": 4,
     "workflow-cancel": 3,
     "workflow-misfit": 2,
+    "long": 0,
 }
 WORKFLOW_KINDS: frozenset[Kind] = frozenset(kind for kind in WEIGHTS if kind.startswith("workflow"))
 """The kinds that a user starts without a model."""
@@ -103,6 +104,12 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
         case "tool":
             entered = ToolCall(name="enter", arguments={"marker": marker, "seconds": seconds})
             return Plan(kind, marker, AUTO, (_native(entered), done))
+        case "long":
+            # Longer than most faults of the broker: the call runs through them.
+            seconds = chance.uniform(3.0, 9.0)
+            entered = ToolCall(name="enter", arguments={"marker": marker, "seconds": seconds})
+            call = entered if chance.random() < 0.3 else _bash(marker, seconds)
+            return Plan(kind, marker, AUTO, (_native(call), done))
         case "cancel":
             # Long enough that the cancel arrives during the command, or before it.
             slow = _bash(marker, chance.choice((0.5, 3.0)))

@@ -61,6 +61,7 @@ class SimulatedUser:
     on_event: Callable[[Frame], None]
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """The headers that identify the user to the gateway."""
+    give_up_s: float = GIVE_UP_S
     subscriptions: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     _socket: ClientConnection | None = None
     _waiting: dict[str, asyncio.Future[Frame | None]] = field(
@@ -108,11 +109,11 @@ class SimulatedUser:
 
         Raises:
             RequestFailed: The system refused the request.
-            TimeoutError: No reply arrived within `GIVE_UP_S`.
+            TimeoutError: No reply arrived within `give_up_s`.
         """
         notify = on_phase or _ignore
         request = {**frame, "id": frame.get("id") or new_id("q")}
-        async with asyncio.timeout(GIVE_UP_S):
+        async with asyncio.timeout(self.give_up_s):
             while True:
                 reply = await self._attempt(request, notify)
                 if reply is not None and reply["type"] != "error":
@@ -262,7 +263,7 @@ def _facts(type: str, data: JsonObject) -> JsonObject:
             started = data.get("started_at")
             moment = _seconds(started) if isinstance(started, str) else None
             kept: JsonObject = {name: data.get(name) for name in ("tool_call_id", "error_kind", "exit_code")}
-            return {**kept, "started_at": moment}
+            return {**kept, "started_at": moment, "error": _error(data)}
         case "approval.requested":
             items = cast(list[JsonObject], data["items"])
             kept_items: list[Any] = [{"tool_call_id": item["tool_call_id"]} for item in items]
@@ -271,6 +272,13 @@ def _facts(type: str, data: JsonObject) -> JsonObject:
             return {name: data.get(name) for name in ("approval_id", "outcome", "decisions", "remember")}
         case _:
             return {}
+
+
+def _error(data: JsonObject) -> str | None:
+    """Return the reason in the result of a failed call."""
+    content = data.get("content")
+    text = content.get("error") if isinstance(content, dict) else content
+    return str(text)[:200] if data.get("error_kind") else None
 
 
 def _seconds(text: str) -> float:

@@ -27,7 +27,14 @@ from tests.support.chaos.plans import (
     plan,
 )
 from tests.support.chaos.requests import Requests
-from tests.support.chaos.simulated_user import Frame, RequestFailed, SimulatedUser, Subscription, seen
+from tests.support.chaos.simulated_user import (
+    GIVE_UP_S,
+    Frame,
+    RequestFailed,
+    SimulatedUser,
+    Subscription,
+    seen,
+)
 from tests.support.history.records import Calm, Effect, Recording, Violation
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
@@ -74,6 +81,8 @@ class Traffic:
     """Runs started per second."""
     kinds: tuple[Kind, ...] = ()
     """The permitted kinds; all if empty."""
+    give_up_s: float = GIVE_UP_S
+    """Seconds after which a request without a reply is a problem."""
     users: list[SimulatedUser] = field(default_factory=list[SimulatedUser])
     conversations: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
@@ -151,7 +160,15 @@ class Traffic:
             name = f"user-{number + 1}"
             headers = self.fleet.canaries.headers
             self.users.append(
-                SimulatedUser(name, self.fleet.urls, self.recording, chance, self._on_event, headers=headers)
+                SimulatedUser(
+                    name,
+                    self.fleet.urls,
+                    self.recording,
+                    chance,
+                    self._on_event,
+                    headers=headers,
+                    give_up_s=self.give_up_s,
+                )
             )
 
     def _http(self, url: str) -> httpx.AsyncClient:

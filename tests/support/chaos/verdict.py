@@ -16,6 +16,7 @@ from tests.support.chaos.broker import Servers
 from tests.support.chaos.faults import Faults
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import Kind
+from tests.support.chaos.simulated_user import GIVE_UP_S
 from tests.support.chaos.traffic import Traffic
 from tests.support.history.checks import breaches
 from tests.support.history.folded import Folded
@@ -99,7 +100,14 @@ async def chaos_on(fleet: Fleet, model: ModelServer, options: Chaos) -> Verdict:
 
 
 async def under_traffic(
-    fleet: Fleet, model: ModelServer, seed: int, rate: float, strike: Strike, *, kinds: tuple[Kind, ...] = ()
+    fleet: Fleet,
+    model: ModelServer,
+    seed: int,
+    rate: float,
+    strike: Strike,
+    *,
+    kinds: tuple[Kind, ...] = (),
+    give_up_s: float = GIVE_UP_S,
 ) -> Verdict:
     """Start runs on a fleet during faults, and check what the users received.
 
@@ -110,10 +118,11 @@ async def under_traffic(
         rate: Runs started per second.
         strike: Injects the faults; when it returns, users start no more runs.
         kinds: The permitted kinds of runs; all if empty.
+        give_up_s: Seconds after which a request without a reply is a problem.
     """
     file = fleet.directory / "history.jsonl"
     with Recording(file, seed=seed) as recording:
-        traffic = Traffic(fleet, model, recording, random.Random(f"people {seed}"), rate, kinds)
+        traffic = Traffic(fleet, model, recording, random.Random(f"people {seed}"), rate, kinds, give_up_s)
         async with traffic.running():
             await strike(fleet, recording)
     history = Folded(read(file))

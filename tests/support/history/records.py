@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Literal, Self
@@ -143,6 +144,15 @@ class Fault(_Line):
     target: str
 
 
+class Outage(_Line):
+    """The end of an outage: the target responds again."""
+
+    kind: Literal["outage"] = "outage"
+    target: str
+    seconds: float
+    """For how long it did not respond."""
+
+
 class Calm(_Line):
     """The end of all faults and new requests."""
 
@@ -150,7 +160,7 @@ class Calm(_Line):
 
 
 Line = Annotated[
-    Began | Send | Start | Decide | Cancel | Seen | Effect | Violation | Fault | Calm,
+    Began | Send | Start | Decide | Cancel | Seen | Effect | Violation | Fault | Outage | Calm,
     Field(discriminator="kind"),
 ]
 LINE: TypeAdapter[Line] = TypeAdapter(Line)
@@ -161,6 +171,8 @@ class Recording:
 
     def __init__(self, file: Path, *, seed: int) -> None:
         self.file = file
+        self.on_line: Callable[[Line], None] | None = None
+        """Called with each line."""
         self._began = time.monotonic()
         self._out = file.open("w", encoding="utf-8")
         self.add(Began(seed=seed, at=time.time()))
@@ -170,6 +182,8 @@ class Recording:
         timed = line.model_copy(update={"t": round(time.monotonic() - self._began, 4)})
         self._out.write(timed.model_dump_json(exclude_defaults=True, exclude={"kind"})[:-1])
         self._out.write(f',"kind":"{line.kind}"}}\n')
+        if self.on_line is not None:
+            self.on_line(timed)
 
     def close(self) -> None:
         """Flush and close the file."""

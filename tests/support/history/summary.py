@@ -6,7 +6,8 @@ from collections import Counter
 from itertools import pairwise
 
 from tests.support.history.folded import Folded
-from tests.support.history.records import Began, Calm, Decide, Fault, Send
+from tests.support.history.outcomes import unknown_outcomes
+from tests.support.history.records import Began, Calm, Decide, Fault, Outage, Send
 
 
 def summary(history: Folded) -> str:
@@ -15,7 +16,11 @@ def summary(history: Folded) -> str:
     kills = sum(count for name, count in faults.items() if name.startswith("kill "))
     ends = [run.ends[0] for run in history.runs.values() if run.ends]
     calm = next((line.t for line in history.of(Calm)), None)
-    unknown = sum(call.error_kind == "unknown_outcome" for call in history.calls.values())
+    unknown = unknown_outcomes(history)
+    unnecessary = sum(one.cause is None for one in unknown)
+    kinds = Counter(call.error_kind for call in history.calls.values() if call.error_kind)
+    repeated = Counter(line.problem or "no reply" for line in history.of(Send) if line.phase == "info")
+    outages = [outage.seconds for outage in history.of(Outage)]
     rows = {
         "seed": next((line.seed for line in history.of(Began)), "none"),
         "requests": len({send.request_id for send in history.of(Send)}),
@@ -23,7 +28,11 @@ def summary(history: Folded) -> str:
         "accepted workflow runs": len(history.workflows),
         "terminal events": len(ends),
         "outcomes": _counted(Counter(str(end.data.get("status")) for end in ends)),
-        "calls": f"{len(history.calls)}, of them with unknown outcome {unknown}",
+        "calls": f"{len(history.calls)}, of them with unknown outcome {len(unknown)}",
+        "unnecessary unknown outcomes": f"{unnecessary}",
+        "errors of calls": _counted(kinds) or "none",
+        "requests repeated": _counted(repeated) or "none",
+        "outages": f"{len(outages)}, the longest {max(outages, default=0.0):.1f} s",
         "effects": len(history.effects),
         "decisions": len({line.approval_id for line in history.of(Decide) if line.phase == "ok"}),
         "faults": f"{sum(faults.values())}, of them kills {kills}: {_counted(faults)}",

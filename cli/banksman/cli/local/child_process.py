@@ -34,6 +34,19 @@ class CannotStart(Exception):
         super().__init__(reason or f"{name} ended because of an invalid setting")
 
 
+class RestartPauses:
+    """The pauses before the restarts of one process; they double while it does not run for long."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._backoff = Backoff(FIRST_BACKOFF_S, longest_s, spread=0)
+
+    def after(self, ran_s: float) -> float:
+        """Return the seconds to wait before the restart of a process that ran for `ran_s` seconds."""
+        if ran_s > STEADY_S:
+            self._backoff.reset()
+        return self._backoff.next_s()
+
+
 class Child:
     """One process across its restarts."""
 
@@ -59,7 +72,7 @@ class Child:
         self._ended = asyncio.Event()
         self._started_at = 0.0
         self._starts = 0
-        self._backoff = Backoff(FIRST_BACKOFF_S, spec.longest_pause_s, spread=0)
+        self._pauses = RestartPauses(spec.longest_pause_s)
         self._problem = NO_RESPONSE
 
     @property
@@ -158,9 +171,7 @@ class Child:
         self._screen.report("ready", self.spec.name, after_s=after_s, again=self._starts > 1)
 
     async def _pause(self, code: int) -> None:
-        if time.monotonic() - self._started_at > STEADY_S:
-            self._backoff.reset()
-        pause_s = self._backoff.next_s()
+        pause_s = self._pauses.after(time.monotonic() - self._started_at)
         self._screen.report("ended", self.spec.name, how=self._how(code), again_in_s=pause_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

@@ -58,8 +58,8 @@ _PROMPT = (
 _DOCKER = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
 _NOTICES = "BANKSMAN_GATEWAY__NOTICES"
 _SERVER_PAUSE_S = 1.0
-"""Longest pause in seconds before a restart of nats-server. A lease lasts 10 s, and every running command ends
-with the lease of its runner."""
+"""Longest pause in seconds before a restart of nats-server. A lease lasts 10 s, and every running command
+ends with the lease of its runner."""
 
 
 @dataclass(frozen=True, slots=True)
