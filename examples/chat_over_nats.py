@@ -13,7 +13,7 @@ import asyncio
 import sys
 from contextlib import aclosing
 
-from banksman.sdk import Client, connect
+from banksman.sdk import BanksmanError, Client, connect
 from banksman.sdk.local import nats_settings
 
 
@@ -42,4 +42,7 @@ async def chat(client: Client, text: str) -> int:
 
 if __name__ == "__main__":
     tenant, *words = sys.argv[1:] or ["local"]
-    sys.exit(asyncio.run(main(tenant, " ".join(words) or "Hello! What can you do?")))
+    try:
+        sys.exit(asyncio.run(main(tenant, " ".join(words) or "Hello! What can you do?")))
+    except BanksmanError as error:
+        sys.exit(str(error))

@@ -71,4 +71,7 @@ async def request(socket: ClientConnection, kind: str, **fields: Any) -> dict[st
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(" ".join(sys.argv[1:]) or "Hello! What can you do?")))
+    try:
+        sys.exit(asyncio.run(main(" ".join(sys.argv[1:]) or "Hello! What can you do?")))
+    except OSError as error:
+        sys.exit(f"no gateway at {URL} ({error}); set BANKSMAN_GATEWAY_URL to its address")

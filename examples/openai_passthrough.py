@@ -5,8 +5,7 @@ Run it against `banksman up`; the demo model replies if no upstream is configure
     python examples/openai_passthrough.py "Say hello"
 
 Set `OPENAI_BASE_URL` to use a gateway other than http://127.0.0.1:8080/v1, `OPENAI_API_KEY` to your token,
-and
-`OPENAI_MODEL` to a model (default: the first model that the gateway lists).
+and `OPENAI_MODEL` to a model (default: the first model that the gateway lists).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
-from openai import DefaultHttpxClient, OpenAI
+from openai import APIConnectionError, DefaultHttpxClient, OpenAI
 
 BASE_URL = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1")
 API_KEY = os.environ.get("OPENAI_API_KEY", "none-needed-on-loopback")
@@ -41,4 +40,7 @@ def main(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(" ".join(sys.argv[1:]) or "Say hello"))
+    try:
+        sys.exit(main(" ".join(sys.argv[1:]) or "Say hello"))
+    except APIConnectionError:
+        sys.exit(f"no gateway at {BASE_URL}; set OPENAI_BASE_URL to its address")

@@ -11,11 +11,12 @@ Then ask for the weather. If you start it several times, the processes share the
 from __future__ import annotations
 
 import random
+import sys
 from typing import Annotated
 
 from pydantic import Field
 
-from banksman.sdk import ToolServer, tool
+from banksman.sdk import BanksmanError, ToolServer, tool
 
 
 @tool(category="weather", idempotent=True)
@@ -35,4 +36,7 @@ def get_current_weather(location: Annotated[str, Field(min_length=1)]) -> dict[s
 
 if __name__ == "__main__":
     print("serving get_current_weather; Ctrl-C ends it")
-    ToolServer("weather").run()
+    try:
+        ToolServer("weather").run()
+    except BanksmanError as error:
+        sys.exit(str(error))

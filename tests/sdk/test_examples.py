@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
+from pathlib import Path
 
+import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from banksman.bus.connection import Bus
+from banksman.cli.ports import free_port
 from banksman.contracts.events import MessageCompleted, RunFinished, ToolCallRequested
 from banksman.contracts.frames import CLIENT_FRAME, Ack, ApprovalDecision, ClientFrame, ConversationCreate
 from banksman.contracts.ids import run_id_for
@@ -50,6 +54,19 @@ async def test_openai_passthrough_prints_the_streamed_reply() -> None:
 
     assert code == 0, output
     assert "demo model" in output
+
+
+@pytest.mark.parametrize("example", sorted(file.name for file in EXAMPLES.glob("*.py")))
+async def test_an_example_that_finds_no_system_prints_one_sentence(example: str, tmp_path: Path) -> None:
+    """So on another port than the default, or in another directory."""
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    variables = {"BANKSMAN_GATEWAY_URL": nowhere, "OPENAI_BASE_URL": f"{nowhere}/v1"}
+
+    code, output = await run(example, BANKSMAN_DATA_DIR=str(tmp_path), **variables)
+
+    *_, sentence = output.splitlines()
+    assert (code, "Traceback" in output) == (1, False), output
+    assert re.search("set BANKSMAN_GATEWAY_URL|set OPENAI_BASE_URL|start `banksman up`", sentence)
 
 
 async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() -> None:

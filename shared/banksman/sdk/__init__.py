@@ -12,6 +12,7 @@ access to JetStream.
 """
 
 from banksman.bus.envelope import RemoteError
+from banksman.contracts.errors import BanksmanError
 from banksman.sdk.client import Client, StartedRun, connect
 from banksman.sdk.events import EventFrame, LogRestored
 from banksman.sdk.parameters import ToolContext
@@ -19,6 +20,7 @@ from banksman.sdk.tool_server import ToolServer
 from banksman.sdk.tools import Tool, Toolbox, ToolFailed, tool
 
 __all__ = [
+    "BanksmanError",
     "Client",
     "EventFrame",
     "LogRestored",
