@@ -45,18 +45,17 @@ def deep(levels: int) -> JsonObject:
 
 async def test_loop_runs_on_while_an_endless_check_is_ended(checker: SchemaChecker) -> None:
     checking = asyncio.create_task(checker.argument_problem(TENANT, doubling_in_depth(), deep(100)))
-    longest, last = 0.0, asyncio.get_running_loop().time()
+    turns = 0
     while not checking.done():
         await asyncio.wait([checking], timeout=0.01)
-        now = asyncio.get_running_loop().time()
-        longest, last = max(longest, now - last), now
+        turns += 1
 
     problem = await checking
 
     assert problem is not None
     assert "cannot be applied" in problem.expected
-    # Far less than the check takes, and more than a loaded machine delays a task.
-    assert longest < 0.25
+    # A check in the loop would leave it one turn.
+    assert turns > 5
 
 
 async def test_schema_that_was_too_expensive_is_refused_at_once_for_its_tenant_alone(

@@ -192,6 +192,8 @@ async def _exchange(process: asyncio.subprocess.Process, request: Request) -> Re
         if line.endswith(b"\n"):
             reply: Reply = json.loads(line)
             return reply
+    # It has ended, and killing it now would hide how: `Popen.kill` collects the status before asyncio does.
+    await process.wait()
     return None
 
 

@@ -173,7 +173,7 @@ async def test_commands_of_a_workspace_share_a_container_and_only_files_remain(
 @pytest.mark.parametrize(
     ("leave", "look"),
     [
-        ("ipcmk -S 1", "ipcs -s | grep -c 0x"),
+        ("touch /dev/mqueue/left", "ls -A /dev/mqueue | wc -l"),
         ("mkdir -p /tmp/a/b; touch /tmp/a/b/c; chmod 0 /tmp/a", "ls -A /tmp | wc -l"),
     ],
 )

@@ -235,8 +235,8 @@ async def test_stopping_runner_finishes_its_calls_and_accepts_no_more(
 ) -> None:
     runner = runners.start(**backend)
     async with owning(runners_nats, runner) as owner:
-        request = await owner.accepted(owner.request("bash", command="sleep 1.5; echo done"))
-        await wait_for_start("1.5")
+        request = await owner.accepted(owner.request("bash", command="sleep 1.497; echo done"))
+        await wait_for_start("1.497")
         runner.signal(signal.SIGTERM)
         refused = owner.request("bash", command="true")
         async with asyncio.timeout(WAIT_S):

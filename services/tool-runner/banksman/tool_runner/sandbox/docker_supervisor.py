@@ -53,7 +53,6 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 """Signals that this process or Python handles; a command must get the default action."""
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-_IPC_LISTS = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -306,7 +305,7 @@ class _Supervisor:
                 os.read(self._woken, _READ_BYTES)
 
     def _clean(self) -> bool:
-        """Empty the scratch space; return False if files, message queues or IPC objects are left."""
+        """Empty the scratch space; return False if files or message queues are left."""
         if any(_entries(directory) for directory in self._rules.scratch):
             null = subprocess.DEVNULL
             words = ["find", *self._rules.scratch, "-xdev", "-mindepth", "1", "-delete"]
@@ -314,7 +313,7 @@ class _Supervisor:
                 subprocess.run(  # noqa: S603 - fixed arguments
                     words, stdin=null, stdout=null, stderr=null, timeout=_CLEAN_S
                 )
-        return not (any(map(_entries, (*self._rules.scratch, "/dev/mqueue"))) or _has_ipc())
+        return not any(map(_entries, (*self._rules.scratch, "/dev/mqueue")))
 
     def _killed(self) -> bool:
         """Receive frames of the runner; return True if it ends the command."""
@@ -366,15 +365,6 @@ def _entries(directory: str) -> list[str]:
         return os.listdir(directory)
     except OSError:
         return []
-
-
-def _has_ipc() -> bool:
-    """Return whether a System V IPC object exists. The first line of each list is a heading."""
-    for path in _IPC_LISTS:
-        with contextlib.suppress(OSError), open(path, "rb") as listed:
-            if len(listed.read().splitlines()) > 1:
-                return True
-    return False
 
 
 def _oom_kills() -> int:
