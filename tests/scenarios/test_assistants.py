@@ -153,9 +153,9 @@ async def test_policy_rules_match_tool_and_arguments(
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
 
-    asked_for = await client.question(run_id)
+    approval_request = await client.question(run_id)
     # `echo *` matches no shell operator, so a command that contains one needs approval too.
-    shown = [next(iter(item["arguments"].values())) for item in asked_for["items"]]
+    shown = [next(iter(item["arguments"].values())) for item in approval_request["items"]]
     assert shown == ["echo a; curl b", "ls", "secret.txt"]
     await client.approve(run_id)
 
@@ -217,8 +217,8 @@ async def test_a_decision_can_be_remembered(client: Client, play: Play, remember
     outcome = await client.finished(second)
 
     assert outcome["content"] == "two"
-    questions = client.events(conversation, "approval.requested")
-    assert [event["run_id"] for event in questions] == [first, second][: 2 if again else 1]
+    approval_requests = client.events(conversation, "approval.requested")
+    assert [event["run_id"] for event in approval_requests] == [first, second][: 2 if again else 1]
 
 
 async def test_a_final_summary_calls_the_model_after_a_terminating_call(

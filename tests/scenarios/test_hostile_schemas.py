@@ -92,14 +92,14 @@ async def test_edited_arguments_for_an_endless_schema_hold_up_no_gateway(
     async with hostile_tool(system, operator, **doubling()) as name:
         conversation = await client.create(play(Reply(tool_calls=(call(name, ok=1),)), Reply(text="Fine.")))
         run_id = await client.chat(conversation, "go")
-        asked = await client.question(run_id)
+        approval_request = await client.question(run_id)
         edit = {
-            "tool_call_id": asked["items"][0]["tool_call_id"],
+            "tool_call_id": approval_request["items"][0]["tool_call_id"],
             "decision": "approve",
             "arguments": deep(60),
         }
         deciding = asyncio.create_task(
-            client.request("approval.reply", approval_id=asked["approval_id"], decisions=[edit])
+            client.request("approval.reply", approval_id=approval_request["approval_id"], decisions=[edit])
         )
         await asyncio.sleep(0)
         for _ in range(20):

@@ -235,10 +235,10 @@ async def test_a_service_starts_decides_and_follows_a_run_over_nats(
 ) -> None:
     """R114, R110: without HTTP, the request, approval request, decision and outcome are messages."""
     name = play(bash("echo from afar"), Reply(text="Done."))
-    async with asyncio.timeout(WAIT_TIMEOUT_S), nats.approvals() as questions:
+    async with asyncio.timeout(WAIT_TIMEOUT_S), nats.approvals() as approval_requests:
         conversation = await nats.create_conversation(model=name)
         run = await nats.send(conversation, "go", request_id=new_id("q"))
-        approval_request = await anext(q async for q in questions if q.run_id == run.run_id)
+        approval_request = await anext(q async for q in approval_requests if q.run_id == run.run_id)
         ack = await nats.reply(approval_request.approval_id, all="approve")
         outcome = await nats.outcome(run)
 
@@ -251,15 +251,15 @@ async def test_websocket_and_nats_clients_see_each_others_runs(
     client: Client, nats: sdk.Client, play: Play
 ) -> None:
     """R110, R114: both interfaces read the same log."""
-    name = play(Reply(text="To the service."), Reply(text="To the person."))
+    name = play(Reply(text="To the service."), Reply(text="To the user."))
     conversation = await client.create(name)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         of_service = await nats.send(conversation, "one")
         seen = await client.finished(of_service.run_id)
-        of_person = await client.chat(conversation, "two")
-        outcome = await nats.outcome(sdk.StartedRun(of_person))
+        of_user = await client.chat(conversation, "two")
+        outcome = await nats.outcome(sdk.StartedRun(of_user))
 
-    assert (seen["content"], outcome.content) == ("To the service.", "To the person.")
+    assert (seen["content"], outcome.content) == ("To the service.", "To the user.")
 
 
 async def test_a_service_cancels_runs_and_starts_workflows_over_nats(nats: sdk.Client, play: Play) -> None:
@@ -322,8 +322,8 @@ async def test_two_gateways_serve_one_conversation(
     async with Client.connected(second_gateway, timeout_s=WAIT_TIMEOUT_S) as other:
         await other.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
         run_id = await client.chat(conversation, "go")
-        asked_there = await other.question(run_id)
-        await other.request("approval.reply", approval_id=asked_there["approval_id"], all="approve")
+        approval_request = await other.question(run_id)
+        await other.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
         here, there = await client.finished(run_id), await other.finished(run_id)
         events = [[(e["seq"], e["type"]) for e in c.events(conversation)] for c in (client, other)]
 

@@ -145,8 +145,8 @@ async def test_a_frontend_needs_only_messages_approval_requests_and_outcomes(
     await client.approve(run_id)
     outcome = await client.finished(run_id)
 
-    asked_in = [f["iteration"] for f in client.events(conversation, "approval.requested")]
-    assert (item["name"], item["arguments"], asked_in) == ("bash", {"command": "echo 1"}, [2])
+    requested_in = [f["iteration"] for f in client.events(conversation, "approval.requested")]
+    assert (item["name"], item["arguments"], requested_in) == ("bash", {"command": "echo 1"}, [2])
     assert outcome["content"] == "Done."
     types = {event["type"] for event in client.events(conversation)}
     assert types <= {

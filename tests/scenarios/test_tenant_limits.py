@@ -114,9 +114,9 @@ async def test_no_assistant_or_request_exceeds_the_limits_of_its_tenant(as_tenan
     run = await client.send(conversation, "go", overrides=RunOverrides(max_iterations=400))
 
     async with asyncio.timeout(WAIT_S), aclosing(client.follow(conversation)) as events:
-        told = {event.type: event.data async for event in until_finished(events)}
-    assert told["run.started"]["limits"] == {"max_iterations": 2, "run_timeout_s": 60.0}
-    assert (told["run.finished"]["status"], told["run.finished"]["iterations"]) == ("max_iterations", 2)
+        found = {event.type: event.data async for event in until_finished(events)}
+    assert found["run.started"]["limits"] == {"max_iterations": 2, "run_timeout_s": 60.0}
+    assert (found["run.finished"]["status"], found["run.finished"]["iterations"]) == ("max_iterations", 2)
     assert run.conversation_id == conversation
 
 

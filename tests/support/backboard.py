@@ -186,9 +186,9 @@ class BackboardServer:
         if waiting is None or waiting["run_id"] != run_id:
             raise Refused(self.status_of_no_wait, f"the run {run_id} does not wait for tool outputs")
         outputs: list[Json] = body.get("tool_outputs") or []
-        asked = [call["id"] for call in waiting["tool_calls"]]
-        if sorted(str(output.get("tool_call_id")) for output in outputs) != sorted(asked):
-            raise Refused(400, f"tool_outputs: the run waits for {asked}")
+        expected = [call["id"] for call in waiting["tool_calls"]]
+        if sorted(str(output.get("tool_call_id")) for output in outputs) != sorted(expected):
+            raise Refused(400, f"tool_outputs: the run waits for {expected}")
         if not all(isinstance(output.get("output"), str) for output in outputs):
             raise Refused(400, "tool_outputs: each output is a string")
         reply = self._next()

@@ -56,14 +56,14 @@ class ClusteredPlan(Plan):
 
     def services(self) -> tuple[ProcessSpec, ...]:
         """Return every other process, with the addresses of all servers."""
-        return tuple(self._told(spec) for spec in Plan.services(self))
+        return tuple(self._of_cluster(spec) for spec in Plan.services(self))
 
     @property
     def _broker(self) -> Broker:
         assert isinstance(self.nats, ClusteredNats)
         return self.nats.broker
 
-    def _told(self, spec: ProcessSpec) -> ProcessSpec:
+    def _of_cluster(self, spec: ProcessSpec) -> ProcessSpec:
         return replace(spec, environment={**spec.environment, **self._broker.settings_for(spec.environment)})
 
 

@@ -155,7 +155,7 @@ async def _pattern(bus: Bus, original: Parked) -> tuple[_Message, ...]:
     The server stores message ids for ten minutes, and the copies represent runs that have waited longer.
     """
     log = await EventLog(bus).read(TENANT, original.conversation_id)
-    request = await _question(bus, original)
+    request = await _approval_request(bus, original)
     first, last = log[0].commit, log[-1].commit
     events = tuple(event for stored in log for event in stored.commit.events)
     # Store the whole log as one commit: each further commit would need the sequence of the previous one.
@@ -189,7 +189,7 @@ async def _pattern(bus: Bus, original: Parked) -> tuple[_Message, ...]:
     )
 
 
-async def _question(bus: Bus, parked: Parked) -> ApprovalRequest:
+async def _approval_request(bus: Bus, parked: Parked) -> ApprovalRequest:
     subject = subjects.approval_request(TENANT, parked.approval_id)
     message = await jetstream.last_message(bus, APPROVALS, subject)
     assert message is not None

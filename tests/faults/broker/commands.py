@@ -25,17 +25,17 @@ async def banksman(fleet: Fleet, *arguments: str) -> Ended:
     """Run a command as the operator of this system."""
     keys = fleet.nats.data.keys
     prefix = "BANKSMAN_NATS__"
-    told = {
+    settings = {
         f"{prefix}URL": fleet.nats.url,
         f"{prefix}MONITORING_URL": fleet.nats.monitoring_url,
         f"{prefix}NKEY_SEED_FILE": str(seed_file(keys, OPERATOR)),
         "BANKSMAN_OPERATOR__RUN_NKEY_SEED_FILE": str(seed_file(keys, OPERATOR_FILES)),
     }
-    told |= fleet.broker.settings_for(told)
+    settings |= fleet.broker.settings_for(settings)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "banksman.cli", *arguments),
-        env={**kept, **told},
+        env={**kept, **settings},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

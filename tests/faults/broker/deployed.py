@@ -115,7 +115,7 @@ class DeployedCluster:
         health = free_port()
         prefix = f"BANKSMAN_{section.upper()}__"
         keys = self.directory / "keys" / service
-        told = {
+        settings = {
             **self.environment,
             f"{prefix}HEALTH_PORT": str(health),
             "BANKSMAN_NATS__NKEY_SEED_FILE": str(seed_file(keys, service)),
@@ -125,11 +125,11 @@ class DeployedCluster:
             "BANKSMAN_MODELS__OPENAI_BASE_URL": f"{model_url}/v1",
         }
         if service == "gateway":
-            told |= self._of_gateway(seed_file(keys, f"{service}-files"))
+            settings |= self._of_gateway(seed_file(keys, f"{service}-files"))
         command = (sys.executable, "-m", "banksman.cli", service)
         url = f"http://127.0.0.1:{health}/readyz"
         return Member(
-            ProcessSpec(service, Stage.AGENT, command, told, url), self.directory / f"{service}.log"
+            ProcessSpec(service, Stage.AGENT, command, settings, url), self.directory / f"{service}.log"
         )
 
     def kill(self, name: str) -> None:

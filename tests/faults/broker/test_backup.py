@@ -33,12 +33,12 @@ async def test_a_restored_system_continues_from_its_backup(place: Path, model: S
     copy = place / "copy"
     async with fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
-            told = model.play("told", [Reply(text="Once."), Reply(text="Twice.")])
-            kept = await client.create(told)
+            finished = model.play("finished", [Reply(text="Once."), Reply(text="Twice.")])
+            kept = await client.create(finished)
             await client.run(kept, "first")
             asking = await client.create(model.play("asking", [bash("echo signalled"), Reply(text="Done.")]))
             parked = await client.chat(asking, "lift")
-            question = await client.question(parked)
+            approval_request = await client.question(parked)
             held = Reply(text="At last.", gate=Gate(name="hold"))
             working = await client.create(model.play("working", [held, held]))
             running = await client.chat(working, "wait")
@@ -67,13 +67,13 @@ async def test_a_restored_system_continues_from_its_backup(place: Path, model: S
         await fleet.ready()
 
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
-            told_anew = await client.request(
+            resumed = await client.request(
                 "subscribe",
                 conversation_id=kept,
                 after_seq=position["seq"],
                 log_epoch=position["log_epoch"],
             )
-            assert told_anew["type"] == "resync_required"
+            assert resumed["type"] == "resync_required"
             head = await client.request("subscribe", conversation_id=kept, after_seq=0, detail="full")
             await client.event("replay.done", conversation_id=kept)
             events = client.events(kept)
@@ -83,7 +83,7 @@ async def test_a_restored_system_continues_from_its_backup(place: Path, model: S
             assert (await client.run(kept, "again"))["status"] == "completed"
 
             await client.request("subscribe", conversation_id=asking, after_seq=0, detail="full")
-            await client.request("approval.reply", approval_id=question["approval_id"], all="approve")
+            await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
             assert (await client.finished(parked))["content"] == "Done."
             await client.request("subscribe", conversation_id=working, after_seq=0, detail="full")
             assert (await client.finished(running))["content"] == "At last."

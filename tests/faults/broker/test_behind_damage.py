@@ -97,13 +97,13 @@ async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_br
             assert (await client.run(conversation, "go"))["status"] == "completed"
         asking = await client.create(model.play("asking", [_bash("echo approved"), Reply(text="Done.")]))
         parked = await client.chat(asking, "ask")
-        question = await client.question(parked)
+        approval_request = await client.question(parked)
         await fleet["nats"].stop()
         await _up(fleet)
         for conversation in done:
             head = await client.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
             assert head["type"] == "subscribed", head
-        await client.request("approval.reply", approval_id=question["approval_id"], all="approve")
+        await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
         assert (await client.finished(parked))["status"] == "completed"
 
 

@@ -166,7 +166,7 @@ async def test_an_approval_decided_while_a_leader_is_frozen_has_one_decision_aft
 ) -> None:
     """P3: requests to the resumed leader return what was decided without it."""
     async with await connect(cluster) as bus, AsyncExitStack() as stack:
-        people = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
+        clients = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
         await ApprovalSlots(bus).store_request(make_approval_request(tenant, "a1"))
         leader = await leader_of(cluster, bus, APPROVALS)
         leader.pause()
@@ -179,7 +179,7 @@ async def test_an_approval_decided_while_a_leader_is_frozen_has_one_decision_aft
                 group.create_task(
                     ApprovalSlots(one).store_reply(make_approval_reply(tenant, "a1", by=f"late-{number}"))
                 )
-                for number, one in enumerate(people)
+                for number, one in enumerate(clients)
             ]
         _, stored = await ApprovalSlots(bus).read(tenant, "a1")
     assert [task.result() for task in later] == [first] * 3

@@ -22,7 +22,7 @@ from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
 from tests.support.nats import NatsCluster
 
 BUDGET = StorageBudget(1024**3)
-PEOPLE = 4
+USERS = 4
 UNAVAILABLE_S = 15.0
 """The promised maximum of seconds without an accepted run."""
 BUSY_MACHINE_S = 30.0
@@ -47,7 +47,7 @@ class Traffic:
     decisions: dict[str, str] = field(default_factory=dict[str, str])
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def person(self) -> None:
+    async def user(self) -> None:
         """Start runs and decide their approval requests, without end."""
         agent = Agent(self.bus, self.served.tenant)
         async with self.served.socket() as socket:
@@ -60,11 +60,11 @@ class Traffic:
                 self.news.set()
                 start = await agent.started(ack["conversation_id"])
                 await agent.begin(start)
-                question = await agent.request_approval(start)
+                approval_request = await agent.request_approval(start)
                 reply = await self._answer(
-                    socket, "approval.reply", approval_id=question.approval_id, all="approve"
+                    socket, "approval.reply", approval_id=approval_request.approval_id, all="approve"
                 )
-                self.decisions[question.approval_id] = reply["outcome"]
+                self.decisions[approval_request.approval_id] = reply["outcome"]
 
     async def more_accepted(self, count: int) -> None:
         """Wait until further runs were accepted."""
@@ -96,7 +96,7 @@ async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
             asyncio.TaskGroup() as group,
         ):
             traffic = Traffic(served, bus)
-            people = [group.create_task(traffic.person()) for _ in range(PEOPLE)]
+            users = [group.create_task(traffic.user()) for _ in range(USERS)]
             await traffic.more_accepted(5)
             for number in range(rounds):
                 stream = TARGETS[number % len(TARGETS)]
@@ -104,11 +104,11 @@ async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
                 victim.kill()
                 began = time.monotonic()
                 async with asyncio.timeout(UNAVAILABLE_S + BUSY_MACHINE_S):
-                    await traffic.more_accepted(PEOPLE + 1)
+                    await traffic.more_accepted(USERS + 1)
                 gaps.append(time.monotonic() - began)
                 await asyncio.to_thread(victim.start)
                 await traffic.more_accepted(5)
-            for task in people:
+            for task in users:
                 task.cancel()
         await _all_stored(bus, tenant, traffic)
     return gaps

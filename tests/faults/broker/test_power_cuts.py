@@ -30,13 +30,13 @@ from tests.support.volumes import Volume, require_volumes
 
 pytestmark = pytest.mark.one_server
 
-PEOPLE = 4
+USERS = 4
 IMAGE_MB = 96
 WAIT_S = 60.0
 
 
 @dataclass
-class Told:
+class Acked:
     """The acknowledgements that users have received."""
 
     runs: dict[str, str] = field(default_factory=dict[str, str])
@@ -46,8 +46,8 @@ class Told:
     events: dict[str, int] = field(default_factory=dict[str, int])
     """The number of the last stored event, by conversation."""
 
-    def copy(self) -> Told:
-        return Told(dict(self.runs), dict(self.decisions), dict(self.events))
+    def copy(self) -> Acked:
+        return Acked(dict(self.runs), dict(self.decisions), dict(self.events))
 
 
 @dataclass
@@ -73,11 +73,11 @@ class House:
     volume: Volume
     served: Served
     bus: Bus
-    told: Told = field(default_factory=Told)
+    acked: Acked = field(default_factory=Acked)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at every acknowledgement."""
 
-    async def person(self) -> None:
+    async def user(self) -> None:
         """Start runs and decide their approval requests, without end."""
         agent = Agent(self.bus, self.served.tenant)
         while True:
@@ -87,20 +87,20 @@ class House:
                     while True:
                         await self._run(socket, agent)
 
-    async def more_is_told(self, runs: int) -> None:
+    async def more_is_acked(self, runs: int) -> None:
         """Wait until further runs were accepted, and an approval was decided since."""
-        wanted, decided = len(self.told.runs) + runs, len(self.told.decisions)
+        wanted, decided = len(self.acked.runs) + runs, len(self.acked.decisions)
         async with asyncio.timeout(WAIT_S):
-            while len(self.told.runs) < wanted or len(self.told.decisions) == decided:
+            while len(self.acked.runs) < wanted or len(self.acked.decisions) == decided:
                 self.news.clear()
                 await self.news.wait()
 
-    def cut(self, copy: Path) -> Told:
+    def cut(self, copy: Path) -> Acked:
         """Cut the power, store the state of the disk in `copy`, and let the server continue."""
         self.server.pause()
         try:
             self.volume.cut(copy)
-            return self.told.copy()
+            return self.acked.copy()
         finally:
             self.server.resume()
 
@@ -109,17 +109,17 @@ class House:
         ack = await socket.request("chat.send", conversation_id=conversation, content="go")
         if ack["type"] != "ack":
             return
-        self.told.runs[conversation] = ack["run_id"]
+        self.acked.runs[conversation] = ack["run_id"]
         self.news.set()
         start = await agent.started(conversation)
         await agent.begin(start)
-        self.told.events[conversation] = 2
-        question = await agent.request_approval(start)
-        self.told.events[conversation] = 5
+        self.acked.events[conversation] = 2
+        approval_request = await agent.request_approval(start)
+        self.acked.events[conversation] = 5
         verdict = random.choice(("approve", "reject"))
-        reply = await socket.request("approval.reply", approval_id=question.approval_id, all=verdict)
+        reply = await socket.request("approval.reply", approval_id=approval_request.approval_id, all=verdict)
         if reply["type"] == "ack":
-            self.told.decisions[question.approval_id] = reply["outcome"]
+            self.acked.decisions[approval_request.approval_id] = reply["outcome"]
             self.news.set()
 
 
@@ -142,15 +142,15 @@ async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGene
             asyncio.TaskGroup() as group,
         ):
             there = House(server, volume, served, bus)
-            people = [group.create_task(there.person()) for _ in range(PEOPLE)]
+            users = [group.create_task(there.user()) for _ in range(USERS)]
             try:
                 yield there
             finally:
-                for task in people:
+                for task in users:
                     task.cancel()
 
 
-async def lost_on(copy: Path, directory: Path, told: Told, tenant: str, *, sync_always: bool) -> Lost:
+async def lost_on(copy: Path, directory: Path, acked: Acked, tenant: str, *, sync_always: bool) -> Lost:
     """Start a server on the disk after the cut, and check every acknowledgement."""
     place = directory / "after"
     place.mkdir(exist_ok=True)
@@ -159,27 +159,27 @@ async def lost_on(copy: Path, directory: Path, told: Told, tenant: str, *, sync_
         with NatsServer(config, directory=place) as server:
             settings = NatsSettings(url=server.url, connect_timeout_s=10)
             async with await Bus.connect(settings, name="after") as bus:
-                return await _missing(bus, told, tenant)
+                return await _missing(bus, acked, tenant)
 
 
-async def _missing(bus: Bus, told: Told, tenant: str) -> Lost:
+async def _missing(bus: Bus, acked: Acked, tenant: str) -> Lost:
     lost = Lost()
     try:
-        for conversation, run_id in told.runs.items():
+        for conversation, run_id in acked.runs.items():
             work = await last_message(bus, RUNS, subjects.run_work(tenant, conversation))
             lost.runs += work is None or StartRun.model_validate_json(work.data).run_id != run_id
-        for approval_id, outcome in told.decisions.items():
+        for approval_id, outcome in acked.decisions.items():
             reply = await last_message(bus, APPROVALS, subjects.approval_reply(tenant, approval_id))
             lost.decisions += (
                 reply is None or ApprovalReply.model_validate_json(reply.data).outcome != outcome
             )
-        for conversation, last_seq in told.events.items():
+        for conversation, last_seq in acked.events.items():
             commits = await EventLog(bus).read(tenant, conversation, leader=True)
             lost.events += not commits or commits[-1].commit.last_seq < last_seq
         lost.alarms = len((await survey(LogHeads(bus))).damaged)
     except (ApiError, Unavailable, NoResponders):
         # A whole stream is missing.
-        return Lost(len(told.runs), len(told.decisions), len(told.events))
+        return Lost(len(acked.runs), len(acked.decisions), len(acked.events))
     return lost
 
 
@@ -187,10 +187,10 @@ async def cuts(directory: Path, tenant: str, rounds: int) -> None:
     require_volumes()
     async with house(directory, tenant, sync_always=True) as there:
         for number in range(rounds):
-            await there.more_is_told(runs=5)
-            told = there.cut(directory / "cut")
-            lost = await lost_on(directory / "cut", directory, told, tenant, sync_always=True)
-            assert not lost.anything, f"cut {number + 1} of {len(told.runs)} runs: {lost}"
+            await there.more_is_acked(runs=5)
+            acked = there.cut(directory / "cut")
+            lost = await lost_on(directory / "cut", directory, acked, tenant, sync_always=True)
+            assert not lost.anything, f"cut {number + 1} of {len(acked.runs)} runs: {lost}"
 
 
 @pytest.mark.timeout(180)
@@ -211,7 +211,7 @@ async def test_the_same_power_cut_loses_runs_if_writes_are_not_synced(tmp_path: 
     """A02: the negative control. It shows that these cuts are real, and the effect of `sync_interval`."""
     require_volumes()
     async with house(tmp_path, tenant, sync_always=False) as there:
-        await there.more_is_told(runs=5)
-        told = there.cut(tmp_path / "cut")
-        lost = await lost_on(tmp_path / "cut", tmp_path, told, tenant, sync_always=False)
+        await there.more_is_acked(runs=5)
+        acked = there.cut(tmp_path / "cut")
+        lost = await lost_on(tmp_path / "cut", tmp_path, acked, tenant, sync_always=False)
     assert lost.runs > 0

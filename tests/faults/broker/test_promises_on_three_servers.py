@@ -71,7 +71,7 @@ async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
     election."""
     async with stage.connected() as client:
         _, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL)
-        asked = await client.question(run_id)
+        approval_request = await client.question(run_id)
     await _all_killed(stage.fleet)
 
     async with stage.connected(0) as here, stage.connected(1) as there, stage.fleet.operator() as operator:
@@ -79,18 +79,18 @@ async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
         async with asyncio.TaskGroup() as group:
             leader.kill()
             racers = [
-                group.create_task(_decide(client, asked["approval_id"], verdict))
+                group.create_task(_decide(client, approval_request["approval_id"], verdict))
                 for client in (here, there)
                 for verdict in ("approve", "reject")
             ]
-        told = [racer.result() for racer in racers]
+        replies = [racer.result() for racer in racers]
         outcome = await _ended(stage, run_id)
     await stage.fleet.ready()
 
-    assert {answer["type"] for answer in told} == {"ack"}, told
-    assert [answer["already_resolved"] for answer in told].count(False) == 1
-    assert len({answer["outcome"] for answer in told}) == 1
-    expected = {"approved": ("completed", 1), "rejected": ("rejected", 0)}[told[0]["outcome"]]
+    assert {answer["type"] for answer in replies} == {"ack"}, replies
+    assert [answer["already_resolved"] for answer in replies].count(False) == 1
+    assert len({answer["outcome"] for answer in replies}) == 1
+    expected = {"approved": ("completed", 1), "rejected": ("rejected", 0)}[replies[0]["outcome"]]
     assert (outcome["status"], stage.executions(marker)) == expected
 
 

@@ -72,7 +72,7 @@ def _services(server: NatsServer) -> Generator[dict[str, str]]:
 
 def _start(service: str, server: NatsServer, port: int, data: Path) -> subprocess.Popen[bytes]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
-    told = {
+    settings = {
         "BANKSMAN_NATS__URL": server.url,
         "BANKSMAN_NATS__MONITORING_URL": server.monitoring_url,
         "BANKSMAN_DATA_DIR": str(data),
@@ -81,10 +81,10 @@ def _start(service: str, server: NatsServer, port: int, data: Path) -> subproces
         f"BANKSMAN_{service.upper().replace('-', '_')}__HEALTH_PORT": str(port),
     }
     if service == "gateway":
-        told["BANKSMAN_GATEWAY__PORT"] = str(free_port())
+        settings["BANKSMAN_GATEWAY__PORT"] = str(free_port())
     return subprocess.Popen(
         [sys.executable, "-m", "banksman.cli", service],
-        env={**kept, **told},
+        env={**kept, **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -78,12 +78,12 @@ class Stage:
     async def driver(self, run_id: str) -> str:
         """Return the agent that called the model of a run last."""
 
-        def asked(name: str) -> bool:
+        def requested(name: str) -> bool:
             log = self.fleet[name].log.read_text(errors="replace")
             return any("requesting the model" in line and run_id in line for line in log.splitlines())
 
-        await until(lambda: any(asked(name) for name in ("agent-1", "agent-2")))
-        return next(name for name in ("agent-1", "agent-2") if asked(name))
+        await until(lambda: any(requested(name) for name in ("agent-1", "agent-2")))
+        return next(name for name in ("agent-1", "agent-2") if requested(name))
 
     def executions(self, marker: str) -> int:
         """Return how often a command with this marker was executed."""

@@ -87,11 +87,11 @@ async def test_the_time_limit_uses_the_brokers_clock_after_a_takeover(apart: Sta
     async with apart.connected() as client:
         try:
             second.freeze()
-            early = await _asked(apart, client, "early")
+            early = await _parked(apart, client, "early")
             second.thaw()
             first.freeze()
-            await _asked_again(apart, client, early[1])
-            late = await _asked(apart, client, "late")
+            await _requested_again(apart, client, early[1])
+            late = await _parked(apart, client, "late")
         finally:
             first.thaw()
             second.thaw()
@@ -111,7 +111,7 @@ async def test_the_time_limit_uses_the_brokers_clock_after_a_takeover(apart: Sta
         assert LIMIT_S - 2 < took_s < LIMIT_S + SHIFT_S / 2
 
 
-async def _asked(stage: Stage, client: Client, name: str) -> tuple[str, str]:
+async def _parked(stage: Stage, client: Client, name: str) -> tuple[str, str]:
     """Start a run whose model never replies."""
     held = Reply(text="never", gate=Gate(name=new_id(f"{name}-")))
     conversation, run_id = await stage.run(client, held, assistant=BRIEF)
@@ -119,7 +119,7 @@ async def _asked(stage: Stage, client: Client, name: str) -> tuple[str, str]:
     return conversation, run_id
 
 
-async def _asked_again(stage: Stage, client: Client, run_id: str) -> None:
+async def _requested_again(stage: Stage, client: Client, run_id: str) -> None:
     """Wait until another agent has taken over the latest run, or the run has timed out."""
     again = asyncio.create_task(stage.model.wait_for_requests(stage.scripts[-1], 2, timeout_s=60))
     ended = asyncio.create_task(client.finished(run_id))

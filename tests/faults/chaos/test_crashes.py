@@ -36,8 +36,8 @@ async def test_a_model_reply_that_was_not_stored_is_requested_again(stage: Stage
         await stage.disarm(*AGENTS)
 
     assert outcome["status"] == "completed"
-    first_asked = [body for body in stage.requests() if not _replies(body)]
-    assert len(first_asked) >= 2, "whoever died with the reply asked, and another after it"
+    first_requests = [body for body in stage.requests() if not _replies(body)]
+    assert len(first_requests) >= 2, "by the agent that died with the reply, and by another"
     assert len(client.events(conversation, "tool_call.requested")) == 1
     assert len(client.events(conversation, "tool_call.completed")) == 1
     assert stage.executions(marker) == 1
@@ -147,14 +147,14 @@ async def test_a_frozen_owner_does_not_repeat_its_request_for_a_run_of_another(
 
 async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: Stage, marker: str) -> None:
     """P1, P2, P3: a running call, a model request and a parked run; nothing happens twice."""
-    working, thought, asked = (f"{marker}-{name}" for name in ("working", "thought", "asked"))
+    working, thought, parked = (f"{marker}-{name}" for name in ("working", "thought", "parked"))
     broker = stage.fleet.servers[0]
     async with stage.connected() as client:
         held = bash(thought).model_copy(update={"gate": Gate(name=marker)})
         runs = [await stage.run(client, bash(working, 2.0), Reply(text="done"))]
-        runs.append(await stage.run(client, bash(asked), Reply(text="done"), assistant=NEEDS_APPROVAL))
+        runs.append(await stage.run(client, bash(parked), Reply(text="done"), assistant=NEEDS_APPROVAL))
         runs.append(await stage.run(client, held, Reply(text="done")))
-        question = await client.question(runs[1][1])
+        approval_request = await client.question(runs[1][1])
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         await until(lambda: stage.executions(working) == 1)
         broker.freeze()
@@ -165,7 +165,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
             broker.thaw()
         answer: Frame = {"type": "error", "retryable": True}
         while answer["type"] == "error" and answer["retryable"]:
-            decided = {"approval_id": question["approval_id"], "all": "approve"}
+            decided = {"approval_id": approval_request["approval_id"], "all": "approve"}
             answer = await client.request("approval.reply", **decided)
         outcomes = [await client.finished(run_id) for _, run_id in runs]
         await stage.fleet.ready()
@@ -174,7 +174,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
     assert answer["type"] == "ack", answer
     assert [outcome["status"] for outcome in (*outcomes, *after)] == ["completed"] * 6
     assert [len(terminals(client, conversation)) for conversation, _ in runs] == [2, 2, 2]
-    assert [stage.executions(name) for name in (working, thought, asked)] == [1, 1, 1]
+    assert [stage.executions(name) for name in (working, thought, parked)] == [1, 1, 1]
 
 
 async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, marker: str) -> None:

@@ -71,9 +71,9 @@ def test_an_invalid_failpoint_is_refused(disarmed: None, environment: dict[str, 
 
 def test_no_service_starts_with_failpoints_outside_tests() -> None:
     command = [sys.executable, "-m", "banksman.cli", "workflows"]
-    told = subprocess.run(command, env={VARIABLE: "runner.end:kill"}, capture_output=True, text=True)
-    assert told.returncode == 2
-    assert failpoints.TESTING_VARIABLE in told.stderr
+    done = subprocess.run(command, env={VARIABLE: "runner.end:kill"}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert failpoints.TESTING_VARIABLE in done.stderr
 
 
 @dataclass
@@ -87,8 +87,8 @@ class Rounds:
 
     async def arm(self, member: str, point: Failpoint, action: str = "kill") -> None:
         """Restart a member with an armed failpoint."""
-        told = {VARIABLE: f"{point}:{action}", TESTING_VARIABLE: "1"}
-        self.fleet[member].once(**told)
+        armed = {VARIABLE: f"{point}:{action}", TESTING_VARIABLE: "1"}
+        self.fleet[member].once(**armed)
         starts = self.fleet[member].starts
         self.fleet[member].kill()
         await self.fleet[member].begun(starts + 1)
@@ -135,12 +135,12 @@ async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None
                 assert kind == "unknown_outcome", point
             else:
                 assert (kind, times) == (None, 1), point
-            [told] = [
+            [result] = [
                 message
                 for message in played.model.requests(f"round-{played.number}")[-1].body["messages"]
                 if message["role"] == "tool"
             ]
-            assert (kind == "unknown_outcome") == ("outcome of this call is unknown" in str(told)), point
+            assert (kind == "unknown_outcome") == ("outcome of this call is unknown" in str(result)), point
 
 
 async def test_a_runner_that_dies_at_any_failpoint_executes_a_call_at_most_once(tmp_path: Path) -> None:

@@ -146,9 +146,9 @@ def _remembered(story: Story) -> None:
 def _workflow(story: Story) -> None:
     """A workflow started in the conversation, and one with invalid parameters."""
     for phase in ("invoke", "info", "invoke", "ok"):
-        asked = Start(phase=phase, request_id="q30", workflow="make", in_conversation="c1")
+        requested = Start(phase=phase, request_id="q30", workflow="make", in_conversation="c1")
         answered = {"run_id": "w1.r1", "conversation_id": "w1"} if phase == "ok" else {}
-        story.add(asked.model_copy(update=answered))
+        story.add(requested.model_copy(update=answered))
     story.event("workflow.linked", None, workflow_run_id="w1.r1")
     story.event("run.started", "w1.r1", message_id="m5")
     for number, path in enumerate(("README.md", "main.py"), start=1):
@@ -341,7 +341,7 @@ def leaves_two_links(story: Story) -> None:
     story.event("workflow.linked", None, workflow_run_id="w1.r1")
 
 
-def is_told_otherwise(story: Story) -> None:
+def is_acked_otherwise(story: Story) -> None:
     story.add(
         Decide(phase="ok", request_id="q8", approval_id="a1", outcome="rejected", already_resolved=True)
     )
@@ -405,7 +405,7 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
     "events_arrive_without_gaps": (skips_an_event, skips_after_a_cut),
     "logs_are_numbered_from_one": (begins_late,),
     "readers_agree": (differs, has_two_epochs),
-    "the_first_decision_wins": (is_told_otherwise, decides_twice, forgets_a_decision, resolves_twice),
+    "the_first_decision_wins": (is_acked_otherwise, decides_twice, forgets_a_decision, resolves_twice),
     "a_remembered_decision_prevents_further_requests": (asks_again,),
     "a_request_has_one_run": (
         starts_two_runs,
@@ -506,6 +506,6 @@ def test_the_command_checks_a_file(tmp_path: Path) -> None:
     broken = _recorded(story, tmp_path / "broken.jsonl")
     command = [sys.executable, "-m", "tests.support.history"]
     assert subprocess.run([*command, str(fine)], capture_output=True).returncode == 0
-    told = subprocess.run([*command, str(broken)], capture_output=True, text=True)
-    assert told.returncode == 1
-    assert "mark-1 was executed 2 times" in told.stdout
+    done = subprocess.run([*command, str(broken)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "mark-1 was executed 2 times" in done.stdout

@@ -56,19 +56,21 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
     upgraded: Stage, marker: str
 ) -> None:
     """P3, P14: a request repeated at the other gateway is the same one; its approval is accepted."""
-    asked = {"id": new_id("q"), "content": "go"}
+    message = {"id": new_id("q"), "content": "go"}
     async with upgraded.connected(0) as newer, upgraded.connected(1) as older:
         conversation = await upgraded.conversation(
             older, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
         )
-        runs = [await client.chat(conversation, **asked) for client in (newer, older, newer)]
+        runs = [await client.chat(conversation, **message) for client in (newer, older, newer)]
         another = [await client.chat(conversation, "again", id="second") for client in (older, newer)]
-        question = await older.question(runs[0])
-        told = await newer.request("approval.reply", approval_id=question["approval_id"], all="approve")
+        approval_request = await older.question(runs[0])
+        reply = await newer.request(
+            "approval.reply", approval_id=approval_request["approval_id"], all="approve"
+        )
         outcome = await older.finished(runs[0])
 
     assert (len(set(runs)), len(set(another))) == (1, 1)
-    assert (told["type"], outcome["status"]) == ("ack", "completed")
+    assert (reply["type"], outcome["status"]) == ("ack", "completed")
     assert upgraded.executions(marker) == 1
 
 

@@ -89,8 +89,8 @@ async def _nothing_is_open(operator: Bus) -> None:
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
             try:
-                told = await jetstream.call(operator, names.api("STREAM.INFO", names.RUNS))
+                info = await jetstream.call(operator, names.api("STREAM.INFO", names.RUNS))
             except Unavailable:
                 continue
-            if told["state"]["messages"] == 0:
+            if info["state"]["messages"] == 0:
                 return

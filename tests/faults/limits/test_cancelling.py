@@ -18,7 +18,7 @@ LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),
 Reach = Callable[[Client, str, str], Awaitable[None]]
 
 
-async def _asked(client: Client, conversation: str, run_id: str) -> None:
+async def _requested(client: Client, conversation: str, run_id: str) -> None:
     await client.event("iteration.started", run_id=run_id)
 
 
@@ -42,9 +42,9 @@ async def _between(client: Client, conversation: str, run_id: str) -> None:
 HELD = Reply(text="never said", gate=Gate(name="never"))
 CUT = Reply(text="never said to its end", gate=Gate(name="never", after_events=3))
 STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
-    "before the model writes": ((HELD,), _asked),
+    "before the model writes": ((HELD,), _requested),
     "while the model writes": ((CUT,), _streaming),
-    "while a person is asked": ((bash("true"), HELD), _asking),
+    "while a user decides": ((bash("true"), HELD), _asking),
     "while a tool runs": ((bash("sleep 300"), HELD), _in_a_tool),
     "between two iterations": ((LOOK, HELD), _between),
 }
@@ -64,9 +64,11 @@ async def test_a_run_is_cancelled_once_in_every_state(client: Client, play: Play
     assert [ack["type"] for ack in acks] == ["ack", "ack"]
     assert (outcome["status"], outcome["error"]["code"]) == ("cancelled", "cancelled")
     assert len(client.events(conversation, "run.finished")) == 1
-    asked = [event["data"]["tool_call_id"] for event in client.events(conversation, "tool_call.requested")]
+    requested = [
+        event["data"]["tool_call_id"] for event in client.events(conversation, "tool_call.requested")
+    ]
     done = [event["data"]["tool_call_id"] for event in client.events(conversation, "tool_call.completed")]
-    assert done == asked
+    assert done == requested
 
 
 async def test_a_queued_run_is_cancelled_and_its_neighbours_continue(

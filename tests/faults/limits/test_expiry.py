@@ -33,7 +33,7 @@ class Decided:
 
     sent_before: bool
     """Whether it was sent before the expiry."""
-    told_before: bool
+    replied_before: bool
     """Whether the response arrived before the expiry."""
     status: int
     run: str = ""
@@ -65,7 +65,7 @@ async def test_a_decision_counts_until_the_expiry_for_any_clock(
                 ]
     for one in (task.result() for task in tried):
         assert one.executions <= 1
-        assert one.status == 200 or not one.told_before
+        assert one.status == 200 or not one.replied_before
         assert one.status == 409 or one.sent_before
         assert (one.run, one.executions) in _ALLOWED[one.status], one
 
@@ -79,18 +79,18 @@ async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> 
     """Approve at this offset from the expiry, and wait for the end of the run."""
     marker = new_id("mark-")
     _, run_id = await stage.run(client, bash(marker), Reply(text="ok"), assistant=NEEDS_APPROVAL)
-    asked = await client.question(run_id)
-    expires = datetime.fromisoformat(asked["expires_at"])
+    approval_request = await client.question(run_id)
+    expires = datetime.fromisoformat(approval_request["expires_at"])
     assert abs(expires - datetime.now(UTC)) < timedelta(seconds=EXPIRES_S + WAIT_TIMEOUT_S), (
         "by the broker's clock"
     )
     await _until(expires + timedelta(seconds=seconds))
     sent_before = datetime.now(UTC) < expires
-    url = f"{stage.fleet.urls[gateway]}/context/approvals/{asked['approval_id']}"
+    url = f"{stage.fleet.urls[gateway]}/context/approvals/{approval_request['approval_id']}"
     answer = await stage.fleet.http.post(url, json={"all": "approve"}, timeout=WAIT_TIMEOUT_S)
-    told_before = datetime.now(UTC) < expires
+    replied_before = datetime.now(UTC) < expires
     ended = await client.finished(run_id)
-    return Decided(sent_before, told_before, answer.status_code, ended["status"], stage.executions(marker))
+    return Decided(sent_before, replied_before, answer.status_code, ended["status"], stage.executions(marker))
 
 
 async def _until(moment: datetime) -> None:

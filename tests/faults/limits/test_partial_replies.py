@@ -49,8 +49,8 @@ async def test_every_vendor_accepts_a_lost_a_rejected_and_a_completed_call_of_on
         assert [done[call_id] for call_id in asked] == ["unknown_outcome", "rejected", None]
         executed = [stage.executions(f"{markers[vendor]}-{fate}") for fate in FATES]
         assert executed == [1, 0, 1]
-        told = _told(vendor, stage.model.requests(_script(markers[vendor]))[1].body)
-        assert [("unknown" in text, "rejected" in text, "exit_code" in text) for _, text in told] == [
+        results = _results(vendor, stage.model.requests(_script(markers[vendor]))[1].body)
+        assert [("unknown" in text, "rejected" in text, "exit_code" in text) for _, text in results] == [
             (True, False, False),
             (False, True, False),
             (False, False, True),
@@ -84,15 +84,15 @@ def _script(marker: str) -> str:
     return f"fates-{marker}"
 
 
-def _told(vendor: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _results(vendor: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the results in a model's request with their call ids, checked against the calls' order."""
     messages = body["messages"]
     if vendor == "openai":
         calls = [call["id"] for call in messages[-4]["tool_calls"]]
-        told = [(message["tool_call_id"], str(message["content"])) for message in messages[-3:]]
+        results = [(message["tool_call_id"], str(message["content"])) for message in messages[-3:]]
     else:
         calls = [block["id"] for block in messages[-2]["content"] if block["type"] == "tool_use"]
-        results = [block for block in messages[-1]["content"] if block["type"] == "tool_result"]
-        told = [(block["tool_use_id"], json.dumps(block["content"])) for block in results]
-    assert [call_id for call_id, _ in told] == calls
-    return told
+        blocks = [block for block in messages[-1]["content"] if block["type"] == "tool_result"]
+        results = [(block["tool_use_id"], json.dumps(block["content"])) for block in blocks]
+    assert [call_id for call_id, _ in results] == calls
+    return results

@@ -187,26 +187,26 @@ async def test_a_decision_from_after_the_expiry_is_dead_lettered_and_the_request
     """P4, P10, A19: a gateway signed it nevertheless, because its clock was wrong."""
     conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    asked = await client.question(run_id)
+    approval_request = await client.question(run_id)
     late = ApprovalReply(
         tenant="local",
         conversation_id=conversation,
         run_id=run_id,
-        approval_id=asked["approval_id"],
+        approval_id=approval_request["approval_id"],
         outcome="rejected",
         by="local",
-        digests=tuple(item["digest"] for item in asked["items"]),
-        decided_at=datetime.fromisoformat(asked["expires_at"]) + timedelta(seconds=1),
+        digests=tuple(item["digest"] for item in approval_request["items"]),
+        decided_at=datetime.fromisoformat(approval_request["expires_at"]) + timedelta(seconds=1),
     )
     signed = sign(late, DataDir(system.data_dir).signing_key_file.read_bytes().strip())
-    subject = subjects.approval_reply("local", asked["approval_id"])
+    subject = subjects.approval_reply("local", approval_request["approval_id"])
     await durable(operator, subject, signed.model_dump_json(by_alias=True).encode(), msg_id=new_id("x"))
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while not (
             found := [one.letter async for one in dead_letters(operator) if one.letter.subject == subject]
         ):
             continue
-    await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+    await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
     outcome = await client.finished(run_id)
 
     assert "after the request had expired" in found[0].reason
@@ -245,11 +245,11 @@ async def test_an_undecodable_decision_does_not_block_its_approval(
     """P3, P10: bytes in the slot of a decision are dead-lettered, and the request can be decided."""
     conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    asked = await client.question(run_id)
-    subject = subjects.approval_reply("local", asked["approval_id"])
+    approval_request = await client.question(run_id)
+    subject = subjects.approval_reply("local", approval_request["approval_id"])
 
     await durable(operator, subject, b"\xff", msg_id=new_id("x"))
-    await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+    await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
     outcome = await client.finished(run_id)
 
     assert outcome["tool_calls"][0]["result"]["stdout"] == "here\n"

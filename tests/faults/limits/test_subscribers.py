@@ -174,14 +174,19 @@ async def test_no_core_subscription_of_a_running_system_overlaps_with_a_stream(
 
 async def test_every_work_consumer_uses_explicit_acks_and_unlimited_deliveries(operator: Bus) -> None:
     """A20: the server drops no message, for any number of deliveries."""
-    told = [
+    configs = [
         consumer["config"]
         for stream in WORK
         for consumer in (await jetstream.call(operator, api("CONSUMER.LIST", stream)))["consumers"]
     ]
 
-    assert {config["durable_name"] for config in told} >= {"agents", "signals", "approval-replies", "timers"}
-    assert {(config["ack_policy"], config["max_deliver"]) for config in told} == {("explicit", -1)}
+    assert {config["durable_name"] for config in configs} >= {
+        "agents",
+        "signals",
+        "approval-replies",
+        "timers",
+    }
+    assert {(config["ack_policy"], config["max_deliver"]) for config in configs} == {("explicit", -1)}
 
 
 async def _ignore(message: Message) -> None:
@@ -203,9 +208,9 @@ async def _subscriptions(system: System) -> dict[str, set[str]]:
     """Return the subscribed subjects by connection name."""
     state = json.loads((system.data_dir / "run.json").read_text())
     async with httpx.AsyncClient(base_url=state["monitoring_url"], trust_env=False) as http:
-        told = (await http.get("/connz", params={"subs": 1, "limit": 1024})).json()
+        served = (await http.get("/connz", params={"subs": 1, "limit": 1024})).json()
     found: dict[str, set[str]] = {service: set() for service in SERVICES}
-    for connection in told["connections"]:
+    for connection in served["connections"]:
         # A tool-runner appends its own name.
         service = connection["name"].partition(" ")[0]
         found.setdefault(service, set()).update(connection.get("subscriptions_list", ()))

@@ -22,7 +22,7 @@ from tests.support.client import Client
 pytestmark = pytest.mark.timeout(120)
 
 
-async def _asked(client: Client, play: Play) -> tuple[str, str, str]:
+async def _parked(client: Client, play: Play) -> tuple[str, str, str]:
     """A run whose call waits for a decision: its conversation, its id and the call's first attempt."""
     conversation = await client.create(play(bash("echo ran > ran"), Reply(text="I see.")))
     run_id = await client.chat(conversation, "go")
@@ -48,7 +48,7 @@ async def test_an_undecodable_start_ends_its_call_without_execution(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """P2, P10: the runner treats it as another's start; the owner reports an unknown outcome."""
-    conversation, run_id, attempt = await _asked(client, play)
+    conversation, run_id, attempt = await _parked(client, play)
     subject = subjects.tool_started("local", attempt)
     await durable(operator, subject, b"\xff", msg_id=new_id("x"))
 
@@ -62,7 +62,7 @@ async def test_an_undecodable_result_ends_its_executed_call(
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """P2, P10: the result of the command is stored as a note."""
-    conversation, run_id, attempt = await _asked(client, play)
+    conversation, run_id, attempt = await _parked(client, play)
     subject = subjects.tool_result("local", attempt)
     await durable(operator, subject, b"\xff", msg_id=new_id("x"))
 
@@ -74,7 +74,7 @@ async def test_an_undecodable_result_ends_its_executed_call(
 
 async def test_a_stored_result_of_another_call_is_rejected(operator: Bus, client: Client, play: Play) -> None:
     """P2, P11."""
-    conversation, run_id, attempt = await _asked(client, play)
+    conversation, run_id, attempt = await _parked(client, play)
     result = ToolResult(tool_call_id=new_id("k"), content={"success": True, "stdout": "of another"})
     foreign = CallFinished(conversation_id=conversation, attempt=attempt, result=result)
     payload = foreign.model_dump_json(by_alias=True).encode()
