@@ -1,11 +1,18 @@
 """Common behaviour of all commands, and commands that need no running system."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from banksman.cli.main import command_tree
+from banksman.cli.ports import free_port
 
 from .conftest import WAIT_TIMEOUT_S, banksman, environment
 
@@ -40,37 +47,85 @@ def test_help_imports_no_heavy_library() -> None:
     assert done.stderr == "[]\n"
 
 
-def test_all_commands_except_services_support_json() -> None:
-    served = {"chat", "nats", "gateway", "agent", "tool-runner", "model-server"}
-    groups = {
-        "config": ("show", "validate"),
-        "streams": ("provision", "check"),
-        "dead": ("ls", "replay"),
-        "workflows": ("ls", "run"),
-    }
-    commands = [(name, part) for name in groups for part in groups[name]]
-    commands += [(name, "") for name in COMMANDS if name not in served and name not in groups]
-
-    assert [words for words, text in help_of(commands).items() if "--json" not in text] == []
+def commands() -> list[tuple[str, ...]]:
+    """Return the words of every command of the tree, groups included."""
+    return [words for words, _ in walk(get_command(command_tree()), ())]
 
 
-def help_of(commands: list[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return the help text of each command, printed by one process."""
+def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield words, command
+    for name, part in getattr(command, "commands", {}).items():
+        yield from walk(part, (*words, name))
+
+
+def runnable() -> dict[tuple[str, ...], list[str]]:
+    """Return every command that does something by itself, and an example of each argument it requires."""
+    examples = {"text": "hello", "letter": "1", "config_file": "none.conf", "public_keys": "none.env"}
+    found: dict[tuple[str, ...], list[str]] = {}
+    for words, command in walk(get_command(command_tree()), ()):
+        if words and (not hasattr(command, "commands") or command.invoke_without_command):
+            required = [parameter for parameter in command.params if parameter.required]
+            given = [(parameter, examples.get(parameter.name, "example")) for parameter in required]
+            found[words] = [
+                word
+                for parameter, value in given
+                for word in (
+                    [value] if parameter.param_type_name == "argument" else [parameter.opts[0], value]
+                )
+            ]
+    return found
+
+
+def printed(lines: list[tuple[str, ...]], cwd: Path, **variables: str) -> dict[tuple[str, ...], str]:
+    """Return what each command prints on standard output; one process runs them all."""
     program = (
-        "import contextlib, io, json, sys\n"
+        "import contextlib, io, json, os, sys\n"
         "from banksman.cli.main import main\n"
         "for words in json.loads(sys.argv[1]):\n"
         "    printed = io.StringIO()\n"
-        "    sys.argv = ['banksman', *filter(None, words), '--help']\n"
-        "    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):\n"
+        "    sys.argv = ['banksman', *words]\n"
+        "    with contextlib.redirect_stdout(printed):\n"
         "        main()\n"
         "    print(json.dumps(printed.getvalue()))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(commands)],
-        capture_output=True, text=True, env=environment(), timeout=WAIT_TIMEOUT_S, check=True,
+        [sys.executable, "-c", program, json.dumps(lines)],
+        capture_output=True, text=True, env=environment(**variables), cwd=cwd, timeout=WAIT_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    return dict(zip(commands, map(json.loads, done.stdout.splitlines()), strict=True))
+    assert done.returncode == 0, done.stderr
+    return dict(zip(lines, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def test_no_summary_of_a_command_is_cut_off(tmp_path: Path) -> None:
+    lines = [(*words, "--help") for words in commands()]
+
+    shown = printed(lines, tmp_path, COLUMNS="80")
+
+    assert [words for words, text in shown.items() if re.search(r"\w\.\.\.$", text, re.MULTILINE)] == []
+    assert all("--help" in text for text in shown.values())
+
+
+def test_every_command_prints_errors_about_its_options_as_json(tmp_path: Path) -> None:
+    lines = [(*words, "--json", "--bogus") for words in runnable()]
+
+    shown = printed(lines, tmp_path)
+
+    errors = {words: json.loads(text)["error"] for words, text in shown.items()}
+    assert {error["code"] for error in errors.values()} == {"bad_request"}
+    assert [words for words, error in errors.items() if "--bogus" not in error["message"]] == []
+
+
+def test_every_command_prints_json_only(tmp_path: Path) -> None:
+    """Without a system, and with an invalid setting, most print an error and some a result."""
+    lines = [(*words, *given, "--json") for words, given in runnable().items()]
+
+    shown = printed(
+        lines, tmp_path, BANKSMAN_LOG__LEVEL="loud", BANKSMAN_GATEWAY_URL=f"http://127.0.0.1:{free_port()}"
+    )
+
+    assert [words for words, text in shown.items() if not text] == []
+    assert {type(json.loads(line)) for text in shown.values() for line in text.splitlines()} == {dict}
 
 
 def test_unreachable_gateway_prints_one_sentence_and_exits_with_2() -> None:

@@ -218,10 +218,10 @@ def test_setting_that_a_service_rejects_stops_the_system_with_its_sentence(
     system = start(BANKSMAN_MODEL_SERVER__PROT="1")
 
     assert system.ended() == 2
-    assert system.events[-1]["event"].startswith(
-        "banksman: Unknown setting BANKSMAN_MODEL_SERVER__PROT; did you mean BANKSMAN_MODEL_SERVER__PORT?"
+    assert system.events[-1]["error"]["message"].startswith(
+        "Unknown setting BANKSMAN_MODEL_SERVER__PROT; did you mean BANKSMAN_MODEL_SERVER__PORT?"
     )
-    assert not [event for event in system.events if event["event"] == "ended"]
+    assert not [event for event in system.events if event.get("event") == "ended"]
 
 
 def test_process_that_is_not_ready_in_time_is_named_and_awaited(start: Start) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from banksman.cli import output
-from banksman.cli.output import Exit
+from banksman.cli.output import Exit, print_failure
 from banksman.cli.services import SERVICES, run_service
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.errors import BanksmanError, ErrorCode
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 
 def main() -> int:
@@ -17,17 +20,28 @@ def main() -> int:
         if len(arguments) == 1 and arguments[0] in SERVICES:
             # Without options there is nothing to parse. The parser costs a service a tenth of its start.
             return run_service(arguments[0])
-        _run_command()
+        return _run_command()
     except BanksmanError as error:
         return _report(str(error), error.code)
     except OSError as error:
         return _report(str(error), "os_error")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
-    return Exit.OK
 
 
-def _run_command() -> None:
+def _run_command() -> int:
+    from typer.exceptions import TyperException
+
+    try:
+        # Typer prints errors about the command line as text, unless it raises them.
+        code = command_tree()(prog_name="banksman", standalone_mode="--json" not in sys.argv)
+    except TyperException as error:
+        return _report(str(error), ErrorCode.BAD_REQUEST)
+    return code if isinstance(code, int) else Exit.OK
+
+
+def command_tree() -> Typer:
+    """Return all commands."""
     import typer
 
     from banksman.cli.client import app as client
@@ -45,13 +59,8 @@ def _run_command() -> None:
     for part in (local, operator, client):
         # An unnamed Typer adds its commands to the top level.
         app.add_typer(part.app)
-    app(prog_name="banksman")
+    return app
 
 
 def _report(message: str, code: str) -> int:
-    """Print an error as one sentence, or as JSON with `--json`."""
-    if "--json" in sys.argv:
-        output.print_json({"error": {"code": code, "message": message}})
-    else:
-        output.print_error(f"banksman: {message}")
-    return Exit.CRITICAL
+    return print_failure(message, code, as_json="--json" in sys.argv)

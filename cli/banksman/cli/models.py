@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -50,6 +51,8 @@ class _Gateway(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """0 selects a free port."""
+    keys_file: Path | None = None
+    """File that `banksman keys create` writes; None for the one in the data directory."""
 
 
 class _Keys(BaseModel):

@@ -36,6 +36,15 @@ def print_json(value: Any) -> None:
     print_line(json.dumps(value, ensure_ascii=False, default=str))
 
 
+def print_failure(message: str, code: str, *, as_json: bool) -> Exit:
+    """Print an error as one sentence, or as JSON, and return the exit code for it."""
+    if as_json:
+        print_json({"error": {"code": code, "message": message}})
+    else:
+        print_error(f"banksman: {message}")
+    return Exit.CRITICAL
+
+
 def exit_with(code: Exit) -> None:
     """End the command with this code.
 

@@ -9,9 +9,15 @@ import termios
 def prompt(text: str) -> str:
     """Show a prompt and return the line that the user then types, in lower case without outer white space.
 
+    Without a terminal the prompt goes to standard error: standard output may be read as JSON.
+
     Returns:
         The line; empty at the end of input.
     """
+    if not sys.stdout.isatty():
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        text = ""
     if sys.stdin.isatty():
         # A key that was pressed before the prompt was shown responds to nothing that the user saw.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)

@@ -7,9 +7,13 @@ import importlib
 import os
 from collections.abc import Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.runtime.imports import without
+
+if TYPE_CHECKING:
+    from banksman.runtime.settings import ServiceSettings
 
 SERVICES: Mapping[str, str] = {
     "gateway": "banksman.gateway",
@@ -23,11 +27,12 @@ extra that installs its libraries has the same name as the command."""
 _CALL_MODELS = frozenset({"gateway", "agent"})
 
 
-def run_service(name: str, **options: object) -> int:
+def run_service(name: str, *, json: bool = False, **options: object) -> int:
     """Run a service until it is stopped and return its exit code.
 
     Args:
         name: Key of `SERVICES`.
+        json: Whether it logs JSON, also on a terminal.
         options: Keyword arguments for the service's `run`.
 
     Raises:
@@ -40,6 +45,9 @@ def run_service(name: str, **options: object) -> int:
         models.adopt_vendor_names(os.environ)
         models.adopt_default_model(os.environ)
     module = load_service(name)
+    if json:
+        os.environ["BANKSMAN_LOG__FORMAT"] = "json"
+        _check_settings(name)
     code = module.run(**options)
     if not isinstance(code, int):
         raise BadInput(f"{module.__name__}.run", code, "an exit code")
@@ -75,3 +83,32 @@ def service_module(name: str, module: str) -> ModuleType:
         ModuleNotFoundError: a library of the service is not installed.
     """
     return importlib.import_module(f"{SERVICES[name]}.{module}")
+
+
+def _check_settings(name: str) -> None:
+    """Check the settings of a service, which itself would report an invalid one as text.
+
+    Raises:
+        BadInput: a setting is invalid.
+    """
+    from banksman.runtime.settings import load
+
+    load(settings_of(name))
+
+
+def settings_of(name: str) -> type[ServiceSettings]:
+    """Return the one settings class of a service.
+
+    Raises:
+        ModuleNotFoundError: a library of the service is not installed.
+        BadInput: its module has none, or several.
+    """
+    from banksman.runtime.settings import ServiceSettings
+
+    module = service_module(name, "settings")
+    named = [cast(object, value) for value in vars(module).values()]
+    found = {value for value in named if isinstance(value, type) and issubclass(value, ServiceSettings)}
+    found.discard(ServiceSettings)
+    if len(found) != 1:
+        raise BadInput(module.__name__, [cls.__name__ for cls in found], "one settings class")
+    return found.pop()

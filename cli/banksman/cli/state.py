@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +83,11 @@ class DataDir:
     def signing_key_file(self) -> Path:
         """File of the key that signs approval decisions."""
         return self.keys / "approvals.key"
+
+    @property
+    def api_keys_file(self) -> Path:
+        """File of the API keys that `banksman keys create` wrote."""
+        return self.keys / "api-keys.json"
 
     def prepare(self) -> None:
         """Create missing directories and the signing key.
@@ -159,6 +166,14 @@ class Lock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+@contextmanager
+def locked(file: Path) -> Generator[None]:
+    """Let one process at a time enter the context."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write_signing_key(file: Path, key: str | None = None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from banksman.cli.options import Json
+from banksman.cli.options import Json, JsonLog
 from banksman.cli.output import exit_with
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 workflows_app = typer.Typer(
-    help="List and run workflows; without a subcommand, run the workflows service.",
+    help="Run the workflows service, or list and run workflows.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -37,12 +37,19 @@ Approval = Annotated[str, typer.Argument(help="Id of an approval request.")]
 
 @app.command()
 def chat(
-    conversation: InConversation = None, model: Model = None, assistant: Assistant = None, url: Url = None
+    conversation: InConversation = None,
+    model: Model = None,
+    assistant: Assistant = None,
+    url: Url = None,
+    json: Json = False,
 ) -> None:
     """Chat with a model and decide its approval requests."""
     from banksman.cli.client import commands
 
-    exit_with(commands.chat(_gateway(url), conversation_id=conversation, model=model, assistant=assistant))
+    ending = commands.chat(
+        _gateway(url), conversation_id=conversation, model=model, assistant=assistant, as_json=json
+    )
+    exit_with(ending)
 
 
 @app.command()
@@ -56,7 +63,10 @@ def run(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Send a message and follow its run; exit code 0 if it completed, 2 if it failed, else 1."""
+    """Send a message and follow its run.
+
+    The exit code is 0 if the run completed, 2 if it failed, and otherwise 1.
+    """
     from banksman.cli.client import commands
 
     if approve and reject:
@@ -156,12 +166,12 @@ def usage(url: Url = None, json: Json = False) -> None:
 
 
 @workflows_app.callback()
-def workflows(context: typer.Context) -> None:
-    """List and run workflows; without a subcommand, run the workflows service."""
+def workflows(context: typer.Context, json: JsonLog = False) -> None:
+    """Run the workflows service, or list and run workflows."""
     if context.invoked_subcommand is None:
         from banksman.cli.services import run_service
 
-        raise typer.Exit(run_service("workflows"))
+        raise typer.Exit(run_service("workflows", json=json))
 
 
 @workflows_app.command("ls")

@@ -31,15 +31,22 @@ _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 
 
-def chat(address: Address, *, conversation_id: str | None, model: str | None, assistant: str | None) -> Exit:
+def chat(
+    address: Address,
+    *,
+    conversation_id: str | None,
+    model: str | None,
+    assistant: str | None,
+    as_json: bool = False,
+) -> Exit:
     """Chat in a new or an existing conversation until Ctrl-D."""
     with Session.to(address) as session:
         if conversation_id is None:
             conversation_id = session.create(model=model, assistant=assistant)
         else:
             session.subscribe(conversation_id)
-        output.print_line(f"conversation {conversation_id}; Ctrl-C cancels a run, Ctrl-D ends the chat")
-        return chat_loop(session, conversation_id, TextView(), ask_user)
+        output.print_error(f"conversation {conversation_id}; Ctrl-C cancels a run, Ctrl-D ends the chat")
+        return chat_loop(session, conversation_id, _view(as_json), ask_user)
 
 
 def run(

@@ -117,9 +117,10 @@ def chat_loop(session: Session, conversation_id: str, view: View, decide: Decide
         importlib.import_module("readline")  # enables line editing in `input`
     while True:
         try:
-            text = input("> ").strip()
+            # Without a terminal, standard output consists of events alone.
+            text = input("> " if sys.stdout.isatty() else "").strip()
         except (EOFError, KeyboardInterrupt):
-            output.print_line()
+            output.print_error("")
             return Exit.OK
         if text:
             sent = session.request("chat.send", conversation_id=conversation_id, content=text)

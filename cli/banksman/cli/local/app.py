@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from banksman.cli.options import DataDir, Json
+from banksman.cli.options import DataDir, Json, JsonLog
 from banksman.cli.output import exit_with
 
 app = typer.Typer(rich_markup_mode=None)
@@ -45,28 +45,28 @@ def reset(
     force: Annotated[bool, typer.Option("--force", help="Delete without confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Delete all conversations, files and keys of the system in this directory."""
+    """Delete all conversations, files and keys."""
     from banksman.cli.local.reset import reset as delete
 
     exit_with(delete(data_dir, force=force, as_json=json))
 
 
 @app.command()
-def gateway() -> None:
+def gateway(json: JsonLog = False) -> None:
     """Run the gateway."""
-    _run("gateway")
+    _run("gateway", json=json)
 
 
 @app.command()
-def agent() -> None:
+def agent(json: JsonLog = False) -> None:
     """Run an agent."""
-    _run("agent")
+    _run("agent", json=json)
 
 
 @app.command("tool-runner")
-def tool_runner() -> None:
+def tool_runner(json: JsonLog = False) -> None:
     """Run a tool-runner."""
-    _run("tool-runner")
+    _run("tool-runner", json=json)
 
 
 @app.command("model-server")
@@ -79,12 +79,13 @@ def model_server(
     scripts: Annotated[
         Path | None, typer.Option(help="JSON file with an object that maps names to scripts.")
     ] = None,
+    json: JsonLog = False,
 ) -> None:
     """Serve the demo model and scripted models."""
-    _run("model-server", host=host, port=port, recording=recording, scripts=scripts)
+    _run("model-server", json=json, host=host, port=port, recording=recording, scripts=scripts)
 
 
-def _run(service: str, **options: object) -> None:
+def _run(service: str, *, json: bool, **options: object) -> None:
     from banksman.cli.services import run_service
 
-    raise typer.Exit(run_service(service, **options))
+    raise typer.Exit(run_service(service, json=json, **options))

@@ -23,7 +23,7 @@ from banksman.cli.ports import free_port, require_free
 from banksman.cli.sandbox import choose_sandbox
 from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, Instance, Lock
-from banksman.contracts.errors import Unavailable
+from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.runtime.settings import load
 
 DEMO_NOTICE = "The demo model replies because no key is set (ANTHROPIC_API_KEY or OPENAI_API_KEY)."
@@ -76,8 +76,7 @@ def up(options: UpOptions) -> Exit:
         plan = _plan(settings, data, frozenset(options.without))
         asyncio.run(Supervisor(plan, screen).run())
     except CannotStart as error:
-        output.print_error(str(error))
-        return Exit.CRITICAL
+        return output.print_failure(_sentence(str(error)), ErrorCode.BAD_REQUEST, as_json=options.json)
     finally:
         data.forget()
         lock.release()
@@ -110,8 +109,7 @@ def detach(options: UpOptions) -> Exit:
     if instance is None:
         if supervisor.poll() is None:
             raise Unavailable(f"not ready yet; it continues in the background and writes to {log}")
-        output.print_error(log.read_text(encoding="utf-8", errors="replace").strip())
-        return Exit.CRITICAL
+        return _print_log(log, json=options.json)
     text = f"Banksman is ready at {instance.url} (`banksman down` stops it)"
     _print_instance(instance, json=options.json, text=text)
     return Exit.OK
@@ -168,6 +166,20 @@ def _already_running(data: DataDir, holder: int, *, json: bool) -> Exit:
         text = f"already running: {instance.url} (pid {pid}; `banksman down` stops it)"
         _print_instance(instance, json=json, text=text)
     return Exit.WARNING
+
+
+def _print_log(log: Path, *, json: bool) -> Exit:
+    """Print why a detached system ended."""
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    if json:
+        return output.print_failure(_sentence(text.rpartition("\n")[2]), ErrorCode.UNAVAILABLE, as_json=True)
+    output.print_error(text)
+    return Exit.CRITICAL
+
+
+def _sentence(line: str) -> str:
+    """Return the sentence of an error that another process of ours printed."""
+    return line.removeprefix("banksman: ")
 
 
 def _print_instance(instance: Instance, *, json: bool, text: str) -> None:

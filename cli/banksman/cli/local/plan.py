@@ -162,6 +162,9 @@ class Plan:
             **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
             **self._pick(_PROMPT),
             **({} if keep else {_NOTICES: json.dumps(self.notices)}),
+            "BANKSMAN_GATEWAY__KEYS_FILE": str(
+                self.settings.gateway.keys_file or self.nats.data.api_keys_file
+            ),
             "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
             "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
         }

@@ -52,7 +52,7 @@ def _directories(data: DataDir) -> tuple[Path, ...]:
 
 
 def _confirmed(directories: list[Path]) -> bool:
-    output.print_line("This deletes all conversations, files and keys in:")
+    output.print_error("This deletes all conversations, files and keys in:")
     for path in directories:
-        output.print_line(f"  {path}")
+        output.print_error(f"  {path}")
     return prompt("Delete? [y/N] ") in ("y", "yes")

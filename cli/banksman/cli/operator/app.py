@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from banksman.cli.options import DataDir, Json
+from banksman.cli.options import DataDir, Json, JsonLog
 from banksman.cli.output import exit_with
 
 app = typer.Typer(rich_markup_mode=None)
@@ -18,9 +19,24 @@ streams_app = typer.Typer(
 dead_app = typer.Typer(
     help="Show, replay and remove dead letters.", no_args_is_help=True, rich_markup_mode=None
 )
+
+
+class _KeysGroup(TyperGroup):
+    """Takes a word that is no subcommand for the directory of `keys deployment`, as earlier versions did."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after `keys`."""
+        named = not args or args[0] in self.commands or args[0].startswith("-")
+        return super().parse_args(ctx, args if named else ["deployment", *args])
+
+
+keys_app = typer.Typer(
+    cls=_KeysGroup, help="Create and remove keys.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(config_app, name="config")
 app.add_typer(streams_app, name="streams")
 app.add_typer(dead_app, name="dead")
+app.add_typer(keys_app, name="keys")
 
 Letter = Annotated[int, typer.Argument(min=1, help="The number shown by `dead ls`.")]
 
@@ -35,7 +51,10 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
 
 @app.command()
 def check(data_dir: DataDir = None, json: Json = False) -> None:
-    """Read all conversation logs and list damaged ones; exit code 2 if there are any."""
+    """Read all conversation logs and list damaged ones.
+
+    The exit code is 2 if there are any.
+    """
     from banksman.cli.operator import integrity
 
     exit_with(integrity.check(data_dir, as_json=json))
@@ -50,7 +69,7 @@ def accept(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Allow runs in damaged logs to continue with the events that are left."""
+    """Let runs in damaged logs continue with what is left."""
     from banksman.cli.operator import integrity
 
     if everything == bool(conversations):
@@ -77,17 +96,57 @@ def restore(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Restore all NATS streams from a backup. Only nats-server may be running."""
+    """Restore all NATS streams from a backup.
+
+    Only nats-server may be running.
+    """
     from banksman.cli.operator import restore as restores
 
     exit_with(restores.restore(data_dir, directory, force=force, as_json=json))
 
 
-@app.command()
-def keys(
+@keys_app.command("create")
+def keys_create(
+    user: Annotated[str, typer.Argument(help="Name of the user; shown with each decision.")],
+    tenant: Annotated[str, typer.Option(help="Tenant whose conversations the user shares.")] = "local",
+    no_approvals: Annotated[bool, typer.Option("--no-approvals", help="Do not let the user decide.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Create an API key for a colleague, and print it."""
+    from banksman.cli.operator import api_keys
+
+    exit_with(api_keys.create(data_dir, user, tenant=tenant, may_approve=not no_approvals, as_json=json))
+
+
+@keys_app.command("ls")
+def keys_ls(data_dir: DataDir = None, json: Json = False) -> None:
+    """List the users who have API keys."""
+    from banksman.cli.operator import api_keys
+
+    exit_with(api_keys.ls(data_dir, as_json=json))
+
+
+@keys_app.command("rm")
+def keys_rm(
+    user: Annotated[str, typer.Argument(help="Name of the user.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Remove the API key of a user."""
+    from banksman.cli.operator import api_keys
+
+    exit_with(api_keys.rm(data_dir, user, as_json=json))
+
+
+@keys_app.command("deployment")
+def keys_deployment(
     directory: Annotated[Path, typer.Argument(help="Directory for the keys.")], json: Json = False
 ) -> None:
-    """Create missing keys of a deployment, in one directory per service."""
+    """Create missing keys of a deployment's services.
+
+    Each service has its own directory. `banksman keys DIRECTORY` does the same.
+    """
     from banksman.cli.operator import keys as deployment_keys
 
     exit_with(deployment_keys.create_keys(directory, as_json=json))
@@ -97,16 +156,17 @@ def keys(
 def nats(
     config_file: Annotated[Path, typer.Option("--config", help="Configuration file of nats-server.")],
     public_keys: Annotated[Path, typer.Option(help="The public.env file written by `banksman keys`.")],
+    json: JsonLog = False,
 ) -> None:
     """Run nats-server with the public keys of all users."""
     from banksman.cli.operator import keys as deployment_keys
 
-    deployment_keys.serve_nats(config_file, public_keys)
+    deployment_keys.serve_nats(config_file, public_keys, as_json=json)
 
 
 @config_app.command("show")
 def config_show(json: Json = False) -> None:
-    """Show each setting with its value and source; secrets are masked."""
+    """Show each setting, its value and source; hide secrets."""
     from banksman.cli.operator import config
 
     exit_with(config.show(as_json=json))
@@ -130,7 +190,10 @@ def streams_provision(data_dir: DataDir = None, json: Json = False) -> None:
 
 @streams_app.command("check")
 def streams_check(data_dir: DataDir = None, json: Json = False) -> None:
-    """List streams, consumers and server settings that are weaker than required."""
+    """List what is weaker than required.
+
+    Streams, consumers and settings of the server are compared with the ones that `provision` creates.
+    """
     from banksman.cli.operator import streams
 
     exit_with(streams.check_streams(data_dir, as_json=json))
@@ -145,7 +208,10 @@ def dead_ls(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """List dead letters; exit code 1 if one of them is more than a note."""
+    """List dead letters.
+
+    The exit code is 1 if one of them is more than a note.
+    """
     from banksman.cli.operator import dead_letters
 
     exit_with(dead_letters.ls(data_dir, stream=stream, as_json=json))

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 from pydantic import BaseModel, SecretStr
@@ -21,9 +20,9 @@ from pydantic_settings import (
 from banksman.cli import models, output
 from banksman.cli.operator.access import OperatorSettings
 from banksman.cli.output import Exit
-from banksman.cli.services import SERVICES, service_module
+from banksman.cli.services import SERVICES, settings_of
 from banksman.cli.settings import UpSettings
-from banksman.contracts.errors import BadInput, BanksmanError
+from banksman.contracts.errors import BanksmanError
 from banksman.runtime.logs import HIDDEN, SECRET_NAMES, SECRET_VALUES
 from banksman.runtime.settings import PREFIX, SECTIONS, ServiceSettings, config_file, load
 
@@ -75,8 +74,8 @@ def all_settings() -> list[Setting]:
         BadInput: a setting is invalid.
     """
     found: dict[str, Setting] = {}
-    for settings_class in _classes():
-        for setting in _of(settings_class):
+    for found_class in _classes():
+        for setting in _of(found_class):
             found.setdefault(setting.name, setting)
     return sorted(found.values(), key=lambda setting: setting.name)
 
@@ -111,27 +110,13 @@ def _unknown_sections() -> Iterator[str]:
 def _classes() -> Iterator[type[ServiceSettings]]:
     for service in SERVICES:
         try:
-            settings = service_module(service, "settings")
+            found = settings_of(service)
         except ModuleNotFoundError as error:
             # The image of one service lacks the libraries of the others.
             output.print_error(f"{service}: skipped, {error.name} is not installed here")
             continue
-        yield _settings_of(settings)
+        yield found
     yield from _CLI_SETTINGS
-
-
-def _settings_of(module: ModuleType) -> type[ServiceSettings]:
-    """Return the one settings class of a module.
-
-    Raises:
-        BadInput: it has none, or several.
-    """
-    named = [cast(object, value) for value in vars(module).values()]
-    found = {value for value in named if isinstance(value, type) and issubclass(value, ServiceSettings)}
-    found.discard(ServiceSettings)
-    if len(found) != 1:
-        raise BadInput(module.__name__, [cls.__name__ for cls in found], "one settings class")
-    return found.pop()
 
 
 def _of(settings_class: type[ServiceSettings]) -> Iterator[Setting]:

@@ -1,4 +1,4 @@
-"""`banksman keys` and `banksman nats`: the keys of a deployment, and its server."""
+"""`banksman keys deployment` and `banksman nats`: the keys of a deployment's services, and its server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create_keys(directory: Path, *, as_json: bool) -> Exit:
     return Exit.OK
 
 
-def serve_nats(config: Path, public_keys: Path) -> None:
+def serve_nats(config: Path, public_keys: Path, *, as_json: bool) -> None:
     """Prepare the server's store, and replace this process by nats-server with the public keys of all users.
 
     Raises:
@@ -50,7 +50,7 @@ def serve_nats(config: Path, public_keys: Path) -> None:
     keys = dict(line.split("=", 1) for line in public_keys.read_text(encoding="ascii").splitlines() if line)
     program = executable()
     for sentence in prepare(_store_dir(config)):
-        output.print_error(sentence)
+        output.print_json({"note": sentence}) if as_json else output.print_error(sentence)
     os.execve(program, [program, "--config", str(config)], {**SERVER_ENVIRONMENT, **os.environ, **keys})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr
@@ -124,8 +125,10 @@ class GatewaySettings(HealthSettings):
     allowed_hosts: tuple[str, ...] = ()
     """Host names that a keyless gateway serves, in addition to those of the loopback interface."""
     keys: tuple[ApiKey, ...] = ()
+    keys_file: Path | None = None
+    """A JSON list of further keys, as `banksman keys create` writes it. A change of it has effect at once."""
     keyless: bool | None = None
-    """True accepts any key or none. None means True if `host` is a loopback address and no keys are set."""
+    """True accepts any key or none. None means True if `host` is a loopback address and there are no keys."""
     keyless_tenant: Token = "local"
     keyless_user: str = Field(default="local", min_length=1, max_length=200)
     default_model: str | None = Field(default=None, max_length=200)
@@ -152,9 +155,11 @@ class GatewaySettings(HealthSettings):
     many; further ones are refused with 429 or `rate_limited`. None means 100, but no limit over HTTP in
     keyless mode, where all clients are one user; 0 means no limit."""
     max_waiting_runs: int = Field(default=10_000, ge=1)
-    """Runs of all tenants that may be queued or driven at once; further ones are refused with 503."""
+    """Runs of all tenants that may be queued or driven at once; further ones are refused with 503. A tenant
+    that is alone takes at most three quarters of them."""
     max_waiting_runs_per_tenant: int = Field(default=2_000, ge=1)
-    """Runs of one tenant that may be queued or driven at once; further ones are refused with 429."""
+    """Runs of one tenant that may be queued or driven at once; further ones are refused with 429. A tenant's
+    `waiting_runs` in section `tenants` replaces it."""
     max_body_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
     """A larger body is refused with 413."""
     max_upload_bytes: int = Field(default=100 * 1024 * 1024, gt=0)
@@ -174,7 +179,7 @@ class GatewaySettings(HealthSettings):
 
     @property
     def serves_without_key(self) -> bool:
-        """Whether requests without a key are served."""
+        """Whether requests without a key are served, as long as `keys_file` has no keys."""
         return self.on_loopback and not self.keys if self.keyless is None else self.keyless
 
     @property
@@ -198,6 +203,11 @@ class GatewayServiceSettings(ServiceSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     models: ModelSettings = ModelSettings()
     tenants: TenantSettings = TenantSettings()
+
+    def waiting_runs(self, tenant: str) -> int:
+        """Return how many runs of a tenant may be queued or driven at once."""
+        own = self.tenants.value_of(tenant, lambda limits: limits.waiting_runs)
+        return own or self.gateway.max_waiting_runs_per_tenant
     agent: OfferSettings = OfferSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
 

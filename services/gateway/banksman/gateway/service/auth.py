@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from banksman.contracts.errors import Forbidden, Unauthorized
 from banksman.contracts.ids import digest
 from banksman.gateway.settings import ApiKey, GatewaySettings, Mode
 
+logger = logging.getLogger(__name__)
+
+_KEYS = TypeAdapter(tuple[ApiKey, ...])
 ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))
 
 
@@ -56,22 +64,50 @@ class Caller:
 
 
 class Keys:
-    """The configured API keys."""
+    """The API keys of the settings and of the file that they name."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._by_digest = {key.sha256: key for key in settings.keys}
+        self._configured = {key.sha256: key for key in settings.keys}
+        self._file = settings.keys_file
+        self._version: tuple[int, int] | None = None
+        """Inode and time of the file that was read last; None if there was none."""
+        self._stored: Mapping[str, ApiKey] = {}
+        self._readable = True
         self._anonymous = (
             Caller(settings.keyless_tenant, settings.keyless_user) if settings.serves_without_key else None
         )
+        self._always_keyless = settings.keyless is True
 
     @property
     def keyless(self) -> bool:
         """Whether requests without a key are served."""
-        return self._anonymous is not None
+        if self._anonymous is None or self._always_keyless:
+            return self._anonymous is not None
+        # A file that cannot be read may hold keys: without this, damage would open the gateway.
+        return not self._by_digest and self._readable
 
     def known(self, token: str) -> bool:
-        """Return whether a token is one of the configured keys."""
+        """Return whether a token is one of the keys."""
         return digest(token.encode()) in self._by_digest
+
+    @property
+    def _by_digest(self) -> Mapping[str, ApiKey]:
+        """The keys by their SHA-256."""
+        if self._file is not None and (version := _version(self._file)) != self._version:
+            self._version = version
+            self._read(self._file)
+        return {**self._stored, **self._configured} if self._stored else self._configured
+
+    def _read(self, file: Path) -> None:
+        """Read the keys of the file; keep the earlier ones if it cannot be read."""
+        try:
+            self._stored = {key.sha256: key for key in _KEYS.validate_json(file.read_bytes())}
+            self._readable = True
+        except FileNotFoundError:
+            self._stored, self._readable = {}, True
+        except (OSError, ValidationError):
+            self._readable = False
+            logger.exception("the file of API keys cannot be read", extra={"file": str(file)})
 
     def caller(self, token: str | None) -> Caller:
         """Return the caller that a token belongs to.
@@ -84,9 +120,17 @@ class Keys:
         key = self._by_digest.get(digest(token.encode())) if token else None
         if key is not None:
             return _caller(key).unexpired()
-        if self._anonymous is not None:
+        if self._anonymous is not None and self.keyless:
             return self._anonymous
         raise Unauthorized("the API key is wrong" if token else "an API key is needed")
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _caller(key: ApiKey) -> Caller:

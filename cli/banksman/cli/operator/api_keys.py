@@ -1,0 +1,102 @@
+"""`banksman keys create`, `ls` and `rm`: the API keys of a gateway's users."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from banksman.cli import output
+from banksman.cli.output import Exit
+from banksman.cli.settings import UpSettings
+from banksman.cli.state import DataDir, locked
+from banksman.contracts.errors import BadInput, Conflict, NotFound
+from banksman.contracts.ids import check_token, digest
+from banksman.runtime.settings import load
+
+KEY_BYTES = 32
+Key = dict[str, object]
+"""A key as the gateway's settings describe it; of the key itself only the digest is stored."""
+
+_NEXT = """The gateway requires a key from now on: create one for yourself too. To let other machines
+reach it, start it with BANKSMAN_GATEWAY__HOST=0.0.0.0."""
+
+
+def create(data_dir: Path | None, user: str, *, tenant: str, may_approve: bool, as_json: bool) -> Exit:
+    """Create the key of a user and print it; it is stored nowhere.
+
+    Raises:
+        BadInput: the name of the tenant or the user is invalid.
+        Conflict: the user has a key.
+    """
+    check_token(tenant, "tenant")
+    if not 0 < len(user) <= 200:
+        raise BadInput("user", user, "a name of 1 to 200 characters")
+    token = f"bk-{secrets.token_urlsafe(KEY_BYTES)}"
+    new: Key = {"user": user, "tenant": tenant, "may_approve": may_approve, "sha256": digest(token.encode())}
+
+    def add(keys: list[Key]) -> list[Key]:
+        if any(key["user"] == user for key in keys):
+            raise Conflict(f"{user!r} has a key: `banksman keys rm {user}` removes it")
+        return [*keys, new]
+
+    _update(data_dir, add)
+    if as_json:
+        output.print_json({"key": token, "user": user, "tenant": tenant})
+    else:
+        output.print_line(token)
+        output.print_error(_NEXT)
+    return Exit.OK
+
+
+def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
+    """List the users with keys."""
+    for key in _read(_file(data_dir)):
+        rights = "approves" if key.get("may_approve", True) else "does not approve"
+        line = f"{key['user']:<24} tenant {key['tenant']}, {rights}"
+        output.print_json(key) if as_json else output.print_line(line)
+    return Exit.OK
+
+
+def rm(data_dir: Path | None, user: str, *, as_json: bool) -> Exit:
+    """Remove the key of a user. The gateway refuses further requests; open websockets remain.
+
+    Raises:
+        NotFound: the user has no key.
+    """
+
+    def remove(keys: list[Key]) -> list[Key]:
+        left = [key for key in keys if key["user"] != user]
+        if len(left) == len(keys):
+            raise NotFound("key of user", user)
+        return left
+
+    _update(data_dir, remove)
+    output.print_json({"removed": user}) if as_json else output.print_line(f"removed the key of {user}")
+    return Exit.OK
+
+
+def _update(data_dir: Path | None, change: Callable[[list[Key]], list[Key]]) -> None:
+    file = _file(data_dir)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(file.with_suffix(".lock")):
+        new = file.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        new.touch(mode=0o600)
+        new.write_text(json.dumps(change(_read(file)), indent=1), encoding="utf-8")
+        new.replace(file)
+
+
+def _read(file: Path) -> list[Key]:
+    try:
+        return cast(list[Key], json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return []
+
+
+def _file(data_dir: Path | None) -> Path:
+    settings = load(UpSettings)
+    own = DataDir((data_dir or settings.data_dir).resolve()).api_keys_file
+    return settings.gateway.keys_file or own
