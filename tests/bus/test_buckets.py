@@ -11,7 +11,7 @@ import pytest
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import WrongLastSequence
 from banksman.bus.kv import Bucket
-from banksman.bus.leases import LEASE_TTL_S, RENEW_EVERY_S, renew_lease, take_lease
+from banksman.bus.leases import LEASE_TTL_S, RENEW_EVERY_S, end_lease, renew_lease, take_lease
 from banksman.bus.names import kv_subject
 from banksman.bus.publish import durable
 from banksman.bus.watch import BucketView
@@ -175,6 +175,56 @@ async def test_a_view_is_correct_after_a_reconnect(
                 await wire.cut()
                 await bucket.put(f"{tenant}.a1", assistant("new"))
                 await view.wait_for(lambda it: it.get(f"{tenant}.a1") is not None)
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_renewal_with_a_lost_acknowledgement_keeps_the_lease_unless_it_was_ended(
+    nats_server: NatsServer, bus: Bus, tenant: str, ended: bool
+) -> None:
+    """P2: the lost acknowledgement ended the lease, and every running command with it."""
+    lease = RunnerLease(runner=tenant, runner_epoch=1)
+    leases = Bucket(bus, "runners", RunnerLease)
+    async with lossy_wire(nats_server.port) as wire:
+        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+            held = await take_lease(lossy, lease)
+            wire.lose_next("_INBOX")
+            renewing = asyncio.create_task(renew_lease(lossy, lease, held, budget_s=WAIT_TIMEOUT_S))
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                while not wire.lost:
+                    await bus.ready()
+                stored = await leases.get(tenant)
+                assert stored is not None and stored.revision > held
+                if ended:
+                    await end_lease(bus, tenant, stored.revision, budget_s=WAIT_TIMEOUT_S)
+                await wire.cut()
+                if ended:
+                    with pytest.raises(WrongLastSequence):
+                        await renewing
+                    assert await leases.get(tenant) is None
+                else:
+                    assert await renewing == stored.revision
+
+
+@pytest.mark.one_server
+async def test_a_renewal_that_was_lost_does_not_replace_the_lease_of_the_next_process(
+    nats_server: NatsServer, bus: Bus, tenant: str
+) -> None:
+    old, new = RunnerLease(runner=tenant, runner_epoch=1), RunnerLease(runner=tenant, runner_epoch=2)
+    async with lossy_wire(nats_server.port) as wire:
+        async with await Bus.connect(NatsSettings(url=wire.url), name="lossy") as lossy:
+            held = await take_lease(lossy, old)
+            wire.discards_next("$KV.runners.")
+            renewing = asyncio.create_task(renew_lease(lossy, old, held, budget_s=WAIT_TIMEOUT_S))
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                while not wire.lost:
+                    await bus.ready()
+                taken = await take_lease(bus, new)
+                await wire.cut()
+                with pytest.raises(WrongLastSequence):
+                    await renewing
+                stored = await Bucket(bus, "runners", RunnerLease).get(tenant)
+    assert stored is not None and stored.revision == taken
 
 
 @pytest.mark.one_server

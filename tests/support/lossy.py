@@ -1,4 +1,4 @@
-"""A proxy between a client and a real nats-server that loses whole messages."""
+"""A proxy between a client and a real nats-server that loses whole messages of either side."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ Loses = Callable[[str, bytes], bool]
 
 
 class LossyWire:
-    """Forwards bytes in both directions, but loses the messages to the client for which `loses` is true."""
+    """Forwards bytes in both directions, but loses the messages to the client for which `loses` is true, and
+    those to the server that `discards_next` names."""
 
     def __init__(self, server_port: int) -> None:
         self.loses: Loses = lambda subject, payload: False
         self.lost: list[str] = []
         """Subjects of the lost messages, in order."""
         self.port = 0
+        self._discards: bytes | None = None
         self._server_port = server_port
         self._links: set[asyncio.Task[None]] = set()
 
@@ -26,6 +28,10 @@ class LossyWire:
     def url(self) -> str:
         """The address for clients."""
         return f"nats://127.0.0.1:{self.port}"
+
+    def discards_next(self, subject_begins: str) -> None:
+        """Lose the next message to the server whose subject begins with this text."""
+        self._discards = f"HPUB {subject_begins}".encode()
 
     def lose_next(self, subject_begins: str, *, times: int = 1) -> None:
         """Lose the next messages whose subject begins with this text."""
@@ -66,6 +72,11 @@ class LossyWire:
 
     async def _to_server(self, client_in: asyncio.StreamReader, server_out: asyncio.StreamWriter) -> None:
         while data := await client_in.read(65_536):
+            # A client sends a message in one piece if nothing else waits to be sent.
+            if self._discards is not None and data.startswith(self._discards):
+                self.lost.append(self._discards.decode())
+                self._discards = None
+                continue
             server_out.write(data)
             await server_out.drain()
         raise ConnectionResetError

@@ -27,6 +27,7 @@ from banksman.bus.names import (
     CODE_STORE_FAILED,
     CODE_WRITE_UNDER_WAY,
     CODE_WRONG_LAST_SEQUENCE,
+    EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SUBJECT_SEQ,
     MSG_ID,
     SCHEDULE,
@@ -53,6 +54,7 @@ LEADER_TIMEOUT_S = 0.8
 DISK_FULL_RETRY_S = 5.0
 """Seconds after which clients are advised to retry while the server cannot store messages."""
 
+_NO_MESSAGE = "no message has this id"
 _SLOT_TAKEN = "maximum messages per subject exceeded"
 _FULL = re.compile(r"maximum (bytes|messages) exceeded")
 
@@ -112,7 +114,7 @@ async def durable(
     Raises:
         SlotTaken: The subject is write-once and holds another message.
         WrongLastSequence: The last message is not the expected one. If the acknowledgement of an earlier
-            attempt was lost, it may be this very message: compare ids.
+            attempt was lost, that one may be stored before the last message: compare ids.
         Overloaded: Storage is full.
         MessageTooLarge: The message exceeds the limit of the stream or of the server.
         Forbidden: This user may not publish on the subject.
@@ -128,7 +130,13 @@ async def durable(
     async def attempt() -> PubAck:
         nonlocal tries
         try:
-            return await _publish(bus, subject, payload, sent, tries, urgent=urgent)
+            try:
+                return await _publish(bus, subject, payload, sent, tries, urgent=urgent)
+            except WrongLastSequence as refused:
+                stored = await _earlier_attempt(bus, subject, payload, sent, tries, refused, urgent=urgent)
+                if stored is None:
+                    raise
+                return stored
         except _RetryableRefusal as again:
             tries += again.may_be_stored
             # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
@@ -176,6 +184,32 @@ async def _publish(
     if error := reply.get("error"):
         raise _refusal(bus, subject, payload, cast(dict[str, Any], error))
     return PubAck(reply["stream"], reply["seq"], reply.get("duplicate", False), tries)
+
+
+async def _earlier_attempt(
+    bus: Bus,
+    subject: str,
+    payload: bytes,
+    sent: Mapping[str, str],
+    tries: int,
+    refused: WrongLastSequence,
+    *,
+    urgent: bool,
+) -> PubAck | None:
+    """Return the acknowledgement of an earlier attempt if it stored the last message of the subject.
+
+    A single server compares sequences before it recognises a repeat, so it refuses the repeat of a message
+    that it has stored. It recognises repeats before it compares message ids: with an id that no message has,
+    a repeat is acknowledged, and any other message is refused. Servers of a cluster recognise repeats first.
+    """
+    if tries == 1 or bus.settings.replicas != 1:
+        return None
+    conditions = {EXPECTED_LAST_SUBJECT_SEQ: str(refused.found), EXPECTED_LAST_MSG_ID: _NO_MESSAGE}
+    try:
+        stored = await _publish(bus, subject, payload, {**sent, **conditions}, tries, urgent=urgent)
+    except (WrongLastSequence, PublishRefused):
+        return None
+    return stored if stored.stream_seq == refused.found else None
 
 
 async def _stores_nothing(bus: Bus, subject: str) -> bool:
