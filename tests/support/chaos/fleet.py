@@ -247,6 +247,8 @@ class Fleet:
         self._data.prepare()
         self.broker = Broker(self._data, servers or default_servers(), host)
         self.nats = self.broker.nats
+        self.provision = self.broker.provision
+        """Creates the streams at the start."""
         if host != "127.0.0.1":
             self.broker.listen_everywhere()
         self.canaries = Canaries()
@@ -298,7 +300,7 @@ class Fleet:
             server.start()
         for server in self.servers:
             await server.ready()
-        await self.broker.provision()
+        await self.provision()
         for member in self.members.values():
             member.start()
         await self.ready()

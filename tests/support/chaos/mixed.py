@@ -11,6 +11,7 @@ import random
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from banksman.bus.dead import NOTES, dead_letters
@@ -38,7 +39,8 @@ class Mixed:
     side_by_side_s: float = 20.0
     """Seconds of traffic per mixture, and again after a process of each version was killed."""
     whole: bool = True
-    """True: upgrade everything, roll back and upgrade again. False: upgrade one half and roll it back."""
+    """True: upgrade everything, the broker first, roll back and upgrade again. False: upgrade one half and
+    roll it back."""
 
     @property
     def steps(self) -> tuple[tuple[tuple[str, ...], Version], ...]:
@@ -52,7 +54,9 @@ class Mixed:
 async def mixed(options: Mixed, directory: Path) -> Verdict:
     """Mix the versions on a fleet of its own."""
     async with ModelServer.running() as model:
-        fleet = Fleet(directory, model.url)
+        fleet = Fleet(directory, model.url, servers=1)
+        await options.old.configure_broker(fleet.nats, "prepare")
+        fleet.provision = partial(options.old.configure_broker, fleet.nats, "provision")
         for name in (*FIRST, *SECOND):
             fleet[name].version = options.old
         async with fleet:
@@ -68,6 +72,8 @@ async def mixed_on(fleet: Fleet, model: ModelServer, options: Mixed) -> Verdict:
     earlier = await _dead_letters(fleet)
 
     async def roll(fleet: Fleet, recording: Recording) -> None:
+        if options.whole:
+            await _upgrade_broker(fleet, recording, options.new)
         for half, version in options.steps:
             await _become(fleet, recording, half, version)
             await scripted_delay(options.side_by_side_s)
@@ -87,6 +93,17 @@ async def _dead_letters(fleet: Fleet) -> list[str]:
         letters = [stored.letter async for stored in dead_letters(bus)]
     poison = [letter for letter in letters if letter.stream != NOTES]
     return [f"dead letter of {letter.subject}: {letter.reason}" for letter in poison]
+
+
+async def _upgrade_broker(fleet: Fleet, recording: Recording, version: Version) -> None:
+    """Restart the broker with the configuration of another version, and update its streams."""
+    recording.add(Fault(what=f"restart as {version.name}", target="nats"))
+    await version.configure_broker(fleet.nats, "prepare")
+    await fleet["nats"].restart()
+    await fleet["nats"].begun(2)
+    await fleet["nats"].ready()
+    await version.configure_broker(fleet.nats, "provision")
+    await fleet.ready()
 
 
 async def _become(fleet: Fleet, recording: Recording, half: tuple[str, ...], version: Version) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping
 from compileall import compile_dir
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from banksman.cli.local.nats import LocalNats
 from tests.support.paths import ROOT
 
 _ROOTS = (
@@ -23,6 +28,20 @@ _ROOTS = (
 """Directories of the repository that hold the code of a version."""
 _CLI, _LEDGER = "banksman.cli", "tests.support.chaos.ledger"
 _NEWER = "tests.support.chaos.newer"
+_CONFIGURE = """
+import asyncio, sys
+from pathlib import Path
+from banksman.cli.local.nats import LocalNats
+from banksman.cli.state import DataDir
+path, port, http_port, step = sys.argv[1:]
+nats = LocalNats(DataDir(Path(path)), port=int(port), http_port=int(http_port))
+nats.prepare() if step == "prepare" else asyncio.run(nats.provision())
+"""
+BrokerStep = Literal["prepare", "provision"]
+"""
+prepare    write the configuration
+provision  create or update the streams
+"""
 
 
 class NoSuchVersion(Exception):
@@ -43,6 +62,18 @@ class Version:
             return command
         words = {_CLI: (_NEWER,), _LEDGER: (_NEWER, "ledger")}
         return tuple(word for given in command for word in words.get(given, (given,)))
+
+    async def configure_broker(self, nats: LocalNats, step: BrokerStep) -> None:
+        """Write the configuration of the broker, or create its streams, as this version does.
+
+        Raises:
+            CalledProcessError: This version failed.
+        """
+        arguments = (str(nats.data.path), str(nats.port), str(nats.http_port), step)
+        command = (sys.executable, "-c", _CONFIGURE, *arguments)
+        process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **self.environment})
+        if code := await process.wait():
+            raise subprocess.CalledProcessError(code, command)
 
 
 CURRENT = Version("current")
