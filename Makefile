@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ check-reference:
 	$(BIN)/python tools/reference.py --check
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
+
+accessibility:  ## Scan every view of the page in both themes and at three widths with axe-core
+	@tools/setup.sh dev
+	@BANKSMAN_ACCESSIBILITY=all $(BIN)/python -m pytest tests/e2e/test_accessibility.py
 
 parked:  ## Park 100,000 runs; measure memory and the time until a run continues (ARGS="--runs 10000")
 	@tools/setup.sh dev

@@ -14,10 +14,10 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.support.paths import ROOT
-from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.gateway.page.routes import routes
+from tests.support.paths import ROOT
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)

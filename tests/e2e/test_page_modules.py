@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tests.support import privileged
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

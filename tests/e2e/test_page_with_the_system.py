@@ -6,16 +6,13 @@ from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
+
+from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.system import System
-from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(240)
 """Seconds. The first test starts a system, which is slow on a busy machine."""
-
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-sync"]
-WAIT_TIMEOUT_MS = 1000 * WAIT_TIMEOUT_S
 
 
 @pytest.fixture(scope="module")
@@ -32,31 +29,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
 @pytest.fixture
 async def page(demo: System) -> AsyncGenerator[Page]:
     """The open page. An error in it or a request to another host fails the test."""
-    problems: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = await browser.new_page(viewport={"width": 1280, "height": 860})
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith((demo.url, "data:", "blob:", "about:"))
-                else problems.append(request.url)
-            ),
-        )
-        page.set_default_timeout(WAIT_TIMEOUT_MS)
-        await page.goto(demo.url)
+    async with opened(demo.url) as page:
         yield page
-        await browser.close()
-    assert problems == []
-
-
-async def send_message(page: Page, text: str) -> None:
-    """Type a message and send it."""
-    box = page.get_by_role("textbox", name="Message")
-    await box.fill(text)
-    await box.press("Enter")
 
 
 async def test_a_user_sends_a_message_approves_and_reads_the_report(page: Page, tmp_path: Path) -> None:

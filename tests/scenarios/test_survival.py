@@ -7,15 +7,28 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from playwright.async_api import expect
 
 from banksman.model_server import Gate, Reply, ToolCall
 from tests.scenarios.conftest import Play
+from tests.support.browser import WAIT_TIMEOUT_MS, opened
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System, descendants, kill
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(240)
 """Seconds; processes are restarted, which is slow on a busy machine."""
+
+RECORD_TEXTS = """() => {
+  window.shownTexts = [];
+  const record = () => {
+    const reply = document.querySelector('.turn.assistant .markdown');
+    if (reply) window.shownTexts.push(reply.textContent.trim());
+  };
+  const all = { childList: true, characterData: true, subtree: true };
+  new MutationObserver(record).observe(document.body, all);
+}"""
+"""Records every text of the reply that the page shows."""
 
 LEDGER = "echo ran >> ledger"
 
@@ -64,6 +77,30 @@ async def test_another_agent_continues_a_run_when_its_agent_is_killed(
     assert outcome["content"] == "It ran once."
     assert outcome["tool_calls"][1]["result"]["stdout"] == "ran\n"
     assert took_over_in_s < 15, "about 3 s on a machine with nothing else to do"
+
+
+async def test_the_page_never_shows_spliced_text_when_its_gateway_is_killed(
+    own_system: System, play: Play
+) -> None:
+    """R36: the text stays a beginning of the reply until all of it is there, also while pieces miss."""
+    written = " ".join(f"word{number}" for number in range(24))
+    name = play(Reply(text=written, chunk_delay_s=0.3))
+    async with opened(own_system.url) as page:
+        async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
+            conversation = await client.create(name)
+            await page.goto(f"{own_system.url}/#/c/{conversation}")
+            await expect(page.get_by_text("No messages yet.")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+            await client.chat(conversation, "write slowly")
+        reply = page.locator(".turn.assistant .markdown")
+        await expect(reply).to_contain_text("word1", timeout=WAIT_TIMEOUT_MS)
+        await page.evaluate(RECORD_TEXTS)
+        kill(own_system.service_pids("gateway")[-1])
+
+        await expect(reply).to_have_text(written, timeout=WAIT_TIMEOUT_MS)
+
+        shown = [str(text) for text in await page.evaluate("() => window.shownTexts")]
+    assert len(shown) > 1
+    assert [text for text in shown if not written.startswith(text)] == []
 
 
 async def test_an_approval_request_survives_kill_9_of_all_processes(own_system: System, play: Play) -> None:

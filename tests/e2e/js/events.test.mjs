@@ -10,6 +10,7 @@ import {
   foldSubscribed,
   isBusy,
   openRun,
+  outcomeOf,
   pendingApprovals,
   placement,
 } from '../../../services/gateway/banksman/gateway/page/static/events.mjs';
@@ -95,6 +96,54 @@ test('text is never appended over a gap: it is shown as missing until the stored
   assert.deepEqual([message.text, message.gap], ['The load is ', true]);
   const stored = fold(live, log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'The load is 40 tonnes.' }));
   assert.deepEqual([stored.runs[0].entries[0].text, stored.runs[0].entries[0].gap], ['The load is 40 tonnes.', undefined]);
+});
+
+test('a delta that differs from the shown text begins the rest again, as after a change of the model', () => {
+  const log = recorder();
+  const live = foldAll([
+    started(log),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: 'Good ' }),
+    log.live('message.delta', { message_id: 'a1', offset: 5, text: 'morning' }),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: 'Bonjour ' }),
+    log.live('message.delta', { message_id: 'a1', offset: 8, text: 'le monde' }),
+    log.live('message.delta', { message_id: 'a1', offset: 8, text: 'le monde' }),
+  ]);
+  assert.deepEqual(texts(live), ['Bonjour le monde']);
+});
+
+test('a stopped run shows the stored part of its reply, and the cancellation once', () => {
+  const log = recorder();
+  const conversation = foldAll([
+    started(log),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: 'The first half' }),
+    log.stored('run.cancel_requested', { by: 'user' }),
+    log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'The first half', partial: true }),
+    finished(log, { status: 'cancelled', content: 'The run was cancelled.', error: { code: 'cancelled', message: 'The run was cancelled.' } }),
+  ]);
+  const [run] = conversation.runs;
+  assert.deepEqual(texts(conversation), ['The first half']);
+  assert.deepEqual([run.entries[0].partial, run.entries[0].endedBy], [true, 'cancelled']);
+  assert.deepEqual(outcomeOf(run.finished), { title: 'Stopped', text: '', code: null });
+});
+
+test('text stays on the page also when the agent died before it could store it', () => {
+  const log = recorder();
+  const conversation = foldAll([
+    started(log),
+    log.live('message.delta', { message_id: 'a1', offset: 0, text: 'Only here' }),
+    finished(log, { status: 'cancelled', content: 'No longer needed.', error: { code: 'cancelled', message: 'No longer needed.' } }),
+  ]);
+  const [message] = conversation.runs[0].entries;
+  assert.deepEqual([message.text, message.complete, message.partial, message.unstored], ['Only here', true, true, true]);
+  assert.deepEqual(outcomeOf(conversation.runs[0].finished), { title: 'Stopped', text: 'No longer needed.', code: null });
+});
+
+test('an error is shown once, and not also as a message of the agent', () => {
+  const log = recorder();
+  const error = { code: 'provider_error', message: 'The model is overloaded.' };
+  const conversation = foldAll([started(log), finished(log, { status: 'failed', content: error.message, error })]);
+  assert.deepEqual(texts(conversation), []);
+  assert.deepEqual(outcomeOf(conversation.runs[0].finished), { title: 'The run failed', text: error.message, code: error.code });
 });
 
 test('the next message replaces a message that a takeover cut off', () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { fieldsOf, firstViolation, initialValues, readForm } from '../../../services/gateway/banksman/gateway/page/static/forms.mjs';
+import { argumentFields, fieldsOf, firstViolation, initialValues, patternWords, readArguments, readForm, withoutPattern } from '../../../services/gateway/banksman/gateway/page/static/forms.mjs';
 
 const SCHEMA = {
   type: 'object',
@@ -59,7 +59,7 @@ test('a violation names the rule', () => {
   assert.equal(filled({ max_files: '2.5' }).errors.max_files, 'Enter a whole number.');
   assert.equal(filled({ ratio: 'many' }).errors.ratio, 'Enter a number.');
   assert.equal(filled({ name: 'x' }).errors.name, 'Must have at least 2 characters.');
-  assert.equal(filled({ name: 'UP' }).errors.name, 'Must match ^[a-z]+$.');
+  assert.equal(filled({ name: 'UP' }).errors.name, 'Must be one or more of: lower-case letters.');
   assert.match(filled({ extra: '{' }).errors.extra, /^Not valid JSON/);
 });
 
@@ -75,4 +75,22 @@ test('edited arguments are checked against the schema, nested fields by path', (
   assert.equal(firstViolation({ command: 5 }, schema), 'Command must be a string.');
   assert.equal(firstViolation({ command: 'ls', cwd: '/' }, schema), 'Cwd is not a known field.');
   assert.equal(firstViolation({ command: 'ls', env: [{ name: 1 }] }, schema), 'Env[0].name must be a string.');
+});
+
+test('the rule of a pattern is stated in words, never as a regular expression', () => {
+  assert.equal(patternWords('^[a-z][a-z0-9-]{0,39}$'), 'one of: lower-case letters, then up to 39 of: lower-case letters, digits, “-”');
+  assert.equal(patternWords('^v\\d+$'), '“v”, then one or more of: digits');
+  assert.equal(patternWords('^(a|b)+$'), null);
+  assert.equal(filled({ name: 'My Name' }).errors.name, 'Must be one or more of: lower-case letters.');
+  assert.equal(firstViolation('x', { type: 'string', pattern: '^(?:ab)+$', examples: ['abab'] }), 'Does not have the required form, such as abab.');
+  assert.equal(withoutPattern('name: "A B" does not match "^[a-z]{1,3}$"'), 'name: "A B" does not have the required form');
+});
+
+test('text arguments are edited as they are, other ones as JSON', () => {
+  const values = { path: 'a.md', content: 'one "two"\nthree', times: 3 };
+  const form = argumentFields(values);
+  assert.deepEqual(form.map(({ label, text }) => [label, text]), [['Path', 'a.md'], ['Content', 'one "two"\nthree'], ['Times', '3']]);
+  assert.deepEqual(readArguments(form), { value: values });
+  const wrong = form.map((field) => (field.name === 'times' ? { ...field, text: '{' } : field));
+  assert.match(readArguments(wrong).problem, /^Times is not valid JSON/);
 });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { blocksOf, fenceClosed, withPlainTags } from '../../../services/gateway/banksman/gateway/page/static/markdown.mjs';
+import { blocksOf, imagePath, fenceClosed, withPlainTags } from '../../../services/gateway/banksman/gateway/page/static/markdown.mjs';
 
 const FENCE = '```mermaid\nflowchart LR\n  A --> B\n';
 
@@ -43,4 +43,37 @@ test('raw HTML is shown as text, except plain inline tags', () => {
   assert.equal(withPlainTags('<b onclick="x()">'), '&lt;b onclick=&quot;x()&quot;&gt;');
   const html = blocksOf('<script>alert(1)</script>\n\n<div onclick="x()">\n\n5 &lt; 6 <style>').map((block) => block.html).join('');
   assert.doesNotMatch(html, /<(script|div|style)/);
+});
+
+test('maths is found between its delimiters, and a price is none', () => {
+  const found = [];
+  const record = (source, display) => {
+    found.push([source, display]);
+    return `<math>${source}</math>`;
+  };
+  const [inline] = blocksOf('Half is $\\frac{1}{2}$ and \\(x^2\\), it costs $5 or $6.', record);
+  blocksOf('$$\nE = mc^2\n$$', record);
+  blocksOf('\\[\na + b\n\\]', record);
+  assert.deepEqual(found, [['\\frac{1}{2}', false], ['x^2', false], ['E = mc^2', true], ['a + b', true]]);
+  assert.match(inline.html, /costs \$5 or \$6/);
+  assert.match(blocksOf('$x^2$')[0].html, /<code>x\^2<\/code>/);
+});
+
+test('only an image of the workspace or within the text is shown; any other address stays a link', () => {
+  const image = (address) => blocksOf(`![A chart](${address})`)[0];
+  assert.deepEqual(image('plots/a%20b.png'), { kind: 'image', address: 'plots/a%20b.png', text: 'A chart' });
+  assert.equal(imagePath('./plots/a%20b.png'), 'plots/a b.png');
+  assert.equal(image('data:image/png;base64,iVBORw0KGgo=').kind, 'image');
+  for (const address of [
+    'https://evil.example/a.png', '//evil.example/a.png', '/context/keys/a.png', '../other/a.png', 'a.png?secret=1',
+    'data:image/svg+xml;base64,PHN2Zz4=', 'data:text/html;base64,PGI+', 'http:evil.png', '%2F%2Fevil.example/a.png', 'plots/%2e%2e/%2e%2e/a.png',
+  ]) {
+    assert.equal(image(address).kind, 'html', address);
+    assert.match(image(address).html, /^<p><a href=/, address);
+  }
+});
+
+test('headings follow each other without a jump, below the title of the page', () => {
+  const levels = blocksOf('# One\n\n#### Two\n\n## Three\n').map(({ html }) => html.slice(0, 4));
+  assert.deepEqual(levels, ['<h2>', '<h3>', '<h3>']);
 });

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from banksman.contracts.errors import BadInput
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.schemas import argument_problem, check_schema
 
 MAX_PROBLEM_CHARS = 600
@@ -54,6 +54,36 @@ def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
         elif isinstance(value, dict):
             complete[name] = with_defaults(form, value)
     return complete
+
+
+def described(schema: JsonObject, values: JsonObject) -> list[str]:
+    """Return one line for each value that is not empty: the title of its field, and the value in words."""
+    properties = schema.get("properties")
+    forms = properties if isinstance(properties, dict) else {}
+    return [
+        f"{_title(forms.get(name), name)}: {_in_words(value)}"
+        for name, value in values.items()
+        if value not in (None, "", [], {})
+    ]
+
+
+def _title(form: JsonValue, name: str) -> str:
+    title = form.get("title") if isinstance(form, dict) else None
+    return title if isinstance(title, str) else name.replace("_", " ").capitalize()
+
+
+def _in_words(value: JsonValue) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case None:
+            return "none"
+        case list():
+            return ", ".join(_in_words(item) for item in value)
+        case dict():
+            return "; ".join(f"{name} {_in_words(item)}" for name, item in value.items())
+        case _:
+            return str(value)
 
 
 def _short(value: object) -> object:

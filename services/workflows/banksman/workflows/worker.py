@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +28,7 @@ from banksman.runs.ports import Ports
 from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import CRASH_LOOP_CLAIMS
 from banksman.workflows.execution import WorkflowExecution
+from banksman.workflows.forms import described
 from banksman.workflows.registry import Registry
 from banksman.workflows.tools import Tools
 from banksman.workflows.workflow import Workflow, WorkflowFailed
@@ -39,7 +39,7 @@ START: TypeAdapter[StartWorkflow] = TypeAdapter(StartWorkflow)
 MAX_CALL_ROUNDS = 1000
 """Iterations after which a run ends with status `max_iterations`."""
 MAX_SHOWN_CHARS = 4_000
-"""Characters of the parameters that the first message of a run shows."""
+"""Characters of the first message of a run, which shows its parameters."""
 RETRY_S = 1.0
 """Seconds until a start that waits for another run of its log is delivered again."""
 FIRST_WORK_SEQ = 1 << 48
@@ -120,13 +120,13 @@ class Worker:
 
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
     """Return the start of a workflow as the start of a run."""
-    shown = json.dumps(start.parameters, ensure_ascii=False)[:MAX_SHOWN_CHARS]
+    lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
     return StartRun(
         tenant=start.tenant,
         conversation_id=start.conversation_id,
         run_id=start.run_id,
         message_id=start.message_id,
-        content=f"{definition.title or definition.name}: {shown}",
+        content="\n".join(lines)[:MAX_SHOWN_CHARS],
         settings=RunSettings(
             assistant_id="workflow",
             model=f"workflow:{definition.name}",

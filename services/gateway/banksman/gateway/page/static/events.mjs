@@ -102,6 +102,26 @@ export function activity(run) {
   return `Agent is working (${run.iteration}${run.maxIterations ? `/${run.maxIterations}` : ''})`;
 }
 
+const OUTCOME_TITLES = {
+  failed: 'The run failed',
+  cancelled: 'Stopped',
+  timed_out: 'Time limit',
+  rejected: 'Ended by a rejection',
+  max_iterations: 'Iteration limit',
+};
+
+/**
+ * What is shown of the end of a run besides its messages; null if it completed.
+ *
+ * @returns {{title: string, text: string, code: string | null} | null} `text` adds to the title, or is empty
+ */
+export function outcomeOf({ status, error }) {
+  const title = OUTCOME_TITLES[status];
+  if (!title) return null;
+  const plain = status === 'cancelled' && error?.message === 'The run was cancelled.';
+  return { title, text: plain ? '' : (error?.message ?? ''), code: status === 'failed' ? (error?.code ?? null) : null };
+}
+
 function emptyRun(id) {
   return {
     id,
@@ -184,7 +204,7 @@ const RUN_EVENTS = {
   'reasoning.delta': (run, data, frame) => addDelta(run, 'reasoning', data, frame),
   'message.completed': addMessage,
   'protocol.retry': (run, data, frame) =>
-    addNotice(run, frame, 'warning', `The reply of the model could not be parsed (attempt ${data.attempt} of ${data.max}): ${data.error}`, true),
+    addNotice(withoutDrafts(run), frame, 'warning', `The reply of the model could not be parsed (attempt ${data.attempt} of ${data.max}): ${data.error}`, true),
   'tool_call.requested': addCall,
   'tool_call.started': (run, data, frame) =>
     changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', runner: data.runner, startedAt: frame.ts ?? null })),
@@ -245,9 +265,8 @@ function addDelta(run, kind, data, frame) {
     const open = kind === 'message' ? withoutDrafts(run, data.message_id) : run;
     return addEntry({ ...open, status: 'running' }, draft(kind, data, frame));
   }
-  if (isBeyond(existing, data.offset)) return changeEntry(run, kind, existing.id, (entry) => ({ ...entry, gap: true }));
-  const text = joined(existing.text, data.offset, data.text, existing.skipped);
-  return text === existing.text ? run : changeEntry(run, kind, existing.id, (entry) => ({ ...entry, text }));
+  const change = continued(existing, data.offset, data.text);
+  return change ? changeEntry(run, kind, existing.id, (entry) => ({ ...entry, ...change })) : run;
 }
 
 function draft(kind, data, frame) {
@@ -262,17 +281,23 @@ function draft(kind, data, frame) {
   };
 }
 
-/** True if text before a delta is missing, as after the end of a gateway. The stored message replaces all of it. */
-function isBeyond(entry, offset) {
-  return offset > entry.skipped + codePoints(entry.text);
-}
-
-/** Append a delta at its offset, without text that was received before. Offsets count code points. */
-function joined(text, offset, addition, skipped) {
-  if (offset === undefined || offset === null) return text + addition;
+/**
+ * Return what a delta changes in a message, or null. Offsets count code points.
+ *
+ * Text is never appended over a gap, as after the end of a gateway: the stored message replaces all of it. A delta
+ * with other text than was received at its offset begins the rest again: another model continues, or the same one
+ * after an error.
+ */
+function continued({ text, skipped }, offset, addition) {
   const have = skipped + codePoints(text);
-  if (offset === have) return text + addition;
-  return text + [...addition].slice(have - offset).join('');
+  if (offset === undefined || offset === null || offset === have) return { text: text + addition };
+  if (offset > have) return { gap: true };
+  if (offset === 0 && skipped > 0) return { text: addition, skipped: 0, gap: false };
+  const known = [...text];
+  const before = known.slice(0, Math.max(0, offset - skipped)).join('');
+  const added = [...addition].slice(Math.max(0, skipped - offset)).join('');
+  if (text.startsWith(before + added)) return null;
+  return { text: before + added, ...(before ? {} : { gap: false }) };
 }
 
 function addMessage(run, data, frame) {
@@ -283,6 +308,8 @@ function addMessage(run, data, frame) {
     text: contentText(data.content),
     complete: true,
     finishReason: data.finish_reason ?? null,
+    partial: data.partial ?? false,
+    isResult: run.model?.startsWith('workflow:') ?? false,
     iteration: frame.iteration ?? null,
   };
   const clean = entry.role === 'assistant' ? withoutDrafts(run, entry.id) : run;
@@ -362,16 +389,27 @@ function resolveApproval(run, data) {
 }
 
 function finish(run, data, frame) {
-  const open = withoutDrafts({ ...run, status: data.status, finished: data, finishedAt: frame.ts ?? null, cancelling: false, progress: null });
+  const kept = data.status === 'completed' ? withoutDrafts(run) : withPartialText(run, data.status);
+  const open = { ...kept, status: data.status, finished: data, finishedAt: frame.ts ?? null, cancelling: false, progress: null };
   const named = data.iterations ? { ...open, iteration: data.iterations, model: data.model ?? open.model } : open;
   return showsContent(named, data) ? named : addEntry(named, contentEntry(data, frame));
 }
 
+/** Keep text that was streamed when the run ended, also if the agent died before it stored it as a message. */
+function withPartialText(run, status) {
+  const entries = run.entries
+    .filter((entry) => !isDraft(entry) || entry.text)
+    .map((entry) => (isDraft(entry) ? { ...entry, complete: true, partial: true, unstored: true } : entry))
+    .map((entry) => (entry.partial ? { ...entry, endedBy: status } : entry));
+  return { ...run, entries };
+}
+
+/** The text of an ending without a reply is its error, which the outcome shows. */
 function showsContent(run, data) {
-  if (!data.content) return true;
+  if (!data.content || data.content === data.error?.message) return true;
   return run.entries.some((entry) => entry.kind === 'message' && entry.role === 'assistant' && entry.text.trim() === data.content.trim());
 }
 
 function contentEntry(data, frame) {
-  return { kind: 'message', id: `content-${frame.seq}`, role: 'assistant', text: data.content, complete: true, outcome: data.status };
+  return { kind: 'message', id: `content-${frame.seq}`, role: 'assistant', text: data.content, complete: true, isResult: data.status === 'completed' };
 }

@@ -55,7 +55,8 @@ export function fieldsOf(schema) {
   });
 }
 
-function humanise(name) {
+/** A name of a field as a label. @param {string} name */
+export function humanise(name) {
   const words = name.replaceAll(/[_-]+/g, ' ').trim();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
@@ -240,7 +241,7 @@ function numberProblem(value, node) {
 function stringProblem(value, node) {
   if (node.minLength !== undefined && value.length < node.minLength) return `must have at least ${node.minLength} characters`;
   if (node.maxLength !== undefined && value.length > node.maxLength) return `must have at most ${node.maxLength} characters`;
-  if (node.pattern !== undefined && !matches(node.pattern, value)) return `must match ${node.pattern}`;
+  if (node.pattern !== undefined && !matches(node.pattern, value)) return patternProblem(node);
   return null;
 }
 
@@ -250,4 +251,95 @@ function matches(pattern, value) {
   } catch {
     return true; // A pattern that JavaScript cannot compile: the server checks it.
   }
+}
+
+const CLASS_WORDS = [
+  ['a-zA-Z', 'letters'],
+  ['A-Za-z', 'letters'],
+  ['a-z', 'lower-case letters'],
+  ['A-Z', 'upper-case letters'],
+  ['0-9', 'digits'],
+];
+const PIECE = /(?:\[([^\]^\\][^\]\\]*)\]|(\\d)|([\w -]))(\{\d+(?:,\d*)?\}|[+*?])?/y;
+
+/** What a pattern requires, in words: a regular expression is no text for users. */
+function patternProblem({ pattern, examples }) {
+  const words = patternWords(pattern);
+  if (words) return `must be ${words}`;
+  const example = Array.isArray(examples) && examples.length ? `, such as ${examples[0]}` : '';
+  return `does not have the required form${example}`;
+}
+
+/** A simple pattern in words, or null: a sequence of at most three characters or classes, such as `^[a-z]{2,4}$`. */
+export function patternWords(pattern) {
+  const body = /^\^(.*)\$$/s.exec(pattern)?.[1];
+  if (!body) return null;
+  const words = [];
+  PIECE.lastIndex = 0;
+  while (PIECE.lastIndex < body.length) {
+    const piece = PIECE.exec(body);
+    if (!piece || words.length === 3) return null;
+    words.push(pieceWords(piece));
+  }
+  return words.join(', then ');
+}
+
+function pieceWords([, set, digit, character, quantifier = '']) {
+  if (character && !quantifier) return `“${character}”`;
+  const what = digit ? 'digits' : character ? `“${character}”` : classWords(set);
+  const [, least, comma, most] = /^\{(\d+)(,?)(\d*)\}$/.exec(quantifier) ?? [];
+  if (quantifier === '') return `one of: ${what}`;
+  if (quantifier === '?') return `optionally one of: ${what}`;
+  if (quantifier === '+') return `one or more of: ${what}`;
+  if (quantifier === '*') return `any number of: ${what}`;
+  if (!comma) return `${least} of: ${what}`;
+  if (!most) return `at least ${least} of: ${what}`;
+  return least === '0' ? `up to ${most} of: ${what}` : `${least} to ${most} of: ${what}`;
+}
+
+function classWords(set) {
+  const words = [];
+  let rest = set;
+  for (const [range, word] of CLASS_WORDS) {
+    if (rest.includes(range)) {
+      words.push(word);
+      rest = rest.replace(range, '');
+    }
+  }
+  return [...words, ...[...rest].map((character) => (character === ' ' ? 'spaces' : `“${character}”`))].join(', ');
+}
+
+/** An error of the server without the pattern that it names. */
+export function withoutPattern(message) {
+  return message.replaceAll(/does not match "(?:[^"\\]|\\.)*"/g, 'does not have the required form');
+}
+
+/**
+ * The form of a call's arguments: text is edited as it is, other values as JSON.
+ *
+ * @returns {{name: string, label: string, text: string, isText: boolean}[]}
+ */
+export function argumentFields(values) {
+  return Object.entries(values).map(([name, value]) => {
+    const isText = typeof value === 'string';
+    return { name, label: humanise(name), text: isText ? value : JSON.stringify(value, null, 2), isText };
+  });
+}
+
+/**
+ * Read edited arguments.
+ *
+ * @param {{name: string, label: string, text: string, isText: boolean}[]} fields
+ * @returns {{value: object} | {problem: string}}
+ */
+export function readArguments(fields) {
+  const value = {};
+  for (const { name, label, text, isText } of fields) {
+    try {
+      value[name] = isText ? text : JSON.parse(text);
+    } catch (error) {
+      return { problem: `${label} is not valid JSON: ${error.message}` };
+    }
+  }
+  return { value };
 }

@@ -1,18 +1,42 @@
-/** Split Markdown into blocks: prose to sanitise, and code with its language and whether its fence is closed. */
+/** Split Markdown into blocks: prose to sanitise, images, and code with its language and whether its fence is closed. */
 
 import { Marked } from 'marked';
 
 const OPENING = /^ {0,3}(`{3,}|~{3,})/;
 
+/** `$$…$$` and `\\[…\\]` between blank lines, `\\(…\\)` and `$…$` in text. A dollar before a digit is a price. */
+const DISPLAY_MATHS = /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])[ \t]*(?:\n|$)/;
+const INLINE_MATHS = /^(?:\$\$([^$\n]+?)\$\$|\\\(([^\n]+?)\\\)|\$(?!\s)([^$\n]*[^\s$\\])\$(?!\d))/;
+
+const mathsToken = (level, rule, start, display) => ({
+  name: `${level}Maths`,
+  level,
+  start: (text) => text.match(start)?.index,
+  tokenizer(text) {
+    const match = rule.exec(text);
+    if (!match) return undefined;
+    return { type: `${level}Maths`, raw: match[0], source: match.slice(1).find(Boolean).trim(), display };
+  },
+  renderer: ({ source, markup }) => markup ?? `<code>${escapeHtml(source)}</code>`,
+});
+
 const marked = new Marked({ gfm: true, breaks: true });
 marked.use({
+  extensions: [
+    mathsToken('block', DISPLAY_MATHS, /(?<=\n) {0,3}(?:\$\$|\\\[)/, true),
+    mathsToken('inline', INLINE_MATHS, /\$|\\\(/, false),
+  ],
   renderer: {
     html({ text }) {
       return withPlainTags(text);
     },
-    // The browser would fetch an image from any host that the model names; a link needs a click.
+    // The browser would fetch an image from any host that the model names, and its address could carry data out;
+    // a link needs a click.
     image({ href, text }) {
       return `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`;
+    },
+    checkbox({ checked }) {
+      return `<input type="checkbox" disabled${checked ? ' checked' : ''} aria-label="${checked ? 'done' : 'open'}">`;
     },
     link({ href, tokens }) {
       return `<a href="${escapeHtml(href)}" title="${escapeHtml(href)}">${this.parser.parseInline(tokens)}</a>`;
@@ -58,20 +82,63 @@ export function fenceClosed(raw) {
   return last.length >= fence.length && [...last].every((character) => character === fence[0]);
 }
 
+/** True if the text may hold maths. @param {string} text */
+export function mayHoldMaths(text) {
+  return /\$[^$]+\$|\\[[(]/.test(text);
+}
+
 /**
  * Split Markdown into blocks.
  *
  * @param {string} text
- * @returns {({kind: 'html', html: string} | {kind: 'code', language: string, source: string, closed: boolean})[]}
- *   `html` is not sanitised yet
+ * @param {((source: string, display: boolean) => string | null) | null} maths returns markup; without it, or if it
+ *   returns null, maths is shown as it is written
+ * @returns {({kind: 'html', html: string} | {kind: 'code', language: string, source: string, closed: boolean}
+ *   | {kind: 'image', address: string, text: string})[]} `html` is not sanitised yet
  */
-export function blocksOf(text) {
+export function blocksOf(text, maths = null) {
   const tokens = marked.lexer(text);
+  let level = 1;
+  marked.walkTokens(tokens, (token) => {
+    if (token.type === 'heading') level = token.depth = Math.min(token.depth + 1, level + 1, 6);
+    if (maths && token.type.endsWith('Maths')) token.markup = maths(token.source, token.display);
+  });
   return tokens.flatMap((token) => {
     if (token.type === 'space' || token.type === 'def') return [];
     if (token.type === 'code') return [codeBlock(token)];
-    return [{ kind: 'html', html: marked.parser([token]) }];
+    return imagesOf(token) ?? [{ kind: 'html', html: marked.parser([token]) }];
   });
+}
+
+/** The images of a paragraph that holds nothing else; null for other blocks, and where one may not be loaded. */
+function imagesOf(token) {
+  if (token.type !== 'paragraph') return null;
+  const parts = token.tokens.filter((part) => part.type !== 'br' && part.raw.trim() !== '');
+  const isShown = (part) => part.type === 'image' && (isImageData(part.href) || imagePath(part.href) !== null);
+  if (!parts.length || !parts.every(isShown)) return null;
+  return parts.map((part) => ({ kind: 'image', address: part.href, text: part.text }));
+}
+
+const MAX_IMAGE_DATA_CHARACTERS = 2_000_000;
+
+/** True for an image within the text itself. SVG is left out: it is a document with references of its own. */
+export function isImageData(address) {
+  return address.length <= MAX_IMAGE_DATA_CHARACTERS && /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/.test(address);
+}
+
+/** The path of an image in the workspace; null for any other address, as a request to it could leak data. */
+export function imagePath(address) {
+  const path = decoded(address).replace(/^(?:\.\/)+/, '');
+  const isRelative = !/^[\\/]|:|[?#]|(?:^|\/)\.\.(?:\/|$)/.test(path);
+  return isRelative && /\.(?:png|jpe?g|gif|webp)$/i.test(path) ? path : null;
+}
+
+function decoded(address) {
+  try {
+    return decodeURIComponent(address);
+  } catch {
+    return '';
+  }
 }
 
 function codeBlock(token) {

@@ -7,6 +7,15 @@ const ALLOWED_TAGS = [
   'h4', 'h5', 'h6', 'hr', 'i', 'input', 'ins', 'kbd', 'li', 'mark', 'ol', 'p', 'pre', 'q', 's', 'samp', 'small',
   'span', 'strong', 'sub', 'summary', 'sup', 'table', 'tbody', 'td', 'tfoot', 'th', 'thead', 'tr', 'u', 'ul', 'var',
 ];
+const MATHS_TAGS = [
+  'math', 'menclose', 'mfrac', 'mi', 'mmultiscripts', 'mn', 'mo', 'mover', 'mpadded', 'mphantom', 'mroot', 'mrow', 'ms',
+  'mspace', 'msqrt', 'mstyle', 'msub', 'msubsup', 'msup', 'mtable', 'mtd', 'mtext', 'mtr', 'munder', 'munderover', 'semantics',
+];
+const MATHS_ATTR = [
+  'accent', 'accentunder', 'columnalign', 'columnspacing', 'display', 'displaystyle', 'fence', 'linethickness', 'lspace',
+  'mathvariant', 'maxsize', 'minsize', 'movablelimits', 'rowspacing', 'rspace', 'scriptlevel', 'separator', 'stretchy',
+  'symmetric', 'width',
+];
 const ALLOWED_ATTR = ['align', 'checked', 'class', 'colspan', 'disabled', 'href', 'open', 'rowspan', 'start', 'title', 'type'];
 const ALLOWED_LINKS = /^(?:https?|mailto):/i;
 const OWN_CLASSES = /^(hljs[\w-]*|table|language-[\w+#.-]+|function_|class_|inherited__|invoke__|escape_)$/;
@@ -14,6 +23,7 @@ const OWN_CLASSES = /^(hljs[\w-]*|table|language-[\w+#.-]+|function_|class_|inhe
 DOMPurify.addHook('afterSanitizeAttributes', (node) => {
   if (node.hasAttribute('class')) keepOwnClasses(node);
   if (node.tagName === 'A') safeLink(node);
+  else node.removeAttribute('href');
   if (node.tagName === 'INPUT' && node.getAttribute('type') !== 'checkbox') node.remove();
 });
 
@@ -32,8 +42,8 @@ function safeLink(node) {
 /** @param {string} html @returns {string | TrustedHTML} */
 export function sanitise(html) {
   return DOMPurify.sanitize(html, {
-    ALLOWED_TAGS,
-    ALLOWED_ATTR,
+    ALLOWED_TAGS: [...ALLOWED_TAGS, ...MATHS_TAGS],
+    ALLOWED_ATTR: [...ALLOWED_ATTR, ...MATHS_ATTR],
     ALLOW_DATA_ATTR: false,
     RETURN_TRUSTED_TYPE: Boolean(globalThis.trustedTypes),
   });

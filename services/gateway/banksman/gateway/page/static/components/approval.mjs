@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
-import { firstViolation } from '../forms.mjs';
+import { argumentFields, firstViolation, readArguments, withoutPattern } from '../forms.mjs';
 import { lineRows } from '../linediff.mjs';
 import { formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
@@ -17,11 +17,6 @@ const OUTCOME_WORDS = {
   superseded: 'Superseded by a newer message',
 };
 
-/** A card that appears while the user types elsewhere must not take the next key as a decision. */
-const QUIET_BEFORE_FOCUS_MS = 1200;
-let lastKeyAt = 0;
-addEventListener('keydown', () => (lastKeyAt = Date.now()), true);
-
 export const ApprovalCard = memo(function ApprovalCard({ approval }) {
   return approval.resolved ? html`<${Resolved} approval=${approval} />` : html`<${Pending} approval=${approval} />`;
 });
@@ -29,7 +24,7 @@ export const ApprovalCard = memo(function ApprovalCard({ approval }) {
 function Resolved({ approval }) {
   const { outcome, by, decisions = [], remember } = approval.resolved;
   const byCall = new Map(decisions.map((decision) => [decision.tool_call_id, decision]));
-  return html`<section class=${`approval resolved ${outcome}`} aria-label="Approval, decided">
+  return html`<section class=${`approval resolved ${outcome}`} role="group" aria-label="Approval, decided">
     <p class="approval-outcome">
       <${Icon} name=${outcome === 'approved' ? 'check' : outcome === 'mixed' ? 'shield' : 'close'} size=${16} />
       <strong>${OUTCOME_WORDS[outcome] ?? outcome}</strong>
@@ -72,7 +67,7 @@ function Pending({ approval }) {
     try {
       await store.decide(approval.id, replyFor(items, decisionOf, { edits, reason, remember }));
     } catch (failure) {
-      setError(failure.message);
+      setError(withoutPattern(failure.message));
       setSending(false);
     }
   };
@@ -83,12 +78,11 @@ function Pending({ approval }) {
     const id = document.activeElement?.closest?.('[data-call]')?.dataset.call;
     toggleEdit(items.find((item) => item.tool_call_id === id && item.editable !== false) ?? items.find((item) => item.editable !== false) ?? items[0]);
   };
-  useCardFocus(card);
   useCardKeys(card, { a: approveAll, r: rejectAll, e: editFocused });
 
   return html`<section
     class="approval pending"
-    role="alertdialog"
+    role="group"
     aria-label=${titleOf(items)}
     tabindex="-1"
     ref=${card}
@@ -97,7 +91,7 @@ function Pending({ approval }) {
   >
     <header class="approval-head">
       <${Icon} name="shield" size=${18} />
-      <h3>${titleOf(items)}</h3>
+      <h2>${titleOf(items)}</h2>
       <${Expiry} at=${approval.expiresAt} />
     </header>
     <ol class="approval-items">
@@ -110,7 +104,7 @@ function Pending({ approval }) {
           onChoice=${(choice) => setChoices({ ...choices, [item.tool_call_id]: choice })}
           edit=${edits[item.tool_call_id]}
           onToggleEdit=${() => toggleEdit(item)}
-          onEdit=${(text) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, text) })}
+          onEdit=${(draft) => setEdits({ ...edits, [item.tool_call_id]: readEdit(item, draft) })}
         />`,
       )}
     </ol>
@@ -153,12 +147,13 @@ function titleOf(items) {
   return items.length === 1 ? `Allow ${items[0].name}?` : `Allow ${items.length} calls?`;
 }
 
-/** The shortest reply: `all` if no call is edited and no reason is given. */
+/** The shortest reply: `all` if no call is edited and no reason is given. It names the calls that were shown. */
 function replyFor(items, decisionOf, { edits, reason, remember }) {
   const decisions = items.map((item) => decisionFor(item, decisionOf(item), edits[item.tool_call_id], reason));
   const plain = decisions.every((d) => d.decision === decisions[0].decision && !d.arguments && !d.reason);
   const body = plain ? { all: decisions[0].decision } : { decisions };
-  return remember ? { ...body, remember } : body;
+  const digests = items.map((item) => item.digest);
+  return { ...body, ...(remember ? { remember } : {}), digests };
 }
 
 function decisionFor(item, decision, edit, reason) {
@@ -170,20 +165,25 @@ function decisionFor(item, decision, edit, reason) {
 function toggled(edits, item) {
   if (item.editable === false) return edits;
   const { [item.tool_call_id]: open, ...rest } = edits;
-  return open ? rest : { ...rest, [item.tool_call_id]: readEdit(item, JSON.stringify(item.arguments, null, 2)) };
+  return open ? rest : { ...rest, [item.tool_call_id]: readEdit(item, { fields: argumentFields(item.arguments) }) };
 }
 
-/** Parse edited arguments: their value, or the problem with them. */
-function readEdit(item, text) {
-  let value;
+/** Read edited arguments, a form or JSON: their value, or the problem with them. */
+function readEdit(item, draft) {
+  const read = draft.json === undefined ? readArguments(draft.fields) : readJson(draft.json);
+  if (read.problem) return { draft, problem: read.problem };
+  const problem = firstViolation(read.value, item.input_schema ?? schemaLike(item.arguments));
+  return { draft, value: read.value, problem, changed: JSON.stringify(read.value) !== JSON.stringify(item.arguments) };
+}
+
+function readJson(text) {
   try {
-    value = JSON.parse(text);
+    const value = JSON.parse(text);
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isObject ? { value } : { problem: 'Arguments must be a JSON object.' };
   } catch (error) {
-    return { text, problem: `Not valid JSON: ${error.message}` };
+    return { problem: `Not valid JSON: ${error.message}` };
   }
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return { text, problem: 'Arguments must be a JSON object.' };
-  const problem = firstViolation(value, item.input_schema ?? schemaLike(item.arguments));
-  return { text, value, problem, changed: JSON.stringify(value) !== JSON.stringify(item.arguments) };
 }
 
 /** Without the tool's schema, an argument must keep its type; the gateway checks the rest. */
@@ -220,23 +220,34 @@ function Item({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
   </li>`;
 }
 
+/** One field for each argument, so that the content of a file is edited as it is; JSON for a new argument. */
 function Editor({ id, edit, onEdit }) {
-  const area = useRef(null);
-  useEffect(() => area.current.focus(), []);
-  return html`<div class="approval-editor">
-    <label for=${`edit-${id}`}>Arguments (JSON)</label>
+  const root = useRef(null);
+  const { draft } = edit;
+  useEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
+  const asJson = () => onEdit({ json: JSON.stringify(edit.value ?? Object.fromEntries(draft.fields.map(({ name, text }) => [name, text])), null, 2) });
+  const change = (name, text) => onEdit({ fields: draft.fields.map((field) => (field.name === name ? { ...field, text } : field)) });
+  const area = (name, label, text, onText) => html`<label for=${`edit-${id}-${name}`}>${label}</label>
     <textarea
-      id=${`edit-${id}`}
-      ref=${area}
+      id=${`edit-${id}-${name}`}
       spellcheck=${false}
-      rows=${Math.min(16, edit.text.split('\n').length + 1)}
-      value=${edit.text}
+      rows=${Math.min(16, text.split('\n').length)}
+      value=${text}
       aria-invalid=${Boolean(edit.problem)}
       aria-describedby=${`edit-${id}-problem`}
-      onInput=${(event) => onEdit(event.target.value)}
-    />
+      onInput=${(event) => onText(event.target.value)}
+    />`;
+  return html`<div class="approval-editor" ref=${root}>
+    ${draft.json === undefined
+      ? draft.fields.map(({ name, label, text, isText }) => area(name, isText ? label : `${label} (JSON)`, text, (next) => change(name, next)))
+      : area('json', 'Arguments (JSON)', draft.json, (json) => onEdit({ json }))}
     <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ''}</p>
+    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>Edit all arguments as JSON</button>`}
   </div>`;
+}
+
+function longestOf(areas) {
+  return areas.toSorted((one, other) => other.value.length - one.value.length)[0];
 }
 
 function ExactArguments({ item }) {
@@ -285,34 +296,37 @@ function Expiry({ at }) {
   return html`<span class="expiry" title=${new Date(at).toLocaleString()}>${words}</span>`;
 }
 
-/** Take the focus unless the user is typing, so that the keys work at once. */
-function useCardFocus(card) {
-  useEffect(() => {
-    const active = document.activeElement;
-    const composing = active?.matches?.('input, textarea, select') && active.value !== '';
-    const elsewhere = active?.closest?.('dialog, .approval');
-    const quiet = Date.now() - lastKeyAt > QUIET_BEFORE_FOCUS_MS;
-    if (!composing && !elsewhere && quiet) card.current.focus({ preventScroll: true });
-  }, []);
-}
-
-/** Handle A, R and E in the card, and anywhere while no element has the focus. */
+/**
+ * Handle A, R and E while the focus is in the card, which never takes it by itself: a key that was meant for
+ * something else decides nothing. A and R decide every call, so all of them must be visible; otherwise the key
+ * shows the first one that is not.
+ */
 function useCardKeys(card, actions) {
   const latest = useRef(actions);
   latest.current = actions;
   useEffect(() => {
     const onKey = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target.matches?.('input, textarea, select')) return;
-      const inside = card.current.contains(document.activeElement);
-      const nowhere = document.activeElement === document.body && document.querySelector('.approval.pending') === card.current;
-      const action = latest.current[event.key.toLowerCase()];
-      if (!action || !(inside || nowhere)) return;
+      const key = event.key.toLowerCase();
+      const action = latest.current[key];
+      if (!action || !card.current.contains(document.activeElement)) return;
       event.preventDefault();
-      action();
+      const hidden = key === 'e' ? null : firstHidden(card.current);
+      if (hidden) hidden.scrollIntoView({ block: 'start' });
+      else action();
     };
     addEventListener('keydown', onKey);
     return () => removeEventListener('keydown', onKey);
   }, []);
+}
+
+/** The first call of a card that is not completely in view; undefined if all are. */
+function firstHidden(card) {
+  const view = card.closest('.scroller').getBoundingClientRect();
+  return [...card.querySelectorAll('[data-call]')].find((call) => {
+    const { top, bottom } = call.getBoundingClientRect();
+    return top < view.top - 1 || bottom > view.bottom + 1;
+  });
 }
 
 /** Keep Tab in the card; Escape moves the focus to the composer. */

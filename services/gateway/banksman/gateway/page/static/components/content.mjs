@@ -5,9 +5,10 @@ import hljs from 'highlight.js';
 import { useEffect, useMemo, useState } from 'preact/hooks';
 
 import { draw } from '../diagrams.mjs';
-import { blocksOf } from '../markdown.mjs';
+import { blocksOf, imagePath, isImageData } from '../markdown.mjs';
+import { mathsFor } from '../maths.mjs';
 import { sanitise } from '../sanitise.mjs';
-import { CopyButton, html, memo } from './ui.mjs';
+import { CopyButton, html, memo, useStore } from './ui.mjs';
 
 /** Width below which a diagram scrolls instead of shrinking. */
 const LEGIBLE_WIDTH_PX = 520;
@@ -19,16 +20,51 @@ darkQuery.addEventListener('change', () => (dark.value = darkQuery.matches));
 
 /** The Markdown of a message. A diagram is drawn once its fence is closed. */
 export const Markdown = memo(function Markdown({ text, streaming = false }) {
-  const blocks = useMemo(() => blocksOf(text), [text]);
+  const maths = mathsFor(text);
+  const blocks = useMemo(() => blocksOf(text, maths), [text, maths]);
   return html`<div class=${`markdown ${streaming ? 'streaming' : ''}`}>
     ${blocks.map((block, at) => html`<${Block} key=${at} ...${block} />`)}
   </div>`;
 });
 
-const Block = memo(function Block({ kind, html: markup, language, source, closed }) {
+const Block = memo(function Block({ kind, html: markup, language, source, closed, address, text }) {
+  if (kind === 'image') return html`<${MessageImage} address=${address} text=${text} />`;
   if (kind === 'html') return html`<${Prose} markup=${markup} />`;
   if (language === 'mermaid' && closed) return html`<${Diagram} source=${source} />`;
   return html`<${Code} language=${language} source=${source} />`;
+});
+
+const MAX_IMAGE_BYTES = 10 * 1024 * 1024;
+
+/** An image of the workspace or within the text. The browser requests nothing else for a message. */
+export const MessageImage = memo(function MessageImage({ address, text }) {
+  const store = useStore();
+  const [shown, setShown] = useState(isImageData(address) ? { url: address } : null);
+  const id = store.currentId.value;
+  const version = store.filesVersion.value;
+  useEffect(() => {
+    if (isImageData(address)) return undefined;
+    let current = true;
+    let url = null;
+    store.api.file(id, imagePath(address)).then(
+      (blob) => {
+        if (!current) return;
+        url = blob.size > MAX_IMAGE_BYTES ? null : URL.createObjectURL(blob);
+        setShown(url ? { url } : { problem: 'is too large to show' });
+      },
+      (error) => current && setShown({ problem: `could not be loaded: ${error.message}` }),
+    );
+    return () => {
+      current = false;
+      if (url) URL.revokeObjectURL(url);
+    };
+  }, [address, id, version]);
+  const name = isImageData(address) ? '' : imagePath(address);
+  if (shown?.problem) return html`<p class="notice info" role="note">The image ${name} ${shown.problem}</p>`;
+  return html`<figure class="message-image">
+    ${shown && html`<img src=${shown.url} alt=${text || name || 'Image'} />`}
+    <figcaption>${text || name}</figcaption>
+  </figure>`;
 });
 
 const Prose = memo(function Prose({ markup }) {

@@ -2,15 +2,17 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-import { activity } from '../events.mjs';
+import { activity, outcomeOf } from '../events.mjs';
 import { formatCost, formatDuration, formatWhen, plural } from '../text.mjs';
 import { ApprovalCard } from './approval.mjs';
-import { Code, Markdown } from './content.mjs';
+import { Markdown } from './content.mjs';
 import { InputCard, LinkedWorkflow } from './workflows.mjs';
-import { ToolCard, toolCounts } from './tools.mjs';
+import { ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
+import { Value } from './value.mjs';
 
 const NEAR_END_PX = 80;
+const CARD_MARGIN_PX = 16;
 
 const SUGGESTIONS = [
   { title: 'List the files', text: 'Run `ls -la` and explain the result.' },
@@ -46,11 +48,11 @@ function useFollow(scroller, id) {
   const [away, setAway] = useState(false);
   const toEnd = () => {
     atEnd.current = true;
-    scroller.current.scrollTop = scroller.current.scrollHeight;
+    scroller.current.scrollTop = endOf(scroller.current);
   };
   const onScroll = () => {
-    const { scrollTop, scrollHeight, clientHeight } = scroller.current;
-    const near = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+    const { scrollTop } = scroller.current;
+    const near = endOf(scroller.current) - scrollTop < NEAR_END_PX;
     // Growing content moves the end away from the user; only scrolling up counts as leaving it.
     atEnd.current = near || (atEnd.current && scrollTop >= lastTop.current);
     lastTop.current = scrollTop;
@@ -62,12 +64,22 @@ function useFollow(scroller, id) {
     scroller.current.scrollTop = 0;
   }, [id]);
   useLayoutEffect(() => {
-    const grown = new ResizeObserver(() => atEnd.current && toEnd());
+    // Never back: the user may read or edit the lower part of a request that does not fit.
+    const grown = new ResizeObserver(() => atEnd.current && scroller.current.scrollTop < endOf(scroller.current) && toEnd());
     grown.observe(scroller.current.firstElementChild);
     grown.observe(scroller.current);
     return () => grown.disconnect();
   }, []);
   return { away, toEnd, onScroll };
+}
+
+/** The scroll position of the end; of a pending approval request that does not fit, the position of its top. */
+function endOf(scroller) {
+  const end = scroller.scrollHeight - scroller.clientHeight;
+  const card = scroller.querySelector('.approval.pending');
+  if (!card) return end;
+  const top = card.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop;
+  return Math.min(end, Math.max(0, top - CARD_MARGIN_PX));
 }
 
 function Welcome() {
@@ -108,7 +120,7 @@ const Run = memo(function Run({ run, details }) {
   return html`<section class="run" data-run=${run.id} data-status=${run.status}>
     ${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'} />`}
     <div class="run-body">
-      ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} runId=${run.id} onExpand=${() => setExpanded(true)} />`)}
+      ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
       ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>Hide the steps</button>`}
       ${run.finished ? html`<${Outcome} run=${run} />` : html`<${Activity} run=${run} />`}
     </div>
@@ -129,14 +141,14 @@ function grouped(entries, shown) {
   return list;
 }
 
-function Entry({ entry, runId, onExpand }) {
+function Entry({ entry, run, onExpand }) {
   switch (entry.kind) {
     case 'message':
       return entry.role === 'user' ? html`<${UserMessage} text=${entry.text} />` : html`<${AssistantMessage} entry=${entry} />`;
     case 'reasoning':
       return html`<details class="reasoning"><summary><${Icon} name="brain" size=${15} />Reasoning</summary><p>${entry.text}</p></details>`;
     case 'calls':
-      return html`<${Calls} group=${entry} runId=${runId} onExpand=${onExpand} />`;
+      return html`<${Calls} group=${entry} runId=${run.id} succeeded=${run.status === 'completed'} onExpand=${onExpand} />`;
     case 'approval':
       return html`<${ApprovalCard} approval=${entry} />`;
     case 'input':
@@ -160,36 +172,44 @@ function UserMessage({ text, at, queued }) {
 }
 
 const AssistantMessage = memo(function AssistantMessage({ entry }) {
-  const isJson = entry.outcome === 'completed' && /^\s*[{[]/.test(entry.text) && parses(entry.text);
+  const value = entry.isResult ? parsed(entry.text) : undefined;
   return html`<article class="turn assistant" aria-label="Agent" data-complete=${entry.complete}>
-    ${isJson ? html`<${Code} language="json" source=${entry.text} label="result" />` : html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />`}
+    ${value === undefined ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />` : html`<${Value} value=${value} />`}
     ${entry.gap && html`<p class="notice info" role="note">Some text is missing here. It appears with the complete message.</p>`}
+    ${entry.partial && html`<p class="notice info" role="note"><${Icon} name="stop" size=${14} />${partialText(entry)}</p>`}
     ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label="Copy this message" /></div>`}
   </article>`;
 });
 
-function parses(text) {
+function partialText({ endedBy, unstored }) {
+  const text = endedBy === 'cancelled' ? 'Stopped here.' : 'The reply ends here.';
+  return unstored ? `${text} This text was not stored, and is missing after a reload.` : text;
+}
+
+/** The object or list that a result holds as JSON; undefined for text. */
+function parsed(text) {
+  if (!/^\s*[{[]/.test(text)) return undefined;
   try {
-    JSON.parse(text);
-    return true;
+    return JSON.parse(text);
   } catch {
-    return false;
+    return undefined;
   }
 }
 
-function Calls({ group, runId, onExpand }) {
+/** Calls that failed on the way to a success are shown with the details only. */
+function Calls({ group, runId, succeeded, onExpand }) {
   const { calls, shown } = group;
   if (shown) {
     return html`<div class="tools">
       ${calls.map((call) => html`<${ToolCard} key=${call.id} call=${call} runId=${runId} />`)}
     </div>`;
   }
-  const failed = calls.filter((call) => call.result?.is_error).length;
+  const marks = succeeded ? [] : unsuccessful(calls);
   const running = calls.some((call) => call.status === 'running' || (!call.result && !call.requiresApproval));
   return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
     ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
     <span>${plural(calls.length, 'tool call')}: ${toolCounts(calls)}</span>
-    ${failed > 0 && html`<span class="status failed">${failed} failed</span>`}
+    ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
   </button>`;
 }
 
@@ -221,24 +241,15 @@ function Activity({ run }) {
   </div>`;
 }
 
-const OUTCOME_TEXT = {
-  failed: 'The run failed',
-  cancelled: 'Stopped',
-  timed_out: 'The run reached its time limit',
-  rejected: 'Ended: a call was rejected',
-  max_iterations: 'Ended at the iteration limit',
-};
-
 function Outcome({ run }) {
-  const { status, error, usage } = run.finished;
-  const text = OUTCOME_TEXT[status];
+  const outcome = outcomeOf(run.finished);
   return html`
-    ${text &&
-    html`<div class=${`outcome ${status}`} role="note">
-      <${Icon} name=${status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
-      <div><strong>${text}.</strong>${error?.message && html` <span>${error.message}</span> <code>${error.code}</code>`}</div>
+    ${outcome &&
+    html`<div class=${`outcome ${run.status}`} role="note">
+      <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
+      <div><strong>${outcome.title}.</strong>${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}</div>
     </div>`}
-    <p class="usage">${usageParts(run, usage).map((part) => html`<span>${part}</span>`)}</p>
+    <p class="usage">${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}</p>
   `;
 }
 

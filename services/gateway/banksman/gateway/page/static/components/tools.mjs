@@ -33,7 +33,7 @@ function statusOf(call) {
 export const ToolCard = memo(function ToolCard({ call, runId }) {
   const [open, setOpen] = useState(false);
   const status = statusOf(call);
-  return html`<section class=${`tool ${status}`} aria-label=${`Tool call ${call.name}`}>
+  return html`<section class=${`tool ${status}`} role="group" aria-label=${`Tool call ${call.name}`}>
     <button type="button" class="tool-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${toolIcon(call.name)} size=${16} />
       <span class="tool-name">${call.name}</span>
@@ -123,3 +123,21 @@ export function toolCounts(calls) {
   return [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name)).join(', ');
 }
 
+
+const UNSUCCESSFUL = [
+  ['rejected', 'rejected'],
+  ['not_executed', 'not run'],
+  ['cancelled', 'cancelled'],
+  ['unknown_outcome', 'with an unknown outcome'],
+  ['failed', 'failed'],
+];
+
+/** How many calls were rejected, not run or failed, in words. */
+export function unsuccessful(calls) {
+  const kinds = calls.filter((call) => call.result?.is_error).map((call) => call.result.error_kind);
+  const known = new Set(UNSUCCESSFUL.map(([kind]) => kind));
+  const named = kinds.map((kind) => (known.has(kind) ? kind : 'failed'));
+  return UNSUCCESSFUL.map(([kind, word]) => ({ kind, count: named.filter((name) => name === kind).length, word }))
+    .filter(({ count }) => count > 0)
+    .map(({ kind, count, word }) => ({ kind, text: `${count} ${word}` }));
+}

@@ -2,8 +2,9 @@
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 
-import { fieldsOf, initialValues, readForm } from '../forms.mjs';
+import { fieldsOf, initialValues, readForm, withoutPattern } from '../forms.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
+import { Value } from './value.mjs';
 
 export function WorkflowDialog() {
   const store = useStore();
@@ -68,9 +69,13 @@ function WorkflowForm({ workflow, onBack, onStarted }) {
     <${SchemaForm} schema=${workflow.parameters_schema} submitLabel="Start" onSubmit=${start} />`;
 }
 
+let forms = 0;
+
 /** A form for an object schema; `onSubmit` receives valid values. */
 export function SchemaForm({ schema, submitLabel, onSubmit }) {
   const fields = useMemo(() => fieldsOf(schema), [schema]);
+  // Several forms may be shown at once, with fields of the same names.
+  const prefix = useMemo(() => `form-${(forms += 1)}`, []);
   const [raw, setRaw] = useState(() => initialValues(fields));
   const [errors, setErrors] = useState({});
   const [failure, setFailure] = useState(null);
@@ -92,20 +97,19 @@ export function SchemaForm({ schema, submitLabel, onSubmit }) {
     try {
       await onSubmit(read.value);
     } catch (error) {
-      setFailure(error.message);
+      setFailure(withoutPattern(error.message));
       setSending(false);
     }
   };
   return html`<form class="schema-form" novalidate onSubmit=${submit}>
-    ${fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${raw[field.name]} error=${errors[field.name]} onChange=${change} />`)}
+    ${fields.map((field) => html`<${Field} key=${field.name} id=${`${prefix}-${field.name}`} field=${field} value=${raw[field.name]} error=${errors[field.name]} onChange=${change} />`)}
     ${!fields.length && html`<p class="muted">No parameters.</p>`}
     ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
     <div class="dialog-actions"><button class="button primary" disabled=${sending}>${sending ? 'Sending…' : submitLabel}</button></div>
   </form>`;
 }
 
-function Field({ field, value, error, onChange }) {
-  const id = `field-${field.name}`;
+function Field({ id, field, value, error, onChange }) {
   const described = [field.description && `${id}-help`, error && `${id}-error`].filter(Boolean).join(' ') || undefined;
   const common = { id, name: field.name, 'aria-describedby': described, 'aria-invalid': Boolean(error), 'aria-required': field.required };
   const help = html`${field.description && html`<small id=${`${id}-help`}>${field.description}</small>`}
@@ -149,13 +153,13 @@ function Control({ field, common, value, onChange }) {
 export function InputCard({ request }) {
   const store = useStore();
   if (request.resolved) {
-    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">Submitted${request.resolved.by ? ` by ${request.resolved.by}` : ''}: <code>${JSON.stringify(request.resolved.value)}</code></p></section>`;
+    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">Submitted${request.resolved.by ? ` by ${request.resolved.by}` : ''}:</p><${Value} value=${request.resolved.value} /></section>`;
   }
   const isObject = request.schema?.type === 'object';
   const schema = isObject ? request.schema : { type: 'object', properties: { value: { title: 'Value', ...request.schema } }, required: ['value'] };
   const submit = (read) => store.replyToInput(request.id, isObject ? read : read.value);
-  return html`<section class="input-card" aria-label="Input requested">
-    <h3>${request.message}</h3>
+  return html`<section class="input-card" role="group" aria-label="Input requested">
+    <h2>${request.message}</h2>
     <${SchemaForm} schema=${schema} submitLabel="Submit" onSubmit=${submit} />
   </section>`;
 }
@@ -165,7 +169,7 @@ export function LinkedWorkflow({ link, Run }) {
   const store = useStore();
   const linked = useMemo(() => store.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);
   const run = linked.value.runs.find((candidate) => candidate.id === link.workflow_run_id);
-  return html`<section class="linked" aria-label=${`Workflow ${link.workflow}`}>
+  return html`<section class="linked" role="group" aria-label=${`Workflow ${link.workflow}`}>
     <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
     ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> Starting…</p>`}
   </section>`;

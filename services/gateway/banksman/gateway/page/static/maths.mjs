@@ -1,0 +1,44 @@
+/** Maths as MathML, which the browser draws without styles or fonts of its own. The library is loaded on first use. */
+
+import { signal } from '@preact/signals';
+
+import { mayHoldMaths } from './markdown.mjs';
+
+const MAX_SOURCE_CHARACTERS = 4_000;
+const MAX_REMEMBERED = 500;
+/** Expansions of macros in one formula, and the largest size in em: both are chosen by the model. */
+const LIMITS = { maxExpand: 200, maxSize: 20, trust: false, strict: 'ignore', throwOnError: true };
+
+const library = signal(null);
+let loading = null;
+const remembered = new Map();
+
+/** A function that converts TeX; null while it is not loaded or not needed. Loads it if `text` needs it. */
+export function mathsFor(text) {
+  if (!mayHoldMaths(text)) return null;
+  loading ??= import('katex').then(
+    () => (library.value = globalThis.katex),
+    () => (loading = null),
+  );
+  return library.value === null ? null : markupOf;
+}
+
+/** The MathML of a formula, not sanitised yet; null if it cannot be converted. */
+function markupOf(source, display) {
+  const key = `${display}${source}`;
+  if (!remembered.has(key)) {
+    if (remembered.size >= MAX_REMEMBERED) remembered.clear();
+    remembered.set(key, converted(source, display));
+  }
+  return remembered.get(key);
+}
+
+function converted(source, display) {
+  if (source.length > MAX_SOURCE_CHARACTERS) return null;
+  try {
+    const markup = library.value.renderToString(source, { ...LIMITS, displayMode: display, output: 'mathml' });
+    return markup.replaceAll(/<annotation[^>]*>[^]*?<\/annotation>/g, '');
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,183 @@
+"""States of a conversation, as a gateway sends them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from tests.e2e.stage import Stage
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A PNG of one pixel in base64."""
+
+REPLY = f"""# Result
+
+The load is **40 t**, see [the data](https://example.org/data) and `load.py`.
+
+### Values
+
+| crane | load | radius | height | wind limit | ground pressure |
+|---|---:|---:|---:|---:|---:|
+| north | 40 t | 12.5 m | 61 m | 13 m/s | 120 kPa |
+| south | 32 t | 14.0 m | 58 m | 13 m/s | 110 kPa |
+
+The moment is $M = F \\cdot r$, at $5 per hour:
+
+$$
+\\frac{{40 \\cdot 9.81}}{{2}} = 196.2
+$$
+
+![A chart](plots/load.png)
+
+![Inline](data:image/png;base64,{PIXEL})
+
+![Elsewhere](https://evil.example/leak.png?data=1)
+
+- [x] checked
+- [ ] open
+
+> A quotation.
+
+```python
+def load(mass: float) -> float:
+    \"\"\"Return the load in N.\"\"\"
+    return mass * 9.81  # gravity
+```
+"""
+
+
+def start(stage: Stage, message: str = "How large is the load?", *, model: str = "demo:model") -> None:
+    """Begin a run."""
+    data = {"message_id": "m1", "message": message, "model": model, "limits": {"max_iterations": 10}}
+    stage.event("conversation.updated", {"title": "The load of the crane"}, run_id=None)
+    stage.event("run.started", data)
+
+
+def call(stage: Stage, id: str, name: str, arguments: dict[str, Any], **result: Any) -> None:
+    """Request a call; with a result, complete it too."""
+    stage.event("tool_call.requested", {"tool_call_id": id, "name": name, "arguments": arguments})
+    if result:
+        completed = {"tool_call_id": id, "is_error": False, "content": {}, "duration_ms": 120, **result}
+        stage.event("tool_call.completed", completed)
+
+
+def say(stage: Stage, text: str, **fields: Any) -> None:
+    """Complete a message of the agent."""
+    number = len(stage.frames)
+    stage.event(
+        "message.completed", {"message_id": f"a{number}", "role": "assistant", "content": text, **fields}
+    )
+
+
+def finish(
+    stage: Stage, status: str = "completed", content: str = "", error: dict[str, str] | None = None
+) -> None:
+    """End the run."""
+    usage = {"input_tokens": 1200, "output_tokens": 340, "cached_tokens": 100, "cost_usd": 0.0123}
+    data = {"status": status, "content": content, "model": "demo:model", "iterations": 2, "usage": usage}
+    stage.event("run.finished", {**data, "error": error})
+
+
+def ask(stage: Stage, *items: dict[str, Any]) -> None:
+    """Request a decision on calls."""
+    for item in items:
+        call(stage, item["tool_call_id"], item["name"], item["arguments"])
+    request = {"approval_id": "p1", "expires_at": "2099-01-01T00:00:00Z", "items": list(items)}
+    stage.event("approval.requested", request)
+
+
+def command(number: int) -> dict[str, Any]:
+    """Return one item of an approval request: a command."""
+    arguments = {"command": "\n".join(f"echo {number} {line}" for line in range(8))}
+    preview = {"kind": "command", "command": arguments["command"]}
+    return {**_item(f"k{number}", "bash", arguments), "preview": preview}
+
+
+def write(path: str, old: str, new: str) -> dict[str, Any]:
+    """Return one item of an approval request: a changed file."""
+    preview = {"kind": "diff", "path": path, "old": old, "new": new}
+    return {**_item("w1", "write_file", {"path": path, "content": new}), "preview": preview}
+
+
+def _item(id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "tool_call_id": id,
+        "name": name,
+        "arguments": arguments,
+        "digest": f"digest-of-{id}",
+        "editable": True,
+    }
+
+
+def conversation(stage: Stage) -> None:
+    """A conversation with everything that a reply may hold, calls of each kind, and an open request."""
+    stage.resources["context/conversations/c1/files/plots/load.png"] = base64.b64decode(PIXEL)
+    start(stage)
+    stage.event("iteration.started", {"n": 1, "max": 10})
+    call(stage, "r1", "read_file", {"path": "load.py"}, content={"content": "mass = 40"})
+    call(stage, "r2", "bash", {"command": "false"}, is_error=True, error_kind="tool_error", exit_code=1)
+    say(stage, REPLY)
+    stage.event("workspace.changed", {"paths": [{"path": "plots/load.png", "change": "created"}]})
+    stage.event("protocol.retry", {"attempt": 1, "max": 3, "error": "A brace is missing."})
+    stage.event("input.requested", {"request_id": "i1", "message": "Which crane?", "schema": FORM})
+    items = [command(1), write("notes.md", "one\ntwo\n", "one\nthree\n")]
+    ask(stage, *items)
+
+
+def ended(stage: Stage) -> None:
+    """Runs that ended in each way other than success, and one of a workflow."""
+    start(stage)
+    say(stage, "The first half of a", partial=True)
+    text = "The run was cancelled."
+    finish(stage, "cancelled", text, {"code": "cancelled", "message": text})
+    stage.event(
+        "run.started", {"message_id": "m2", "message": "Again", "model": "demo:model"}, run_id="c1-r2"
+    )
+    error = {"code": "provider_error", "message": "The model is overloaded."}
+    failed = {"status": "failed", "content": error["message"], "model": "demo:model", "error": error}
+    stage.event("run.finished", failed, run_id="c1-r2")
+
+
+FORM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Name", "pattern": "^[a-z]{1,20}$", "description": "Its name."},
+        "kind": {"type": "string", "title": "Kind", "enum": ["tower", "mobile"]},
+        "height": {"type": "number", "title": "Height"},
+        "checked": {"type": "boolean", "title": "Checked"},
+        "notes": {"type": "string", "title": "Notes", "format": "textarea"},
+    },
+    "required": ["name", "kind"],
+}
+
+RESOURCES: dict[str, Any] = {
+    "context/conversations": {
+        "items": [
+            {"conversation_id": "c1", "title": "The load of the crane", "status": "awaiting_approval"},
+            {"conversation_id": "c2", "title": "Older", "updated_at": "2026-01-02T10:00:00Z"},
+        ]
+    },
+    "context/conversations/c1/files": {
+        "items": [
+            {"path": "plots/load.png", "size": 70, "modified_at": "2026-01-02T10:00:00Z"},
+            {"path": "load.py", "size": 1200, "modified_at": "2026-01-02T10:00:00Z"},
+        ]
+    },
+    "context/conversations/c1/files/load.py": b"def load(mass):\n    return mass * 9.81\n",
+    "workflows/categories": {
+        "items": [
+            {
+                "name": "project",
+                "title": "Project",
+                "workflows": [
+                    {
+                        "name": "inspect",
+                        "title": "Inspect a crane",
+                        "description": "Writes a report.",
+                        "parameters_schema": FORM,
+                    }
+                ],
+            }
+        ]
+    },
+}

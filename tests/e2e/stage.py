@@ -1,0 +1,130 @@
+"""The page's files behind a scripted gateway: it shows any state at once and records what the page sends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response, WebSocket
+from starlette.websockets import WebSocketDisconnect
+
+from banksman.cli.ports import free_port
+from banksman.gateway.page.routes import routes
+from tests.support.polling import eventually
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+Frame = dict[str, Any]
+CONVERSATION = "c1"
+RUN = "c1-r1"
+
+
+@dataclass
+class Stage:
+    """One conversation, its events so far, and the HTTP resources that the page reads."""
+
+    port: int
+    frames: list[Frame] = field(default_factory=list[Frame])
+    """The durable events of the conversation."""
+    received: list[Frame] = field(default_factory=list[Frame])
+    """The frames that the page sent, except for pings."""
+    resources: dict[str, Any] = field(default_factory=dict[str, Any])
+    """JSON, or bytes, by path."""
+    refused: dict[str, Frame] = field(default_factory=dict[str, Frame])
+    """Error frames by the type of the request that gets them."""
+    token: str | None = None
+    """The token that a client must send."""
+    notices: tuple[str, ...] = ()
+    _sockets: set[WebSocket] = field(default_factory=set[WebSocket])
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def event(self, type: str, data: Frame, *, run_id: str | None = RUN) -> Frame:
+        """Append a durable event to the log; return its frame."""
+        number = len(self.frames) + 1
+        frame = {
+            "type": type,
+            "seq": number,
+            "prev_seq": number - 1,
+            "log_epoch": "e1",
+            "ts": datetime.now(UTC).isoformat(),
+            "conversation_id": CONVERSATION,
+            "run_id": run_id,
+            "data": data,
+        }
+        self.frames.append(frame)
+        return frame
+
+    async def send(self, *frames: Frame) -> None:
+        """Send frames to every open page."""
+        for socket in tuple(self._sockets):
+            for frame in frames:
+                await socket.send_json(frame)
+
+    async def serve_socket(self, socket: WebSocket) -> None:
+        await socket.accept(subprotocol="banksman.v1")
+        with contextlib.suppress(WebSocketDisconnect):
+            async for text in socket.iter_text():
+                frame = json.loads(text)
+                if frame["type"] == "hello" and self.token not in (None, frame.get("token")):
+                    await socket.close(4401)
+                    return
+                self._sockets.add(socket)
+                self.received += [] if frame["type"] == "ping" else [frame]
+                for reply in self._replies(frame):
+                    await socket.send_json(reply)
+        self._sockets.discard(socket)
+
+    def _replies(self, frame: Frame) -> list[Frame]:
+        to = {"reply_to": frame.get("id")}
+        if frame["type"] in self.refused:
+            return [{"type": "error", "retryable": False, **to, **self.refused[frame["type"]]}]
+        match frame["type"]:
+            case "hello":
+                welcome: Frame = {"type": "welcome", "heartbeat_s": 20, "notices": self.notices}
+                return [{**welcome, "user": "ada", "tenant": "local", "server_version": "1.0", **to}]
+            case "subscribe":
+                place = {"conversation_id": CONVERSATION, "log_epoch": "e1"}
+                subscribed = {"type": "subscribed", "head_seq": len(self.frames), "oldest_seq": 1, **place}
+                done = {"type": "replay.done", "seq": len(self.frames), **place}
+                return [{**subscribed, **to}, *self.frames[frame.get("after_seq") or 0 :], done]
+            case _:
+                return [{"type": "ack", "conversation_id": CONVERSATION, "run_id": RUN, **to}]
+
+
+@asynccontextmanager
+async def staged() -> AsyncGenerator[Stage]:
+    """Serve the page with an empty conversation."""
+    stage = Stage(free_port())
+    app = FastAPI()
+
+    @app.websocket("/ws")
+    async def ws(socket: WebSocket) -> None:
+        await stage.serve_socket(socket)
+
+    app.include_router(routes)
+
+    @app.get("/{path:path}")
+    async def resource(request: Request, path: str) -> Response:
+        found = stage.resources.get(path, {"items": []})
+        if isinstance(found, bytes):
+            return Response(found, media_type="application/octet-stream")
+        return Response(json.dumps(found), media_type="application/json")
+
+    server = uvicorn.Server(uvicorn.Config(app, port=stage.port, log_level="error", ws="websockets-sansio"))
+    task = asyncio.create_task(server.serve())
+    try:
+        await eventually(lambda: server.started or None, WAIT_TIMEOUT_S)
+        yield stage
+    finally:
+        server.should_exit = True
+        await task

@@ -1,0 +1,177 @@
+"""Every view of the page under the rules of axe-core, in both themes and at three widths; target sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e import scenes
+from tests.e2e.stage import Stage
+from tests.support.browser import WAIT_TIMEOUT_MS, opened
+
+pytestmark = pytest.mark.timeout(240)
+"""Seconds; a scan takes a second on a busy machine."""
+
+WIDTHS = (390, 1024, 1440)
+TOUCH_WIDTHS = (390, 1024)
+Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, ...] = ("light", "dark")
+ALL: tuple[tuple[int, Theme], ...] = tuple((width, theme) for width in WIDTHS for theme in THEMES)
+SHORT: tuple[tuple[int, Theme], ...] = ((390, "light"), (1024, "dark"))
+TARGET_PX = 44
+
+FINDINGS = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ['violations'] });
+  const describe = (node) => `${node.target} ${node.any[0]?.message ?? ''}`;
+  return violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(describe).join('; ')}`);
+}"""
+
+SMALL_TARGETS = """(least) => {
+  const isShown = (element) => element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
+  const inText = (element) => element.matches('.prose a, .prose a *');
+  const isBox = (element) => element.matches('input[type=checkbox]');
+  const targetOf = (element) => (isBox(element) ? element.closest('label') ?? element : element);
+  return [...document.querySelectorAll('a, button, input, select, textarea, summary')]
+    .filter((element) => isShown(element) && !inText(element) && !element.matches('.skip, .prose input'))
+    .map((element) => [element, targetOf(element).getBoundingClientRect()])
+    .filter(([, box]) => box.width && (box.width < least - 0.5 || box.height < least - 0.5))
+    .map(([element, box]) => `${element.outerHTML.slice(0, 100)} ${box.width}x${box.height}`);
+}"""
+
+SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Waits until a new theme or width is drawn: without motion, a transition takes one frame."""
+
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+View = Callable[[Page, Stage], Awaitable[None]]
+
+
+async def open_conversation(page: Page, stage: Stage) -> None:
+    await page.goto(f"{stage.url}/#/c/c1")
+    await page.reload()
+    await expect(page.locator(".run").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+
+async def welcome(page: Page, stage: Stage) -> None:
+    stage.notices = ("The demo model replies: no key is set.",)
+    await page.goto(stage.url)
+    await expect(page.get_by_role("heading", name="What should the agent do?")).to_be_visible()
+
+
+async def conversation(page: Page, stage: Stage) -> None:
+    scenes.conversation(stage)
+    await open_conversation(page, stage)
+    await expect(page.locator("math").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+
+async def details(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Details").click()
+    await page.locator(".tool-head").first.click()
+
+
+async def editing(page: Page, stage: Stage) -> None:
+    for number in range(2):
+        await page.get_by_role("button", name="Edit", exact=False).nth(number).click()
+    await page.get_by_role("button", name="Add a reason").click()
+
+
+async def files(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Files", exact=True).click()
+    await expect(page.get_by_text("load.py").last).to_be_visible()
+
+
+async def preview(page: Page, stage: Stage) -> None:
+    await page.locator(".file").last.click()
+    await expect(page.locator(".preview-body")).to_be_visible()
+
+
+async def workflow_list(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Close files").click()
+    await page.get_by_role("button", name="Workflows").click()
+    await expect(page.get_by_text("Inspect a crane")).to_be_visible()
+
+
+async def form(page: Page, stage: Stage) -> None:
+    await page.get_by_text("Inspect a crane").click()
+    await page.get_by_role("dialog").get_by_label("Name").fill("No Crane")
+    await page.get_by_role("button", name="Start", exact=True).click()
+    await expect(page.get_by_text("Must be 1 to 20 of: lower-case letters.")).to_be_visible()
+
+
+async def menu(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Close", exact=True).click()
+    await page.get_by_role("button", name="Conversation actions").click()
+
+
+async def rename(page: Page, stage: Stage) -> None:
+    await page.get_by_role("menuitem", name="Rename").click()
+
+
+async def delete(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Cancel").click()
+    await menu_again(page)
+    await page.get_by_role("menuitem", name="Delete").click()
+
+
+async def menu_again(page: Page) -> None:
+    await page.get_by_role("button", name="Conversation actions").click()
+
+
+async def refused(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Cancel").click()
+    stage.refused["run.cancel"] = {"code": "conflict", "message": "The run has ended."}
+    await page.get_by_role("button", name="Stop").first.click()
+    await expect(page.locator(".toast")).to_be_visible()
+
+
+async def ended(page: Page, stage: Stage) -> None:
+    stage.frames.clear()
+    scenes.ended(stage)
+    await open_conversation(page, stage)
+
+
+async def login(page: Page, stage: Stage) -> None:
+    stage.token = "right"
+    await page.reload()
+    await page.get_by_label("Token").fill("wrong")
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_text("The token is wrong or has expired.")).to_be_visible()
+
+
+VIEWS: tuple[View, ...] = (
+    welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
+    refused, ended, login,
+)  # fmt: skip
+"""Each begins where the one before it ended."""
+
+
+async def findings(page: Page, axe: str) -> list[str]:
+    if not await page.evaluate("() => 'axe' in window"):
+        await page.evaluate(axe)
+    return list(await page.evaluate(FINDINGS))
+
+
+async def test_no_view_breaks_a_rule_of_accessibility_in_either_theme(stage: Stage, axe: str) -> None:
+    """R38: `make accessibility` scans every combination, the suite one of each theme for each view."""
+    chosen = ALL if os.environ.get("BANKSMAN_ACCESSIBILITY") == "all" else SHORT
+    stage.resources |= scenes.RESOURCES
+    wrong: dict[str, Any] = {}
+    async with opened(stage.url) as page:
+        for view in VIEWS:
+            await page.set_viewport_size({"width": 1440, "height": 860})
+            await view(page, stage)
+            for width, theme in chosen:
+                await page.set_viewport_size({"width": width, "height": 860})
+                await page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+                await page.evaluate(SETTLED)
+                found = await findings(page, axe)
+                if width in TOUCH_WIDTHS:
+                    found += await page.evaluate(SMALL_TARGETS, TARGET_PX)
+                if await page.evaluate(OVERFLOW) > 0:
+                    found.append("wider than the window")
+                wrong |= {f"{view.__name__} {width} {theme}": found} if found else {}
+    assert wrong == {}

@@ -1,0 +1,129 @@
+"""What the page shows and sends, in states that a scripted gateway sets."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e import scenes
+from tests.e2e.stage import Stage
+from tests.support.browser import WAIT_TIMEOUT_MS, opened
+from tests.support.polling import eventually
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+pytestmark = pytest.mark.timeout(120)
+"""Seconds; a browser starts slowly on a busy machine."""
+
+
+async def show(page: Page, stage: Stage) -> None:
+    """Show the conversation as the log has it now."""
+    await page.goto(f"{stage.url}/#/c/c1")
+    await page.reload()
+    await expect(page.locator(".run").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+
+async def sent(stage: Stage, type: str) -> dict[str, object]:
+    """Wait for a frame of the page."""
+
+    def found() -> dict[str, object] | None:
+        return next((frame for frame in stage.received if frame["type"] == type), None)
+
+    return await eventually(found, WAIT_TIMEOUT_S)
+
+
+async def test_a_request_opens_at_its_top_and_keys_decide_only_what_is_visible(stage: Stage) -> None:
+    """R13: it does not take the focus, and a key shows the first hidden call instead of deciding."""
+    scenes.start(stage)
+    async with opened(stage.url) as page:
+        await show(page, stage)
+        await page.get_by_role("textbox", name="Message").focus()
+        before = len(stage.frames)
+        scenes.ask(stage, *(scenes.command(number) for number in range(6)))
+        await stage.send(*stage.frames[before:])
+        card = page.get_by_role("group", name="Allow 6 calls?")
+        await expect(card.get_by_role("heading", name="Allow 6 calls?")).to_be_in_viewport(ratio=1)
+        await expect(page.get_by_role("textbox", name="Message")).to_be_focused()
+        await page.get_by_role("textbox", name="Message").blur()
+        await page.keyboard.press("a")
+        await card.focus()
+        await page.keyboard.press("a")
+        await expect(card.locator("[data-call=k1], [data-call=k2]").last).to_be_in_viewport(ratio=0.9)
+        assert [frame for frame in stage.received if frame["type"] == "approval.reply"] == []
+
+        await page.set_viewport_size({"width": 1280, "height": 2400})
+        stage.refused["approval.reply"] = {"code": "conflict", "message": "It lists other calls."}
+        await page.keyboard.press("a")
+
+        reply = await sent(stage, "approval.reply")
+        await expect(card.get_by_text("It lists other calls.")).to_be_visible()
+    assert (reply["all"], reply["digests"]) == ("approve", [f"digest-of-k{number}" for number in range(6)])
+
+
+async def test_the_content_of_a_write_is_edited_as_text_and_its_diff_follows(stage: Stage) -> None:
+    """R14: no escaped JSON."""
+    scenes.start(stage)
+    scenes.ask(stage, scenes.write("notes.md", "one\ntwo\n", 'one\n"two"\n'))
+    async with opened(stage.url) as page:
+        await show(page, stage)
+        await page.get_by_role("button", name="Edit").click()
+        content = page.get_by_role("textbox", name="Content")
+        await expect(content).to_have_value('one\n"two"\n')
+        await content.fill("one\ntwo\nthree\n")
+        await expect(page.locator(".diff .row.added")).to_have_text("+three")
+        await page.get_by_role("button", name="Approve").click()
+        reply = await sent(stage, "approval.reply")
+    edited = {"path": "notes.md", "content": "one\ntwo\nthree\n"}
+    assert reply["decisions"] == [{"tool_call_id": "w1", "decision": "approve", "arguments": edited}]
+
+
+async def test_a_successful_workflow_shows_neither_failures_nor_json(stage: Stage) -> None:
+    """R15: its look-up of a missing file is no failure, and its result is shown as names and values."""
+    scenes.start(stage, "Create project\nName: demo", model="workflow:create_project")
+    scenes.call(stage, "r1", "read_file", {"path": "x"}, is_error=True, error_kind="tool_error")
+    scenes.say(stage, '{"folder": "demo", "files": ["a", "b"]}')
+    scenes.finish(stage, content='{"folder": "demo", "files": ["a", "b"]}')
+    async with opened(stage.url) as page:
+        await show(page, stage)
+        await expect(page.get_by_text("1 tool call: read_file")).to_be_visible()
+        await expect(page.locator(".turn.assistant dt")).to_have_text(["Folder", "Files"])
+        shown = await page.locator(".run").inner_text()
+    assert "failed" not in shown.lower() and "{" not in shown
+
+
+async def test_a_rejection_is_no_failure_and_an_ending_is_stated_once(stage: Stage) -> None:
+    """R12: the run ends with one sentence, and its call counts as rejected."""
+    scenes.start(stage)
+    rejected = {"is_error": True, "error_kind": "rejected"}
+    scenes.call(stage, "r1", "bash", {"command": "rm x"}, **rejected)
+    text = "The run was stopped because the call of bash was rejected."
+    scenes.finish(stage, "rejected", text, {"code": "rejected", "message": text})
+    async with opened(stage.url) as page:
+        await show(page, stage)
+        await expect(page.locator(".status")).to_have_text("1 rejected")
+        shown = await page.locator(".run").inner_text()
+    assert shown.count(text) == 1 and "failed" not in shown
+
+
+async def test_stopped_text_stays_and_its_cancellation_is_stated_once(stage: Stage) -> None:
+    """R37: the text is marked where it was stopped."""
+    scenes.ended(stage)
+    async with opened(stage.url) as page:
+        await show(page, stage)
+        run = page.locator(".run").first
+        await expect(run.get_by_text("The first half of a")).to_be_visible()
+        shown = await run.inner_text()
+    assert (shown.count("Stopped here."), shown.count("Stopped.")) == (1, 1)
+    assert "cancelled" not in shown
+
+
+async def test_maths_and_images_are_drawn_and_no_address_of_the_model_is_requested(stage: Stage) -> None:
+    """R36, R38: images of the workspace and of the text; `opened` fails on a request to another host."""
+    scenes.conversation(stage)
+    async with opened(stage.url) as page:
+        await show(page, stage)
+        await expect(page.locator("math mfrac")).to_have_count(1, timeout=WAIT_TIMEOUT_MS)
+        await expect(page.locator("annotation")).to_have_count(0)
+        for name in ("A chart", "Inline"):
+            await expect(page.get_by_role("img", name=name)).to_have_js_property("naturalWidth", 1)
+        await expect(page.get_by_role("link", name="Elsewhere")).to_have_count(1)
+        await expect(page.get_by_role("img", name="Elsewhere")).to_have_count(0)

@@ -1,0 +1,47 @@
+"""The web page in a headless browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from playwright.async_api import Page, async_playwright
+
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-sync"]
+WAIT_TIMEOUT_MS = 1000 * WAIT_TIMEOUT_S
+
+
+@asynccontextmanager
+async def opened(url: str, *, bypass_csp: bool = False) -> AsyncGenerator[Page]:
+    """Open the page. An error in it or a request to another host fails the test.
+
+    Args:
+        url: The gateway's address.
+        bypass_csp: Allow scripts of the test to run in the page.
+    """
+    problems: list[str] = []
+
+    def check(address: str) -> None:
+        if not address.startswith((url, "data:", "blob:", "about:")):
+            problems.append(address)
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = await browser.new_page(viewport={"width": 1280, "height": 860}, bypass_csp=bypass_csp)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: check(request.url))
+        page.set_default_timeout(WAIT_TIMEOUT_MS)
+        await page.goto(url)
+        yield page
+        await browser.close()
+    assert problems == []
+
+
+async def send_message(page: Page, text: str) -> None:
+    """Type a message and send it."""
+    box = page.get_by_role("textbox", name="Message")
+    await box.fill(text)
+    await box.press("Enter")
