@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
 """Seconds; processes are restarted, which is slow on a busy machine."""
 
 AGENTS = ("agent-1", "agent-2")
+LONGEST_PAUSE_S = 1.5
+"""Longest seconds after the first failure of a model request at which it is repeated, and some."""
 FROZEN_S = 10.0
 """Seconds until clients detect that a server does not respond."""
 
@@ -123,8 +125,12 @@ async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker
 async def test_a_frozen_owner_does_not_repeat_its_request_for_a_run_of_another(
     stage: Stage, marker: str
 ) -> None:
-    """P5: its request fails while it is frozen; the reply to a repeated one would be paid for and dropped."""
+    """P5: its request fails while it is frozen; the reply to a repeated one would be paid for and dropped.
+
+    The broker is away when it continues, so that no message tells it of the other owner in time.
+    """
     failing = Reply(gate=Gate(name=marker), fault=HttpError(status=503))
+    broker = stage.fleet.servers[0]
     async with stage.connected() as client:
         stage.scripts.append(new_id("s"))
         stage.model.play(stage.scripts[-1], (failing, Reply(text="done")), by="count", at_end="repeat")
@@ -132,14 +138,22 @@ async def test_a_frozen_owner_does_not_repeat_its_request_for_a_run_of_another(
         run_id = await client.chat(conversation, "go")
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         driver = stage.fleet[await stage.driver(run_id)]
+        before = _repeats(driver.log.read_text(errors="replace"))
         driver.freeze()
         try:
             outcome = await client.finished(run_id)
             stage.model.open_gate(marker)
+            await broker.stop()
         finally:
             driver.thaw()
+        try:
+            await until(lambda: _repeats(driver.log.read_text(errors="replace")) > before)
+            with pytest.raises(TimeoutError):
+                await stage.model.wait_for_requests(stage.scripts[-1], 3, timeout_s=LONGEST_PAUSE_S)
+        finally:
+            broker.start()
         await until(lambda: _left(driver.log.read_text(errors="replace"), conversation))
-        await driver.ready()
+        await stage.fleet.ready()
 
     assert outcome["status"] == "completed"
     assert len(stage.requests()) == 2, "one of each agent"
@@ -226,6 +240,11 @@ def _replies(body: dict[str, object]) -> list[object]:
     messages = body["messages"]
     assert isinstance(messages, list)
     return [message for message in messages if message["role"] == "assistant"]
+
+
+def _repeats(log: str) -> int:
+    """Return how often an agent logged that it will repeat a request."""
+    return log.count("repeating the model request")
 
 
 def _left(log: str, conversation: str) -> bool:
