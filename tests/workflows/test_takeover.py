@@ -216,8 +216,7 @@ def check_once(events: list[Event]) -> None:
 
 async def spawn(server: NatsServer) -> asyncio.subprocess.Process:
     """Start the service as a process of its own."""
-    main = "import sys; from banksman.workflows.app import run; sys.exit(run())"
     own = {name: value for name, value in os.environ.items() if not name.startswith("BANKSMAN_")}
     # The servers of tests do not sync each write.
     own |= {"BANKSMAN_NATS__URL": server.url, "BANKSMAN_ALLOW_WEAK_DURABILITY": "1"}
-    return await asyncio.create_subprocess_exec(sys.executable, "-c", main, env=own)
+    return await asyncio.create_subprocess_exec(sys.executable, "-m", "banksman.cli", "workflows", env=own)

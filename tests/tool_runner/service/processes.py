@@ -68,11 +68,9 @@ class RunnerProcess:
 
     def begin(self) -> None:
         """Start the process."""
-        code = "import sys; from banksman.tool_runner.app import run; sys.exit(run())"
+        command = [sys.executable, "-m", "banksman.cli", "tool-runner"]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code], env=self._environment, stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
 
     def wait_ready(self, *, ready: bool = True) -> None:
         """Wait until a started process is ready, or with `ready=False` until it reports that it is not."""
