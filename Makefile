@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills parked waiting cancels reconnects overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills parked waiting cancels reconnects fairness overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,10 @@ reconnects:  ## Disconnect 200 clients 20 times each; every one must receive 1..
 	@$(BIN)/python -m benchmarks.reconnects $(ARGS)
 
 overload:  ## Request three times the runs that agents can execute, for five minutes (ARGS="--seconds 60")
+fairness:  ## Let one tenant of ten flood; the p99 of the others may grow to 1.5 times (ARGS="--seconds 20")
+	@tools/setup.sh dev
+	@$(BIN)/python -m benchmarks.fairness $(ARGS)
+
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.overload $(ARGS)
 

@@ -115,10 +115,18 @@ class AckRecorder:
 
     async def in_progress_signals(self, number: int) -> None:
         """Wait for a number of in-progress signals."""
+        await self.sent(IN_PROGRESS, number)
+
+    async def sent(self, status: bytes, number: int = 1) -> None:
+        """Wait for a number of acks with a status."""
         async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while sum(ack == IN_PROGRESS for _, ack in self._sent) < number:
+            while self.count(status) < number:
                 self._arrived.clear()
                 await self._arrived.wait()
+
+    def count(self, status: bytes) -> int:
+        """Return the number of acks with a status."""
+        return sum(ack == status for _, ack in self._sent)
 
     async def _received(self, message: Message) -> None:
         # $JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>

@@ -10,6 +10,7 @@ from banksman.contracts.messages import ToolMessage
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import MAX_DEPTH, JsonObject
 from banksman.runs.outcome import storable
+from banksman.runtime.shares import Shares
 from tests.runs.plans import CallPlan, Plan, Reply, calls
 from tests.runs.processes import Process, Task
 from tests.runs.scenario import Scenario
@@ -410,7 +411,7 @@ def test_large_results_end_their_run_in_as_many_commits_as_they_need(
     scenario.output = output
     for runner in scenario.runners.values():
         assert runner.calls is not None
-        runner.calls.capacity = len(planned)
+        runner.calls.capacity = Shares(2 * len(planned))
     scenario.start(Plan((Reply(planned),)))
     if queued:
         scenario.client_starts("c", "long", Plan(), LONG)

@@ -40,6 +40,7 @@ from banksman.runs.owner import Build, Ownership
 from banksman.runs.ports import Placement, Ports
 from banksman.runs.runner import RunnerCalls
 from banksman.runs.state import Conversation
+from banksman.runtime.shares import Shares
 from tests.runs.broker import TENANT, Broker
 from tests.runs.invariants import InvariantChecker
 from tests.runs.plans import Plan, calls_without_result, commit_of_reply, compact
@@ -124,7 +125,7 @@ class World:
             runner.name,
             runner.generation,
             SimulatedRunnerSlots(self, runner),
-            capacity=CAPACITY,
+            capacity=Shares(CAPACITY),
             now=self.clock.now,
             may_start=lambda: not runner.lease_lost,
             may_repeat=lambda request: request.call.idempotent,

@@ -21,6 +21,7 @@ import pytest
 from tests.support.docker_engine import DockerEngine
 
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.shares import Shares
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits, WorkspaceLimits
@@ -142,7 +143,7 @@ async def runner(root: Path, limits: RunnerLimits, backend: str, make_sandbox: M
     sandbox = make_sandbox(root, limits)
     store = WorkspaceStore(root, identity, limits.workspace)
     box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
-    turns = Turns(commands=limits.sandbox.max_concurrent_calls, fetches=8)
+    turns = Turns(commands=Shares(limits.sandbox.max_concurrent_calls), fetches=Shares(8))
     return Runner(box, sandbox, backend, store, store.get("acme", "c1"), identity, limits, turns)
 
 

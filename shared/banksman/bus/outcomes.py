@@ -46,6 +46,8 @@ class WorkMessage:
     stream_seq: int
     num_delivered: int
     """The server's count of deliveries; a crash of the server loses the latest ones."""
+    handlings: int | None = None
+    """How often this process handled it, this time included; None for as often as it was delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) 
         if isinstance(error, Poison) and error.subject == message.subject:
             return await _dead_letter(bus, stream, message, error.reason)
         logger.exception("%s: handling message %d failed", message.subject, message.stream_seq)
-        if message.num_delivered >= MOST_FAILURES:
-            why = f"not handled in {message.num_delivered} deliveries: {type(error).__name__}: {error}"
+        tries = message.num_delivered if message.handlings is None else message.handlings
+        if tries >= MOST_FAILURES:
+            why = f"not handled in {tries} deliveries: {type(error).__name__}: {error}"
             return await _dead_letter(bus, stream, message, why)
     return Leave()
 

@@ -4,6 +4,8 @@ One pull is outstanding at a time. It requests as many messages as slots are fre
 slot becomes free, the next one is sent at once. A message is not redelivered while its handler runs, because
 `in progress` is sent every 0.8 s and `ack_wait` is 3 s. When the process dies, another process gets the
 message.
+
+Where tenants share the slots, a pull is outstanding also while none is free: see `bus.waiting`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from dataclasses import dataclass
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -33,8 +36,10 @@ from banksman.bus.outcomes import (
     send_status,
     settle,
 )
+from banksman.bus.waiting import Delivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.backoff import Backoff
+from banksman.runtime.shares import Shares
 
 __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
 
@@ -49,6 +54,10 @@ PULL_HEARTBEAT_S = 1
 """Seconds between the server's heartbeats for a pull; after two missing heartbeats the pull counts as
 lost."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+LOOK_AHEAD = 8
+"""Messages that a pull requests at least where tenants share the slots."""
+MAX_COUNTED = 1_000
+"""Messages whose handlings a process counts."""
 
 _IDLE_HEARTBEAT = "100"
 _REQUEST_TIMEOUT = "408"
@@ -60,7 +69,7 @@ async def work(
     durable: str,
     handler: Handler,
     *,
-    slots: int,
+    slots: int | Shares,
     stop: asyncio.Event | None = None,
     grace_s: float = 20.0,
 ) -> None:
@@ -76,7 +85,7 @@ async def work(
         durable: The consumer.
         handler: Called for each message, for up to `slots` messages concurrently; a message that is
             redelivered while its handler runs does not start a second one in this process.
-        slots: The maximum number of messages in work.
+        slots: The maximum number of messages in work, or how tenants share the slots.
         stop: Starts the drain; None runs until the connection is closed.
         grace_s: Seconds that running handlers get to end.
 
@@ -93,15 +102,22 @@ class _InWork:
     message: WorkMessage
     reply: str
     """The subject for its ack; that of the newest delivery, because older ones may have expired."""
+    tenant: str | None = None
+    """The tenant that it takes a slot for; None where tenants do not share the slots."""
+    waited: bool = False
+    """Whether it did not start when it arrived."""
 
 
 class _Worker:
-    def __init__(self, bus: Bus, stream: str, durable: str, handler: Handler, slots: int) -> None:
+    def __init__(self, bus: Bus, stream: str, durable: str, handler: Handler, slots: int | Shares) -> None:
         self._bus = bus
         self._stream = stream
         self._durable = durable
         self._handler = handler
         self._slots = slots
+        self._waiting = WaitingMessages(slots) if isinstance(slots, Shares) else None
+        self._handlings: OrderedDict[int, int] = OrderedDict()
+        """How often a handler ran, by message. A message that waits for a slot is delivered many times."""
         self._inbox = bus.nc.new_inbox()
         self._in_work: dict[int, _InWork] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,6 +144,8 @@ class _Worker:
                     await self._pull_until(stop)
                     # The subscription stays: messages of the last pull are returned at once with a NAK.
                     self._stopping = True
+                    if self._waiting is not None:
+                        await self._return(self._waiting.all())
                     if self._tasks:
                         await asyncio.wait(self._tasks, timeout=grace_s)
                 finally:
@@ -155,7 +173,7 @@ class _Worker:
                         "%s/%s: no heartbeat for a pull; sending another", self._stream, self._durable
                     )
                     self._outstanding = 0
-                if not self._outstanding and self._free > 0:
+                if not self._outstanding and self._wanted > 0:
                     await self._pull()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PULL_HEARTBEAT_S):
@@ -164,7 +182,10 @@ class _Worker:
             stopped.cancel()
 
     @property
-    def _free(self) -> int:
+    def _wanted(self) -> int:
+        """The number of messages of the next pull."""
+        if isinstance(self._slots, Shares):
+            return max(LOOK_AHEAD, self._slots.free)
         return self._slots - len(self._in_work)
 
     def _silent_for(self) -> float:
@@ -176,7 +197,7 @@ class _Worker:
         if not self._bus.connected:
             return
         self._pulls += 1
-        self._outstanding = self._free
+        self._outstanding = self._wanted
         self._received_at = asyncio.get_running_loop().time()
         body = {
             "batch": self._outstanding,
@@ -248,19 +269,50 @@ class _Worker:
             # The `in progress` signals were lost and the message came back to its own process. The running
             # handler continues and acks this newer delivery.
             item.reply = reply
-        elif self._stopping or self._free <= 0:
+        elif self._stopping:
+            await send_status(self._bus, reply, NAK)
+        elif self._waiting is not None:
+            now = asyncio.get_running_loop().time()
+            self._waiting.add(Delivery(message, reply, tenant_of(message), now))
+            self._start_waiting(arrived=message.stream_seq)
+            for surplus, delay_s in self._waiting.surplus(now):
+                await settle(self._bus, surplus.message, surplus.reply, Later(delay_s))
+        elif self._wanted <= 0:
             # More than this process can take: a pull from before a reconnect was still served.
             await send_status(self._bus, reply, NAK)
         else:
-            item = self._in_work[message.stream_seq] = _InWork(message, reply)
-            task = self._group.create_task(self._handle(item))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(_InWork(message, reply))
         self._changed.set()
+
+    def _start(self, item: _InWork) -> None:
+        self._in_work[item.message.stream_seq] = item
+        task = self._group.create_task(self._handle(item))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start_waiting(self, arrived: int | None = None) -> None:
+        """Start the waiting messages that may take a slot; `arrived` is the newest one."""
+        while self._waiting is not None and not self._stopping and (found := self._waiting.next()):
+            self._waiting.shares.take(found.tenant)
+            waited = found.message.stream_seq != arrived
+            self._start(_InWork(self._counted(found.message), found.reply, found.tenant, waited))
+
+    def _counted(self, message: WorkMessage) -> WorkMessage:
+        """Return a message with the number of times that this process handled it, this time included."""
+        number = self._handlings.pop(message.stream_seq, 0) + 1
+        self._handlings[message.stream_seq] = number
+        if len(self._handlings) > MAX_COUNTED:
+            self._handlings.popitem(last=False)
+        return replace(message, handlings=number)
 
     async def _handle(self, item: _InWork) -> None:
         try:
+            if item.waited:
+                # Part of `ack_wait` has passed.
+                await send_status(self._bus, item.reply, IN_PROGRESS)
             outcome = await handle(self._bus, self._stream, self._handler, item.message)
+            if isinstance(outcome, Done):
+                self._handlings.pop(item.message.stream_seq, None)
             await settle(self._bus, item.message, item.reply, outcome)
         except asyncio.CancelledError:
             # The handler has stopped, so another process may take the message before `ack_wait` expires.
@@ -268,7 +320,15 @@ class _Worker:
             raise
         finally:
             del self._in_work[item.message.stream_seq]
+            if item.tenant is not None and self._waiting is not None:
+                self._waiting.shares.give_back(item.tenant)
+                self._start_waiting()
             self._changed.set()
+
+    async def _return(self, deliveries: list[Delivery]) -> None:
+        """Give messages back to the queue, which delivers them again at once."""
+        for delivery in deliveries:
+            await send_status(self._bus, delivery.reply, NAK)
 
     async def _send_heartbeats(self) -> None:
         while True:
@@ -276,6 +336,8 @@ class _Worker:
             for item in tuple(self._in_work.values()):
                 if self._bus.connected:
                     await send_status(self._bus, item.reply, IN_PROGRESS)
+            if self._waiting is not None:
+                await self._return(self._waiting.expired(asyncio.get_running_loop().time()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._heartbeat_now.wait()

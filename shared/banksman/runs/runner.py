@@ -17,6 +17,7 @@ from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallS
 from banksman.contracts.errors import BanksmanError, Overloaded, Refused
 from banksman.contracts.tools import ToolResult
 from banksman.runtime.failpoints import reach
+from banksman.runtime.shares import Shares
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class RunnerCalls:
     runner: str
     runner_epoch: int
     slots: RunnerSlots
-    capacity: int
+    capacity: Shares
     """Calls admitted at a time, running and waiting; further requests get `busy`."""
     now: Callable[[], datetime]
     may_start: Callable[[], bool]
@@ -92,11 +93,12 @@ class RunnerCalls:
             return CallReply(answer="done"), False
         if request.digest != request.call.digest:
             return CallReply(answer="refused", reason="The call is not the one that was approved."), False
-        if not self.may_start() or len(self.active) >= self.capacity:
+        if not self.may_start() or not self.capacity.allows(request.tenant):
             return CallReply(answer="busy"), False
         if not self.fits(request):
             return CallReply(answer="wrong_epoch"), False
         self.active.add(attempt)
+        self.capacity.take(request.tenant)
         return CallReply(answer="accepted"), True
 
     async def perform(self, request: CallRequest, execute: Execute) -> None:
@@ -131,7 +133,10 @@ class RunnerCalls:
 
     def release(self, request: CallRequest) -> None:
         """Forget that a call was admitted, so that a repeated request admits it again."""
-        self.active.discard(attempt_key(request))
+        attempt = attempt_key(request)
+        if attempt in self.active:
+            self.active.remove(attempt)
+            self.capacity.give_back(request.tenant)
 
     async def _finish(self, request: CallRequest, result: ToolResult) -> None:
         finished = CallFinished(

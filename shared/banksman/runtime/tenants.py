@@ -1,6 +1,8 @@
-"""Limits of tenants: their consumption, and the bounds of their runs."""
+"""Limits of tenants: their consumption, the bounds of their runs, and how much runs at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from pydantic import Field
 
@@ -31,6 +33,12 @@ class TenantLimits(Section):
     """Upper bound, likewise; it also applies to assistants without a limit."""
     max_cost_usd_per_run: float | None = Field(default=None, ge=0)
     """Upper bound in USD, likewise; it also applies to assistants without a limit."""
+    running_runs: int | None = Field(default=None, ge=0)
+    """Runs that one agent drives at a time. Without a limit, the tenant's share of `agent.slots`."""
+    waiting_runs: int | None = Field(default=None, ge=0)
+    """Runs that may be queued or driven at once. Without a limit, `gateway.max_waiting_runs_per_tenant`."""
+    running_calls: int | None = Field(default=None, ge=0)
+    """Commands, and fetches, that one tool-runner executes at a time. Without a limit, the tenant's share."""
 
     def within(self, window: Window) -> tuple[int | None, float | None]:
         """Return the limits of a window: tokens and USD."""
@@ -45,6 +53,11 @@ class TenantSettings(Section):
     default: TenantLimits = TenantLimits()
     named: dict[Token, TenantLimits] = Field(default_factory=dict[str, TenantLimits])
     """Limits by tenant; a missing field has the default value."""
+
+    def value_of(self, tenant: str, limit: Callable[[TenantLimits], int | None]) -> int | None:
+        """Return one limit of a tenant; None if it is unlimited. Cheaper than `of`."""
+        own = limit(self.named[tenant]) if tenant in self.named else None
+        return (limit(self.default) if own is None else own) or None
 
     def of(self, tenant: str) -> TenantLimits:
         """Return the limits of a tenant; None for each unlimited field."""

@@ -27,6 +27,7 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
 from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import LeasedSlots, RunnerCalls
+from banksman.runtime.shares import Shares
 from banksman.sdk.calls import Calls
 from banksman.sdk.local import nats_settings
 from banksman.sdk.registry import Registry
@@ -205,7 +206,8 @@ class ToolServer:
             runner=self.name,
             runner_epoch=epoch,
             slots=LeasedSlots(slots, runner_epoch=epoch, holds=lambda: lease.holds),
-            capacity=self._capacity,
+            # Its author sets the limit, perhaps because the tool can do no more at a time.
+            capacity=Shares(self._capacity, extra=0),
             now=lambda: datetime.now(UTC),
             may_start=lambda: lease.holds and not calls.draining,
             may_repeat=lambda request: self.tools[request.call.name].definition.idempotent,

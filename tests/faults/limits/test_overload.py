@@ -18,6 +18,7 @@ from banksman.contracts.subjects import ANY
 from banksman.gateway.service.backlog import COUNT_VALID_S
 from banksman.gateway.settings import GatewaySettings
 from banksman.model_server import Gate, Reply
+from banksman.runtime.tenants import TenantLimits, TenantSettings
 from tests.faults.chaos.conftest import Stage
 from tests.faults.limits.conftest import MAY_WAIT
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, gateway_on, key_of
@@ -120,6 +121,37 @@ async def test_only_the_key_over_its_request_rate_is_refused(
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
     assert {answer.status_code for answer in bob} == {200}
     assert health.status_code == 200
+
+
+async def test_a_tenant_that_fills_its_part_of_the_queue_leaves_places_to_others(
+    own_nats: NatsServer, own_bus: Bus, tenant: str
+) -> None:
+    """Three quarters of eight places; the further ones get 429 with the time to retry after."""
+    keys = (key_of("alice", tenant), key_of("bob", "another"))
+    async with gateway_on(own_nats, own_bus, tenant, keys=keys, max_waiting_runs=8) as gateway:
+        alice = [await _starts(gateway, "alice") for _ in range(10)]
+        bob = await _starts(gateway, "bob")
+
+    assert [answer.status_code for answer in alice] == [202] * 6 + [429] * 4
+    assert {answer.json()["error"]["code"] for answer in alice[6:]} == {"rate_limited"}
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in alice[6:])
+    assert bob.status_code == 202
+
+
+async def test_a_named_tenant_has_a_limit_of_its_own(own_nats: NatsServer, own_bus: Bus, tenant: str) -> None:
+    keys = (key_of("alice", tenant), key_of("bob", "another"))
+    limits = TenantSettings(named={tenant: TenantLimits(waiting_runs=2)})
+    async with gateway_on(own_nats, own_bus, tenant, keys=keys, tenants=limits) as gateway:
+        alice = [(await _starts(gateway, "alice")).status_code for _ in range(3)]
+        bob = [(await _starts(gateway, "bob")).status_code for _ in range(3)]
+
+    assert (alice, bob) == ([202, 202, 429], [202] * 3)
+
+
+async def _starts(gateway: Served, user: str) -> httpx.Response:
+    headers = {"authorization": f"Bearer {TOKENS[user]}"}
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=WAIT_TIMEOUT_S) as http:
+        return await _run_of_its_own(http, "demo:demo")
 
 
 async def _asks(gateway: Served, user: str, times: int) -> list[httpx.Response]:

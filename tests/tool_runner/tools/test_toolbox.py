@@ -14,6 +14,7 @@ from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
 from banksman.runs.runner import RunnerCalls, RunnerSlots
 from banksman.runs.schemas import check_schema
+from banksman.runtime.shares import Shares
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
 from banksman.tool_runner.tools.toolbox import ToolBox
@@ -116,7 +117,7 @@ def runner_calls(slots: RunnerSlots) -> RunnerCalls:
         runner="r1",
         runner_epoch=1,
         slots=slots,
-        capacity=8,
+        capacity=Shares(8),
         now=lambda: datetime.now(UTC),
         may_start=lambda: True,
         may_repeat=lambda _: False,

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from banksman.contracts.workspaces import WorkspacePlacement, WorkspaceReport, WorkspaceReportReply
+from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
@@ -33,7 +34,7 @@ class ConfirmingReports(Reports):
 
 @pytest.fixture
 def turns() -> Turns:
-    return Turns(commands=1, fetches=1)
+    return Turns(commands=Shares(1), fetches=Shares(1))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from banksman.bus.names import WORKSPACES
 from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
 from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import TOOL_RUNNER
+from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.settings import SnapshotSettings
@@ -251,6 +252,6 @@ def scheduler(bus: Bus, root: Path) -> SnapshotScheduler:
     identity, limits = sandbox_identity(), WorkspaceLimits()
     snapshots = Snapshots(Objects(bus, WORKSPACES), root / ".copies", identity, limits, BrokerClock(bus).now)
     reports = Reports(bus, "r-other")
-    store, turns = WorkspaceStore(root, identity, limits), Turns(commands=1, fetches=1)
+    store, turns = WorkspaceStore(root, identity, limits), Turns(commands=Shares(1), fetches=Shares(1))
     registry = WorkspaceRegistry(store, snapshots, reports, turns, runner_epoch=1)
     return SnapshotScheduler(registry, snapshots, reports, SnapshotSettings())

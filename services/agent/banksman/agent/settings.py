@@ -19,8 +19,9 @@ from banksman.runtime.tenants import TenantSettings
 class AgentSettings(HealthSettings):
     """Settings of runs and their model requests."""
 
-    slots: int = Field(default=64, ge=1, le=1000)
-    """Runs that a process drives at a time; parked runs do not count."""
+    slots: int = Field(default=96, ge=1, le=10_000)
+    """Runs that a process drives at a time; parked runs do not count. Tenants share them: one that is alone
+    takes at most three quarters, and one without a run may take a slot above this number."""
     tools_enabled: bool = True
     """False turns tools off for the whole system; runs continue as plain text."""
     away_s: float = Field(default=DEFAULT_AWAY_S, ge=0)
@@ -59,3 +60,7 @@ class AgentServiceSettings(ServiceSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     tenants: TenantSettings = TenantSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
+
+    def running_runs(self, tenant: str) -> int | None:
+        """Return how many runs of a tenant this process drives at a time; None for its share."""
+        return self.tenants.value_of(tenant, lambda limits: limits.running_runs)

@@ -134,7 +134,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         backlog = Backlog(
             bus,
             limit=settings.gateway.max_waiting_runs,
-            limit_per_tenant=settings.gateway.max_waiting_runs_per_tenant,
+            limit_of=settings.waiting_runs,
             storage=StorageRoom(bus),
         )
         damaged = DamagedLogs(bus)

@@ -20,6 +20,7 @@ from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
+from banksman.runtime.shares import Shares
 from banksman.tool_runner.admission import Admission
 from banksman.tool_runner.concurrency import first_error
 from banksman.tool_runner.execution import CallExecutor
@@ -86,7 +87,10 @@ async def _serve(
         if not await durability.holds(process.stop):
             return
     clock = await stack.enter_async_context(BrokerClock(bus, stream=names.object_stream(names.WORKSPACES)))
-    turns = Turns(commands=own.limits.sandbox.max_concurrent_calls, fetches=own.concurrent_fetches)
+    turns = Turns(
+        commands=Shares(own.limits.sandbox.max_concurrent_calls, settings.running_calls),
+        fetches=Shares(own.concurrent_fetches, settings.running_calls),
+    )
     scheduler = _scheduler(bus, clock, own, local, turns)
     active: set[str] = set()
     lease = Lease(
@@ -145,7 +149,7 @@ def _runner_calls(
         runner=identity.runner,
         runner_epoch=identity.epoch,
         slots=LeasedSlots(slots, runner_epoch=identity.epoch, holds=admission.holds_lease),
-        capacity=own.queue_capacity,
+        capacity=Shares(own.queue_capacity),
         now=clock.now,
         may_start=admission.may_start,
         may_repeat=admission.may_repeat,

@@ -12,6 +12,7 @@ from banksman.bus.connection import NatsSettings
 from banksman.contracts.network import HostPattern
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
+from banksman.runtime.tenants import TenantSettings
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
 from banksman.tool_runner.limits import MIB, RunnerLimits
 from banksman.tool_runner.sandbox.docker_settings import DockerSettings
@@ -75,9 +76,11 @@ class ToolRunnerSettings(HealthSettings):
     """Id of this runner if the key in `nats` belongs to its own user `tool-runner-{id}`. None if the key
     belongs to the shared user `tool-runner`; then the first start creates an id."""
     queue_capacity: int = Field(default=256, ge=1, le=100_000)
-    """Maximum number of running and waiting calls; further calls get the reply `busy`."""
+    """Maximum number of running and waiting calls, which tenants share; further calls get the reply
+    `busy`."""
     concurrent_fetches: int = Field(default=32, ge=1, le=1000)
-    """Concurrent `web_fetch` calls; further calls wait. Commands: `limits.sandbox.max_concurrent_calls`."""
+    """Concurrent `web_fetch` calls, which tenants share; further calls wait. Commands:
+    `limits.sandbox.max_concurrent_calls`."""
     max_tenant_output_bytes: int = Field(default=128 * MIB, ge=16 * MIB)
     """Bytes of whole outputs of one tenant in the object store; above it, its oldest outputs are removed."""
     drain_s: float = Field(default=15.0, ge=0)
@@ -94,3 +97,8 @@ class ToolRunnerServiceSettings(ServiceSettings):
 
     nats: NatsSettings = NatsSettings()
     tool_runner: ToolRunnerSettings = ToolRunnerSettings()
+    tenants: TenantSettings = TenantSettings()
+
+    def running_calls(self, tenant: str) -> int | None:
+        """Return how many commands, and fetches, of a tenant run at a time; None for its share."""
+        return self.tenants.value_of(tenant, lambda limits: limits.running_calls)

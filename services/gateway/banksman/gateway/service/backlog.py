@@ -1,9 +1,13 @@
-"""Admission control: count the runs that wait for agents, and refuse more when there are too many."""
+"""Admission control: count the runs that wait for agents, and refuse more when there are too many.
+
+Tenants share the places of the queue: those that fill their part leave places to the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -16,6 +20,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
 from banksman.deployment.storage import StorageRoom
+from banksman.runtime.shares import LENT, within_share
 
 COUNT_VALID_S = 0.5
 """Seconds for which a count is used; meanwhile other gateways may admit runs of their own."""
@@ -37,13 +42,14 @@ class Backlog:
     """The runs that no agent has ended or parked: they are queued, or an agent drives them.
 
     One request to the broker each half second counts them, however many runs start. A second request counts
-    those of one tenant, only while all tenants together have more waiting runs than one tenant may have.
+    those of one tenant, only while all tenants together have as many waiting runs as one tenant may have.
     """
 
     bus: Bus
     limit: int
     """Runs of all tenants that may wait."""
-    limit_per_tenant: int
+    limit_of: Callable[[str], int]
+    """Returns how many runs of a tenant may wait."""
     storage: StorageRoom
     """No run starts while it has no room."""
     _total: int = 0
@@ -56,7 +62,7 @@ class Backlog:
         """Count one more run of a tenant, or refuse it.
 
         Raises:
-            TooManyWaiting: The tenant has reached its limit of waiting runs.
+            TooManyWaiting: The tenant has reached its limit of waiting runs, or its share of all.
             Overloaded: All tenants together have reached their limit, or storage is full.
         """
         await self.storage.check()
@@ -65,13 +71,15 @@ class Backlog:
             if self._total >= self.limit:
                 wait_s = _retry_after(self._total, self.limit)
                 raise Overloaded(f"{self._total} runs wait; the limit is {self.limit}", retry_after_s=wait_s)
-            if self._total >= self.limit_per_tenant and tenant not in self._by_tenant:
+            most, free = self.limit_of(tenant), self.limit - self._total
+            if tenant not in self._by_tenant and not (self._total < most and within_share(self._total, free)):
                 self._by_tenant[tenant] = await self._count_of(tenant)
             waiting = self._by_tenant.get(tenant, 0)
-            if waiting >= self.limit_per_tenant:
-                wait_s = _retry_after(waiting, self.limit_per_tenant)
-                raise TooManyWaiting(
-                    f"{waiting} runs wait; the limit is {self.limit_per_tenant}", retry_after_s=wait_s
+            if waiting >= most:
+                raise _too_many(waiting, f"the limit is {most}", most)
+            if not within_share(waiting, free):
+                raise _too_many(
+                    waiting, f"all tenants share {self.limit} places, {free} are free", LENT * free
                 )
             self._total += 1
             if tenant in self._by_tenant:
@@ -101,6 +109,10 @@ class Backlog:
         info = await jetstream.call(self.bus, api("STREAM.INFO", RUNS), wanted)
         found = cast(dict[str, int], info["state"].get("subjects") or {})
         return sum(found.values())
+
+
+def _too_many(waiting: int, reason: str, most: int) -> TooManyWaiting:
+    return TooManyWaiting(f"{waiting} runs wait; {reason}", retry_after_s=_retry_after(waiting, most))
 
 
 def _retry_after(waiting: int, limit: int) -> float:

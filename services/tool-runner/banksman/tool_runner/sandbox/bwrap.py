@@ -57,7 +57,8 @@ class BwrapSandbox:
         self._limits = limits
         self._max_output_chars = max_output_chars
         self._cgroups = cgroups
-        calls = limits.max_concurrent_calls
+        # Twice as many may run at a time: see `Shares`.
+        calls = 2 * limits.max_concurrent_calls
         self._spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program(), calls)
         become_subreaper()
 

@@ -1,0 +1,106 @@
+"""Deliveries that wait for a slot of this process, and which of them starts next.
+
+A worker pulls also when its slots are taken: behind the messages of one tenant there may be those of another
+one, which finds a slot at once. What cannot start waits here for a moment, the oldest first, so that a freed
+slot is used at once. Messages beyond that go back to the queue and are delivered again later, to any worker.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from banksman.bus.outcomes import WorkMessage
+from banksman.runtime.shares import Shares
+
+MAX_HELD = 16
+"""Messages that wait in a process; of more, the youngest of the tenant with most of them go back."""
+HOLD_S = 0.5
+"""Seconds after which a waiting message goes back, because another worker may have a free slot. With the time
+until the next check far shorter than `ack_wait`."""
+RETURNS_PER_S = 100
+"""Messages of one tenant that come back in a second. It bounds what a long queue costs, and is more than the
+runs that a process ends in a second."""
+ALL_RETURNS_PER_S = 1000
+"""Messages of all tenants that come back in a second."""
+_GRAIN_S = 0.05
+"""The server scans its unacknowledged messages whenever one is due, so they are due together."""
+
+
+def tenant_of(message: WorkMessage) -> str:
+    """Return the tenant of a message that starts or resumes a run, of a model or a workflow."""
+    return message.subject.split(".")[-2]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message and the subject for its ack."""
+
+    message: WorkMessage
+    reply: str
+    tenant: str
+    at: float
+    """When it arrived, by the clock of the event loop."""
+
+
+class WaitingMessages:
+    """The deliveries without a slot. Times are those of the event loop, in seconds."""
+
+    def __init__(self, shares: Shares) -> None:
+        self.shares = shares
+        self._held: dict[int, Delivery] = {}
+        self._due: list[tuple[float, str]] = []
+        """A heap: when messages that went back are due, and their tenants."""
+        self._last_due: dict[str, float] = {}
+        """By tenant: when the last of its messages is due."""
+
+    def add(self, delivery: Delivery) -> None:
+        """Add a delivery; a newer one of the same message replaces it."""
+        self._held[delivery.message.stream_seq] = delivery
+
+    def next(self) -> Delivery | None:
+        """Remove and return the delivery that takes the next slot; None if none may.
+
+        It is the oldest message of the tenant that uses the fewest slots.
+        """
+        oldest_first = sorted(self._held)
+        tenant = self.shares.next_of(self._held[seq].tenant for seq in oldest_first)
+        if tenant is None:
+            return None
+        return self._held.pop(next(seq for seq in oldest_first if self._held[seq].tenant == tenant))
+
+    def surplus(self, now: float) -> list[tuple[Delivery, float]]:
+        """Remove and return the deliveries that are too many, each with its delay in seconds."""
+        found: list[tuple[Delivery, float]] = []
+        while len(self._held) > MAX_HELD:
+            ((crowding, _),) = Counter(one.tenant for one in self._held.values()).most_common(1)
+            youngest = max(seq for seq, one in self._held.items() if one.tenant == crowding)
+            found.append((self._held.pop(youngest), self._delay_s(crowding, now)))
+        return found
+
+    def expired(self, now: float) -> list[Delivery]:
+        """Remove and return the deliveries that have waited for `HOLD_S`."""
+        late = [seq for seq, one in self._held.items() if now - one.at >= HOLD_S]
+        return [self._held.pop(seq) for seq in late]
+
+    def all(self) -> list[Delivery]:
+        """Remove and return all deliveries."""
+        held, self._held = list(self._held.values()), {}
+        return held
+
+    def _delay_s(self, tenant: str, now: float) -> float:
+        """Return the delay of a message: those of a tenant come back one after another, in their order."""
+        while self._due and self._due[0][0] <= now:
+            at, of = heapq.heappop(self._due)
+            if self._last_due.get(of) == at:
+                del self._last_due[of]
+        due = max(
+            now + HOLD_S,
+            now + len(self._due) / ALL_RETURNS_PER_S,
+            self._last_due.get(tenant, 0.0) + 1 / RETURNS_PER_S,
+        )
+        self._last_due[tenant] = due
+        heapq.heappush(self._due, (due, tenant))
+        return math.ceil((due - now) / _GRAIN_S) * _GRAIN_S

@@ -1,0 +1,188 @@
+"""The work loop where tenants share the slots: who starts, who waits, and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.outcomes import IN_PROGRESS, NAK, Done, Leave, Outcome, WorkMessage, handle
+from banksman.bus.publish import durable
+from banksman.bus.waiting import HOLD_S, MAX_HELD, RETURNS_PER_S, Delivery, WaitingMessages, tenant_of
+from banksman.bus.work import work
+from banksman.deployment.streams import provision
+from banksman.runtime.shares import Shares
+from tests.bus.builders import AckRecorder, Recorder
+from tests.bus.test_work import queue_topology, until_empty
+from tests.support.fixtures import connect
+from tests.support.nats import Broker
+
+
+@pytest.fixture
+async def queue(bus: Bus, tenant: str) -> str:
+    """Return the name of a stream, which is also the prefix of its subjects."""
+    await provision(bus, queue_topology(tenant))
+    return tenant
+
+
+@pytest.fixture
+async def patient_queue(bus: Bus, tenant: str) -> str:
+    """A queue that redelivers a message later than any test waits, unless it is given back."""
+    await provision(bus, queue_topology(tenant, ack_wait_s=600))
+    return tenant
+
+
+async def enqueue(bus: Bus, queue: str, tenant: str, *payloads: str) -> None:
+    for payload in payloads:
+        await durable(bus, f"{queue}.{tenant}.c1", payload.encode(), msg_id=f"{tenant}-{payload}")
+
+
+class Gated(Recorder):
+    """Handles messages when their gate is open, and those of other tenants than `flood` at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def __call__(self, message: WorkMessage) -> Outcome:
+        await super().__call__(message)
+        if tenant_of(message) == "flood":
+            await self.gate.wait()
+        return Done()
+
+    @property
+    def tenants(self) -> Counter[str]:
+        return Counter(tenant_of(message) for message in self.messages)
+
+
+@dataclass
+class Workers:
+    """Workers of a queue, which stop with the context."""
+
+    queue: str
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __aenter__(self) -> Workers:
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.stop.set()
+        await self._tasks.__aexit__(None, None, None)
+
+    def add(self, bus: Bus, handler: Recorder, slots: int) -> None:
+        shares = Shares(slots)
+        self._tasks.create_task(
+            work(bus, self.queue, "workers", handler, slots=shares, stop=self.stop, grace_s=5)
+        )
+
+
+async def test_a_message_that_finds_a_slot_costs_nothing_but_its_ack(bus: Bus, queue: str) -> None:
+    recorder = Recorder()
+    async with AckRecorder.recording(bus, queue) as acks, Workers(queue) as workers:
+        workers.add(bus, recorder, 8)
+        await enqueue(bus, queue, "acme", *map(str, range(20)))
+        await until_empty(bus, queue)
+    assert acks.of(1) == [b""] * 20
+    assert acks.count(IN_PROGRESS) == 0
+
+
+async def test_the_oldest_message_of_a_tenant_takes_the_freed_slot(bus: Bus, queue: str) -> None:
+    recorder = Gated()
+    numbers = [f"{number:02}" for number in range(MAX_HELD + 3)]
+    async with Workers(queue) as workers:
+        await enqueue(bus, queue, "flood", *numbers)
+        workers.add(bus, recorder, 4)
+        await recorder.until(lambda it: len(it.messages) == 3)
+        await enqueue(bus, queue, "other", "late")
+        await recorder.until(lambda it: b"late" in it.payloads)
+        recorder.gate.set()
+        await until_empty(bus, queue)
+    flood = [message.data.decode() for message in recorder.messages if message.data != b"late"]
+    assert flood == numbers
+
+
+async def test_workers_that_share_a_flooded_queue_lose_nothing_and_repeat_nothing(
+    nats_server: Broker, bus: Bus, queue: str
+) -> None:
+    """Most messages of the flood go back to the queue several times."""
+    quiet = [f"quiet{number}" for number in range(9)]
+    recorder = Gated()
+    async with await connect(nats_server) as other, Workers(queue) as workers:
+        await enqueue(bus, queue, "flood", *map(str, range(80)))
+        workers.add(bus, recorder, 4)
+        workers.add(other, recorder, 4)
+        await recorder.until(lambda it: len(it.messages) == 6)
+        for tenant in quiet:
+            await enqueue(bus, queue, tenant, "go")
+        await recorder.until(lambda _: all(recorder.tenants[tenant] for tenant in quiet))
+        assert recorder.tenants["flood"] == 6
+        recorder.gate.set()
+        await until_empty(bus, queue)
+    assert recorder.tenants == {"flood": 80, **dict.fromkeys(quiet, 1)}
+
+
+async def test_messages_that_wait_go_to_another_worker_when_theirs_stops(
+    nats_server: Broker, bus: Bus, patient_queue: str
+) -> None:
+    queue = patient_queue
+    busy, free = Gated(), Recorder()
+    async with await connect(nats_server) as other, Workers(queue) as stopping, Workers(queue) as rest:
+        await enqueue(bus, queue, "flood", "1", "2", "3")
+        stopping.add(bus, busy, 2)
+        await busy.until(lambda it: len(it.messages) == 2)
+        stopping.stop.set()
+        rest.add(other, free, 2)
+        await free.until(lambda it: it.payloads == [b"3"])
+        busy.gate.set()
+
+
+async def test_waiting_for_a_slot_is_no_failure_of_the_handler(bus: Bus, queue: str) -> None:
+    """A message is dead-lettered after ten failures, and not because it was delivered often."""
+    recorder = Gated()
+    async with Workers(queue) as workers:
+        await enqueue(bus, queue, "flood", "1", "2")
+        workers.add(bus, recorder, 1)
+        await recorder.until(lambda it: len(it.messages) == 1)
+        async with AckRecorder.recording(bus, queue) as acks:
+            await acks.sent(NAK)
+        recorder.gate.set()
+        await recorder.until(lambda it: len(it.messages) == 2)
+    waited = recorder.messages[1]
+    assert (waited.num_delivered > 1, waited.handlings) == (True, 1)
+
+    async def fails(_message: WorkMessage) -> Outcome:
+        raise ValueError("a bug")
+
+    assert await handle(bus, queue, fails, replace(waited, num_delivered=99)) == Leave()
+
+
+# -- the schedule of messages that go back -------------------------------------------------------------------
+
+
+def delivery(seq: int, tenant: str, at: float = 0.0) -> Delivery:
+    return Delivery(WorkMessage(f"q.{tenant}.c1", b"", {}, seq, 1), "ack", tenant, at)
+
+
+def test_messages_that_go_back_return_one_after_another_in_their_order() -> None:
+    shares = Shares(1)
+    shares.take("flood")
+    waiting = WaitingMessages(shares)
+    returned: dict[int, float] = {}
+    for seq in range(1_000):
+        waiting.add(delivery(seq, "flood"))
+        returned |= {one.message.stream_seq: delay for one, delay in waiting.surplus(0.0)}
+    assert sorted(returned) == list(range(MAX_HELD, 1_000))
+    delays = [returned[seq] for seq in sorted(returned)]
+    assert delays == sorted(delays)
+    assert delays[0] == pytest.approx(HOLD_S)
+    assert delays[-1] - delays[0] == pytest.approx(len(delays) / RETURNS_PER_S, abs=0.1)
+
+    for seq in range(1_000, 1_000 + MAX_HELD + 1):
+        waiting.add(delivery(seq, "another"))
+    behind_the_flood = [delay for one, delay in waiting.surplus(0.0) if one.tenant == "another"]
+    assert max(behind_the_flood) < 1.5
+    assert min(behind_the_flood) >= HOLD_S
