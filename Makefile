@@ -12,6 +12,7 @@ help:  ## List all commands
 
 up:  ## Install what is missing and start everything: http://127.0.0.1:8080 (ARGS="--port 9000 --detach")
 	@tools/setup.sh local
+	@$(if $(findstring --detach,$(ARGS)),true,echo "Ctrl-C stops it. In the background: make up ARGS=--detach" >&2)
 	@exec $(BIN)/banksman up $(ARGS)
 
 down:  ## Stop what `make up` started, in order
@@ -93,11 +94,11 @@ reconnects:  ## Disconnect 200 clients 20 times each; every one must receive 1..
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.reconnects $(ARGS)
 
-overload:  ## Request three times the runs that agents can execute, for five minutes (ARGS="--seconds 60")
 fairness:  ## Let one tenant of ten flood; the p99 of the others may grow to 1.5 times (ARGS="--seconds 20")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.fairness $(ARGS)
 
+overload:  ## Request three times the runs that agents can execute, for five minutes (ARGS="--seconds 60")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.overload $(ARGS)
 

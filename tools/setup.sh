@@ -117,6 +117,59 @@ is_current() {
     [ -x .venv/bin/python ] && [ -x .venv/bin/banksman ] && grep -qxF "$(stamp "$1")" .venv/.banksman 2>/dev/null
 }
 
+# nkeys is published as source only. Everything else is a wheel, so that nothing is compiled here.
+SOURCE_ONLY=nkeys
+
+# uv downloads and unpacks in parallel. It does not read pip's configuration: where it finds no index, pip installs.
+install_with_uv() {
+    command -v uv >/dev/null || return
+    uv_install --only-binary :all: --no-binary $SOURCE_ONLY || uv_install || return
+    uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
+}
+
+uv_install() {
+    uv pip install --python .venv/bin/python --require-hashes -r "requirements/$profile.txt" "$@" 2>&1 |
+        { grep -v '^ [+~-] ' || true; } >&2
+}
+
+install_with_pip() {
+    # Some machine has no wheel of some package: there it is built.
+    pip_install --only-binary :all: --no-binary $SOURCE_ONLY || pip_install
+    pip -qq --no-deps --no-build-isolation --editable .
+}
+
+pip_install() {
+    pip --progress-bar off --no-compile --require-hashes -r "requirements/$profile.txt" "$@" \
+        2> >(grep -v '^WARNING:' >&2) | show_progress
+}
+
+pip() { .venv/bin/python -m pip install --disable-pip-version-check "$@"; }
+
+# Print a line for every tenth package. pip prints several for each, and nothing while it unpacks them.
+show_progress() {
+    local line count=0
+    while IFS= read -r line; do
+        case $line in
+        Collecting*)
+            count=$((count + 1))
+            if [ $((count % 10)) = 0 ]; then log "$count packages found"; fi
+            ;;
+        "Installing collected"*) log "unpacking them" ;;
+        esac
+    done
+}
+
+# All services start at once: each would compile the same modules for itself. Modules that no service imports at its
+# start are two thirds of all, and are compiled when they are used.
+compile_imports() {
+    env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c '
+from banksman.cli.services import SERVICES, load_service
+for service in SERVICES:
+    load_service(service)
+import typer, rich.console, rich.status, rich.markup'
+    if [ "$profile" = dev ]; then .venv/bin/python -m compileall -q -j 0 .venv shared services cli; fi
+}
+
 ensure_environment() {
     local python
     if is_current "$profile"; then return; fi
@@ -124,14 +177,15 @@ ensure_environment() {
         python=$(find_python) || die "no Python with venv found: Banksman needs 3.11, 3.12 or 3.13" \
             "(set BANKSMAN_PYTHON to its path; Debian: apt-get install python3 python3-venv)"
         log "creating .venv with $("$python" --version)"
-        "$python" -m venv --clear .venv
+        if ! uv venv --quiet --seed --clear --python "$python" .venv 2>/dev/null; then
+            "$python" -m venv --clear .venv
+        fi
         echo "- - $PWD" >.venv/.banksman
     fi
-    log "installing requirements/$profile.txt"
-    .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r "requirements/$profile.txt"
-    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
-    # Otherwise all services compile the same modules at once when they start for the first time.
-    .venv/bin/python -m compileall -q -j 0 shared services cli
+    log "installing the packages of requirements/$profile.txt; Ctrl-C stops it, and the next run continues"
+    if ! install_with_uv; then install_with_pip; fi
+    log "compiling what the services import"
+    compile_imports
     if [ "$profile" = dev ]; then { stamp local; stamp dev; } else stamp local; fi >.venv/.banksman
 }
 
