@@ -6,7 +6,9 @@ so ownership, the open run, its calls and the history need no storage of their o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 from typing import assert_never
 
 from banksman.contracts.events import (
@@ -34,9 +36,9 @@ from banksman.contracts.events import (
     WorkspaceChanged,
     WorkspaceRestored,
 )
-from banksman.contracts.messages import AssistantMessage, UserMessage
+from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolResult
-from banksman.runs.history import compacted, restored_note, user_message_ids, with_result
+from banksman.runs.history import compacted, restored_note, user_message_ids, with_results
 from banksman.runs.state import (
     CLOSED_UNDECIDED,
     CRASH_LOOP_CLAIMS,
@@ -56,10 +58,8 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
     if commit.snapshot is not None:
         return replace(state, stream_seq=stream_seq, snapshot_seq=stream_seq, since_snapshot=0)
     state = _apply_owner(state, commit)
-    for event in commit.events:
-        state = apply_event(state, event)
     return replace(
-        state,
+        apply_events(state, commit.events),
         stream_seq=stream_seq,
         log_epoch=commit.log_epoch,
         last_seq=commit.last_seq,
@@ -102,8 +102,20 @@ def _clocked(state: Conversation, commit: Commit) -> Run | None:
     return run
 
 
-def apply_event(state: Conversation, event: Event) -> Conversation:
-    """Return the state after an event, with ownership unchanged."""
+def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
+    """Return the state after events, with ownership unchanged."""
+    # Results that follow each other are added in one step: each step copies all calls of the reply, and a
+    # model may request any number of them.
+    for results, group in groupby(events, lambda event: isinstance(event.data, ToolCallCompleted)):
+        if results:
+            state = _complete_calls(state, group)
+        else:
+            for event in group:
+                state = _apply_event(state, event)
+    return state
+
+
+def _apply_event(state: Conversation, event: Event) -> Conversation:
     data = event.data
     match data:
         case RunQueued():
@@ -121,7 +133,14 @@ def apply_event(state: Conversation, event: Event) -> Conversation:
             return replace(state, linked=with_ids(state.linked, data.workflow_run_id, at=event.ts))
         case HistoryCompacted():
             return _compact(state, event, data)
-        case WorkspaceChanged() | WorkflowProgress() | InputRequested() | InputResolved() | UnknownEvent():
+        case (
+            WorkspaceChanged()
+            | ToolCallCompleted()
+            | WorkflowProgress()
+            | InputRequested()
+            | InputResolved()
+            | UnknownEvent()
+        ):
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)
@@ -134,7 +153,6 @@ RunEvent = (
     | ToolCallRequested
     | ApprovalRequested
     | ApprovalResolved
-    | ToolCallCompleted
     | WorkspaceRestored
 )
 
@@ -156,8 +174,6 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent) -> Conversation
             return replace(state, run=replace(run, calls=calls, approval=OpenApproval(data)))
         case ApprovalResolved():
             return _resolve(state, run, data)
-        case ToolCallCompleted():
-            return _complete_call(state, run, data.result)
         case WorkspaceRestored():
             return _restore(state, run, data)
         case _:
@@ -302,17 +318,28 @@ def _decided(call: OpenCall, resolved: ApprovalResolved) -> OpenCall:
     return replace(call, gate="approved", call=edited, edited=True)
 
 
-def _complete_call(state: Conversation, run: Run, result: ToolResult) -> Conversation:
-    # A second result of the same call changes nothing: several owners may commit what a slot holds.
-    done = next((c for c in run.calls if c.call.id == result.tool_call_id and c.result is None), None)
-    if done is None:
+def _complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation:
+    run = state.run
+    if run is None:
         return state
-    tracked = TrackedCall(
-        tool=done.call.name, params=done.call.arguments, result=result.content, iteration=run.iteration
+    # A second result of the same call changes nothing: several owners may commit what a slot holds.
+    open_calls = {call.call.id: call.call for call in run.open_calls}
+    done: dict[str, ToolResult] = {}
+    for event in events:
+        if isinstance(event.data, ToolCallCompleted) and event.data.result.tool_call_id in open_calls:
+            done.setdefault(event.data.result.tool_call_id, event.data.result)
+    completed = [(open_calls[call_id], result) for call_id, result in done.items()]
+    tracked = (
+        TrackedCall(tool=call.name, params=call.arguments, result=result.content, iteration=run.iteration)
+        for call, result in completed
     )
-    calls = tuple(replace(c, result=result) if c is done else c for c in run.calls)
-    run = replace(run, calls=calls, tracked=(*run.tracked, tracked))
-    return replace(state, run=run, history=with_result(state.history, done.call.name, result))
+    calls = (
+        replace(call, result=done[call.call.id]) if call.result is None and call.call.id in done else call
+        for call in run.calls
+    )
+    added = (ToolMessage(name=call.name, result=result) for call, result in completed)
+    run = replace(run, calls=tuple(calls), tracked=(*run.tracked, *tracked))
+    return replace(state, run=run, history=with_results(state.history, added))
 
 
 def _restore(state: Conversation, run: Run, data: WorkspaceRestored) -> Conversation:

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from banksman.contracts.events import HistoryCompacted, WorkspaceRestored
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from banksman.contracts.tools import ToolResult
 
 SUMMARISED = (
     "[Earlier messages were replaced by this summary of them. What it states about files, pages and tool "
@@ -16,8 +15,8 @@ DROPPED = "[The oldest messages were left out, because they no longer fit what y
 _GAP = "\n\n"
 
 
-def with_result(history: tuple[Message, ...], name: str, result: ToolResult) -> tuple[Message, ...]:
-    """Return the history with a result added.
+def with_results(history: tuple[Message, ...], added: Iterable[ToolMessage]) -> tuple[Message, ...]:
+    """Return the history with results added.
 
     Results complete in any order, but providers require them in the order of the calls they belong to.
     """
@@ -25,12 +24,10 @@ def with_result(history: tuple[Message, ...], name: str, result: ToolResult) -> 
     while start and isinstance(history[start - 1], ToolMessage):
         start -= 1
     reply = history[start - 1] if start else None
-    order = [call.id for call in reply.calls] if isinstance(reply, AssistantMessage) else []
-    results = [message for message in history[start:] if isinstance(message, ToolMessage)]
-    results.append(ToolMessage(name=name, result=result))
-    results.sort(
-        key=lambda m: order.index(m.result.tool_call_id) if m.result.tool_call_id in order else len(order)
-    )
+    calls = reply.calls if isinstance(reply, AssistantMessage) else ()
+    places = {call.id: place for place, call in enumerate(calls)}
+    results = [message for message in (*history[start:], *added) if isinstance(message, ToolMessage)]
+    results.sort(key=lambda message: places.get(message.result.tool_call_id, len(places)))
     return (*history[:start], *results)
 
 

@@ -23,7 +23,7 @@ from banksman.contracts.events import (
     RunStarted,
 )
 from banksman.runs.approvals import publish_approval_request
-from banksman.runs.fold import apply_event
+from banksman.runs.fold import apply_events
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
 from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
@@ -61,17 +61,17 @@ class Draft:
     events: list[Event] = field(default_factory=list[Event])
 
     def add(self, run_id: str | None, bodies: Iterable[EventBody]) -> None:
-        """Append events and fold them, so that the next event follows from the state with this one."""
-        for body in bodies:
-            event = Event(
-                seq=self.state.last_seq + 1,
-                ts=self.now,
-                run_id=run_id,
-                iteration=_iteration(self.state, body),
-                data=body,
-            )
-            self.events.append(event)
-            self.state = replace(apply_event(self.state, event), last_seq=event.seq)
+        """Append events and fold them, so that what follows is decided by the state with them."""
+        state, events = self.state, list[Event]()
+        iteration = 0 if state.run is None else state.run.iteration
+        for seq, body in enumerate(bodies, start=state.last_seq + 1):
+            if isinstance(body, IterationStarted):
+                iteration = body.n
+            elif isinstance(body, RunStarted | RunFinished):
+                iteration = 0
+            events.append(Event(seq=seq, ts=self.now, run_id=run_id, iteration=iteration or None, data=body))
+        self.events += events
+        self.state = replace(apply_events(state, events), last_seq=state.last_seq + len(events))
 
     def follow(self, extent: Extent) -> None:
         """Append the events that follow from the log alone, as far as `extent` goes."""
@@ -118,14 +118,6 @@ class Draft:
             after_reconnect=after_reconnect,
             events=tuple(self.events),
         )
-
-
-def _iteration(state: Conversation, body: EventBody) -> int | None:
-    if isinstance(body, IterationStarted):
-        return body.n
-    if isinstance(body, RunStarted | RunFinished) or state.run is None:
-        return None
-    return state.run.iteration or None
 
 
 @dataclass

@@ -70,8 +70,7 @@ async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_rem
     gone = await http.post(path, json={"all": "reject"})
 
     assert (late.status_code, late.json()["outcome"]) == (409, "approved")
-    # The same as a request that is not stored yet: the two cannot be distinguished.
-    assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "not_found")
     assert await last_message(operator, TIMERS, subjects.timer_set(REMOVAL_TIMER, "local", approval)) is None
     closed = [event["data"]["outcome"] for event in client.events(conversation, "approval.resolved")]
     assert closed == ["approved"]

@@ -226,7 +226,7 @@ def _setting(message: str) -> str:
             f"The AppArmor profile {profile} denies it: load deploy/apparmor/banksman-tool-runner and start "
             "the container with `security_opt: apparmor=banksman-tool-runner`."
         )
-    if "proc" in message and "mount" in message:
+    if "proc" in message and ("mount" in message or "Read-only" in message):
         return "In a container: set `security_opt: systempaths=unconfined`."
     if "namespace" in message or "Operation not permitted" in message:
         return "In a container: use the seccomp profile of this project, which allows bwrap its namespaces."
