@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import AsyncGenerator
 
 import pytest
 
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters, read_dead_letter, replay, store_late_result
 from banksman.bus.jetstream import last_message
@@ -22,12 +24,18 @@ from banksman.runs.call_attempt import unknown_outcome
 from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
 from tests.bus.builders import finished, now
 from tests.support.fixtures import SecuredNats
-from banksman.runtime.shares import Shares
+from tests.support.relaying import relaying
 
 RUNNER = "tool-runner-r1"
 
 
-def late(tenant: str, output: str = "done") -> LateResult:
+@pytest.fixture
+async def tickets(secured_nats: SecuredNats) -> AsyncGenerator[CallTickets]:
+    async with relaying(secured_nats) as loaded:
+        yield loaded
+
+
+def late(tenant: str, ticket: str | None = None) -> LateResult:
     return LateResult(
         tenant=tenant,
         conversation_id="c1",
@@ -38,17 +46,19 @@ def late(tenant: str, output: str = "done") -> LateResult:
         runner="r1",
         runner_epoch=1,
         ended_at=now(),
-        result=finished("k-1", output=output).result,
+        result=finished("k-1", output="done").result,
+        ticket=ticket,
     )
 
 
-def call_request(tenant: str, *, idempotent: bool = False) -> CallRequest:
+def call_request(tenant: str, tickets: CallTickets, *, idempotent: bool = False) -> CallRequest:
     call = ToolCall(id="k", name="bash", arguments={"command": "true"}, timeout_s=9, idempotent=idempotent)
     return CallRequest(
         tenant=tenant,
         conversation_id="c1",
         run_id="c1-r1",
         attempt="k-1",
+        ticket=tickets.issue(tenant, "k-1", "r1"),
         call=call,
         digest=call.digest,
         runner_epoch=1,
@@ -63,7 +73,7 @@ def runner_calls(bus: Bus) -> RunnerCalls:
         runner="r1",
         runner_epoch=1,
         slots=slots,
-        capacity=Shares(1),
+        capacity=1,
         now=now,
         may_start=lambda: True,
         may_repeat=lambda request: request.call.idempotent,
@@ -81,10 +91,10 @@ async def notes(bus: Bus, tenant: str) -> list[DeadLetter]:
 
 @pytest.mark.parametrize(("idempotent", "stored"), [(False, 1), (True, 0)])
 async def test_a_late_result_is_stored_as_a_note_and_changes_nothing(
-    secured_nats: SecuredNats, tenant: str, idempotent: bool, stored: int
+    secured_nats: SecuredNats, tickets: CallTickets, tenant: str, idempotent: bool, stored: int
 ) -> None:
     """An idempotent call may run on several runners, so its results are never late."""
-    request = call_request(tenant, idempotent=idempotent)
+    request = call_request(tenant, tickets, idempotent=idempotent)
     declared = finished("k-1").model_copy(update={"result": unknown_outcome("k", "its machine failed")})
     async with (
         await secured_nats.connect(RUNNER) as runner,
@@ -111,28 +121,33 @@ async def test_a_late_result_is_stored_as_a_note_and_changes_nothing(
 
 
 async def test_a_result_stored_again_after_a_lost_acknowledgement_is_not_late(
-    secured_nats: SecuredNats, tenant: str
+    secured_nats: SecuredNats, tickets: CallTickets, tenant: str
 ) -> None:
+    request = call_request(tenant, tickets)
     async with (
         await secured_nats.connect(RUNNER) as runner,
         await secured_nats.connect(OPERATOR) as operator,
     ):
 
         async def stored_before(_request: CallRequest) -> ToolResult:
-            await CallSlots(runner, may_read=False).store_result(tenant, finished("k-1"), runner_epoch=1)
-            return finished("k-1").result
+            held = finished("k-1").model_copy(update={"ticket": request.ticket})
+            await CallSlots(runner, may_read=False).store_result(tenant, held, runner_epoch=1)
+            return held.result
 
-        await runner_calls(runner).perform(call_request(tenant), stored_before)
+        await runner_calls(runner).perform(request, stored_before)
         assert await notes(operator, tenant) == []
 
 
-async def test_a_note_is_stored_once_and_is_never_replayed(secured_nats: SecuredNats, tenant: str) -> None:
+async def test_a_note_is_stored_once_and_is_never_replayed(
+    secured_nats: SecuredNats, tickets: CallTickets, tenant: str
+) -> None:
+    note = late(tenant, tickets.issue(tenant, "k-1", "r1"))
     async with (
         await secured_nats.connect(RUNNER) as runner,
         await secured_nats.connect(OPERATOR) as operator,
     ):
-        number = await store_late_result(runner, late(tenant))
-        assert await store_late_result(runner, late(tenant)) == number
+        number = await store_late_result(runner, note)
+        assert await store_late_result(runner, note) == number
         assert len(await notes(operator, tenant)) == 1
         with pytest.raises(Conflict, match=f"dead letter {number} is a note of a late result"):
             await replay(operator, number)
@@ -140,15 +155,10 @@ async def test_a_note_is_stored_once_and_is_never_replayed(secured_nats: Secured
         assert await CallSlots(operator).read(tenant, "k-1") == await CallSlots(operator).read(tenant, "k-2")
 
 
-async def test_headers_of_a_runner_do_not_turn_its_note_into_work(
-    secured_nats: SecuredNats, tenant: str
-) -> None:
+async def test_headers_of_a_note_do_not_turn_it_into_work(secured_nats: SecuredNats, tenant: str) -> None:
     forged = {"Banksman-Dead-Subject": subjects.run_work(tenant, "c1"), "Banksman-Dead-Stream": "RUNS"}
-    async with (
-        await secured_nats.connect(RUNNER) as runner,
-        await secured_nats.connect(OPERATOR) as operator,
-    ):
-        ack = await durable(runner, subjects.late_result(), b"{}", msg_id=tenant, headers=forged)
+    async with await secured_nats.connect(OPERATOR) as operator:
+        ack = await durable(operator, subjects.late_result(), b"{}", msg_id=tenant, headers=forged)
         letter = await read_dead_letter(operator, ack.stream_seq)
         assert (letter.subject, letter.stream) == (subjects.late_result(), "NOTES")
         assert letter.reason.startswith("late_result: ")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders, WrongLastSequence
 from banksman.bus.jetstream import ApiError, call, last_message
@@ -34,6 +35,7 @@ from banksman.deployment.streams import verify
 from banksman.deployment.topology import StorageBudget, app_topology
 from tests.support.fixtures import ACME, BUDGET, SecuredNats, settings_of
 from tests.support.paths import ROOT
+from tests.support.relaying import relaying
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Connect = Callable[[str], Coroutine[Any, Any, Bus]]
@@ -54,8 +56,17 @@ async def connect(secured_nats: SecuredNats) -> AsyncGenerator[Connect]:
         await bus.close()
 
 
-def started(attempt: str, runner: str | None = "r1") -> CallStarted:
-    return CallStarted(conversation_id="c1", attempt=attempt, runner=runner, runner_epoch=1, ts=now())
+@pytest.fixture
+async def tickets(secured_nats: SecuredNats) -> AsyncGenerator[CallTickets]:
+    """The tickets of calls, while an agent relays what runners and tool servers store."""
+    async with relaying(secured_nats) as loaded:
+        yield loaded
+
+
+def started(attempt: str, runner: str | None = "r1", ticket: str | None = None) -> CallStarted:
+    return CallStarted(
+        conversation_id="c1", attempt=attempt, runner=runner, runner_epoch=1, ts=now(), ticket=ticket
+    )
 
 
 def now() -> datetime:
@@ -79,9 +90,10 @@ async def first(queue: asyncio.Queue[Message]) -> Message:
 
 
 async def test_runner_receives_a_call_and_stores_start_and_result_in_app(
-    connect: Connect, tenant: str
+    connect: Connect, tickets: CallTickets, tenant: str
 ) -> None:
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
+    held = tickets.issue(tenant, "k-1", "r1")
 
     async def accept(message: Message) -> None:
         await runner.publish(message.reply, b"accepted")
@@ -91,9 +103,9 @@ async def test_runner_receives_a_call_and_stores_start_and_result_in_app(
     assert await agent.request(subjects.tool_call("r1", tenant, "c1"), b"{}", 5) == b"accepted"
 
     writer = CallSlots(runner, may_read=False)
-    assert (await writer.store_started(tenant, started("k-1"))).fresh
+    assert (await writer.store_started(tenant, started("k-1", ticket=held))).fresh
     result = ToolResult(tool_call_id="k", content={"success": True}, runner="r1")
-    finished = CallFinished(conversation_id="c1", attempt="k-1", result=result)
+    finished = CallFinished(conversation_id="c1", attempt="k-1", result=result, ticket=held)
     assert (await writer.store_result(tenant, finished, runner_epoch=1)).fresh
 
     facts = await CallSlots(agent).read(tenant, "k-1")
@@ -101,11 +113,14 @@ async def test_runner_receives_a_call_and_stores_start_and_result_in_app(
     assert facts.finished == finished
 
 
-async def test_runner_detects_a_second_start_without_read_permission(connect: Connect, tenant: str) -> None:
+async def test_runner_detects_a_second_start_without_read_permission(
+    connect: Connect, tickets: CallTickets, tenant: str
+) -> None:
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
     void = CallStarted(conversation_id="c1", attempt="k-2", runner=None, void=True, ts=now())
     assert (await CallSlots(agent).store_started(tenant, void)).fresh
-    placed = await CallSlots(runner, may_read=False).store_started(tenant, started("k-2"))
+    start = started("k-2", ticket=tickets.issue(tenant, "k-2", "r1"))
+    placed = await CallSlots(runner, may_read=False).store_started(tenant, start)
     assert not placed.fresh
     assert placed.stored is None
 
@@ -176,7 +191,9 @@ async def test_runner_cannot_subscribe_to_other_subjects(connect: Connect, subje
     assert runner.stats.forbidden == 1
 
 
-async def test_forged_reply_subject_of_a_runner_stays_in_its_account(connect: Connect, tenant: str) -> None:
+async def test_forged_reply_subject_of_a_runner_stays_in_its_account(
+    connect: Connect, tickets: CallTickets, tenant: str
+) -> None:
     """The server does not check the reply subject of a permitted request, so it must not reach APP."""
     agent, runner = await connect(users.AGENT), await connect(RUNNER)
     inbox = f"{agent.inbox_prefix}.forged"
@@ -187,7 +204,8 @@ async def test_forged_reply_subject_of_a_runner_stays_in_its_account(connect: Co
         await runner.nc.publish(slot, b"x", reply=reply, headers={"Nats-Msg-Id": f"{tenant}:{number}"})
     await runner.ready()
     # The slot is written, so the server has processed both requests.
-    assert await CallSlots(runner, may_read=False).store_started(tenant, started("k-3"))
+    start = started("k-3", ticket=tickets.issue(tenant, "k-3", "r1"))
+    assert await CallSlots(runner, may_read=False).store_started(tenant, start)
     await agent.ready()
     assert heard_by_agent.empty()
     operator = await connect(users.OPERATOR)
@@ -288,6 +306,7 @@ async def test_tenant_can_use_its_api_and_no_jetstream_api(connect: Connect) -> 
         await call(acme, "$JS.API.STREAM.INFO.EVENTS")
 
 
+@pytest.mark.usefixtures("tickets")
 async def test_tenant_serves_its_tools_and_stores_results(connect: Connect) -> None:
     acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
 

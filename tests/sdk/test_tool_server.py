@@ -15,7 +15,9 @@ from pydantic import BaseModel
 
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.registry import ToolRegistry
+from banksman.agent.relay import Relay
 from banksman.agent.router import registry_router
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
@@ -91,7 +93,8 @@ class Agent:
 async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
     async with AsyncExitStack() as stack:
         clock = await stack.enter_async_context(BrokerClock(bus))
-        placements = await stack.enter_async_context(Placements(bus, clock))
+        tickets = await CallTickets.load(bus)
+        placements = await stack.enter_async_context(Placements(bus, clock, tickets=tickets))
         catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True, away_s=0.0))
         schemas = await stack.enter_async_context(SchemaChecker())
         registry = await stack.enter_async_context(
@@ -99,6 +102,7 @@ async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
         )
         control = ControlPlane(bus, registry_router(registry), title="registry")
         await stack.enter_async_context(control)
+        await stack.enter_async_context(Relay(bus, tickets))
         agent = Agent(bus, placements, catalog, tenant)
         for subscription in await watch_results(bus, agent.received):
             stack.push_async_callback(subscription.unsubscribe)

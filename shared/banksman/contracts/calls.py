@@ -35,6 +35,9 @@ class CallRequest(Stored):
     """The conversation whose workspace the call uses; None means `conversation_id`."""
     place: WorkspacePlacement = WorkspacePlacement()
     """The state of the workspace as the owner knows it. A tool server ignores it."""
+    ticket: str | None = None
+    """Proves that this runner was sent the call; it belongs into the start, the result and a late result.
+    None in requests of older agents."""
 
     @property
     def workspace_id(self) -> str:
@@ -78,6 +81,8 @@ class CallStarted(Stored):
     moved: bool = False
     """With `void`: True if another attempt executes the call, False if the call is never executed."""
     ts: Timestamp
+    ticket: str | None = None
+    """The ticket of the request; None if `void`, and from older runners."""
 
 
 class CallFinished(Stored):
@@ -87,6 +92,8 @@ class CallFinished(Stored):
     conversation_id: Token
     attempt: Token
     result: ToolResult
+    ticket: str | None = None
+    """The ticket of the request; None from owners and older runners."""
 
 
 class LateResult(Stored):
@@ -104,6 +111,8 @@ class LateResult(Stored):
     runner_epoch: int
     ended_at: Timestamp
     result: ToolResult
+    ticket: str | None = None
+    """The ticket of the request; None from older runners."""
 
 
 class CancelCall(Stored):

@@ -10,6 +10,10 @@ from banksman.contracts.ids import check_token
 
 ANY = "*"
 """The wildcard for one token, allowed in subjects of subscriptions."""
+RUN_ACCOUNT = "run"
+"""Source of relayed messages: the account of runners and of the platform's tool servers."""
+TENANT_ACCOUNT = "tenant"
+"""Source of relayed messages: the accounts of tenants."""
 
 
 def _join(*parts: str) -> str:
@@ -74,6 +78,32 @@ def stored(subject: str) -> str:
 def stored_results(tenant: str = ANY) -> tuple[str, str]:
     """The subjects of starts and results that RESULTS accepted, for an owner's subscriptions."""
     return stored(_join("tool", "started", tenant, ANY)), stored(_join("tool", "result", tenant, ANY))
+
+
+def relayed_start(source: str, tenant: str, attempt: str) -> str:
+    """A start that a runner or tool server published on `tool_started`, served by agents; core request.
+
+    The broker maps the messages of other accounts to the relay. `source` is `RUN_ACCOUNT`, or
+    `TENANT_ACCOUNT` for the account of that tenant, which cannot name another one.
+    """
+    return _join("relay", source, "started", tenant, attempt)
+
+
+def relayed_result(source: str, tenant: str, attempt: str) -> str:
+    """A result that a runner or tool server published on `tool_result`, served by agents."""
+    return _join("relay", source, "result", tenant, attempt)
+
+
+def relayed_late_result() -> str:
+    """A late result that a runner published on `late_result`, served by agents."""
+    return _join("relay", RUN_ACCOUNT, "late")
+
+
+def relayed_lease(server: str, epoch: str, tenant: str | None) -> str:
+    """The lease of a process of a tool server; `tenant` is None in account RUN."""
+    if tenant is None:
+        return _join("relay", RUN_ACCOUNT, "lease", server, epoch)
+    return _join("relay", TENANT_ACCOUNT, "lease", tenant, server, epoch)
 
 
 def tool_call(runner: str, tenant: str, conversation_id: str) -> str:

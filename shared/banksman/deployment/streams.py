@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
+from banksman.bus.call_tickets import create_ticket_secret
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call
 from banksman.bus.names import (
@@ -15,7 +16,9 @@ from banksman.bus.names import (
     CODE_MORE_REPLICAS_THAN_STREAM,
     CODE_NOT_ENABLED,
     CODE_STREAM_NOT_FOUND,
+    SECRETS,
     api,
+    kv_stream,
 )
 from banksman.deployment.topology import Consumer, Stream, Topology
 from banksman.runtime.http_get import http_get
@@ -52,6 +55,9 @@ async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
         done += await _provision_stream(bus, stream)
     for consumer in topology.consumers:
         done += await provision_consumer(bus, consumer)
+    if any(stream.name == kv_stream(SECRETS) for stream in topology.streams):
+        # Here and not by a service: no service may write it.
+        await create_ticket_secret(bus)
     for line in done:
         logger.info("%s: %s", topology.account, line)
     return tuple(done)

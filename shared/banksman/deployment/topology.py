@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from banksman.bus import names
 from banksman.bus.leases import LEASE_TTL_S
@@ -139,7 +139,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         Stream(
             name=names.DEAD,
             subjects=(subjects.all_of("dead"),),
-            max_bytes=budget.share(25),
+            max_bytes=budget.share(24),
             max_msg_size=None,
             direct=True,
             replicas=replicas,
@@ -229,6 +229,8 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.USAGE, budget.share(2), replicas),
         bucket(names.HEADS, budget.share(15), replicas),
         bucket(names.DAMAGED, budget.share(1), replicas),
+        # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
+        replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )
 
 

@@ -153,6 +153,7 @@ def agent() -> User:
             subjects.registry("tool", ANY),
             subjects.tenant_registry("tool", ANY, ANY),
             subjects.workspace_report(ANY, ANY, ANY),
+            all_of("relay"),
         ),
         responds=True,
     )
@@ -199,7 +200,9 @@ def operator_files() -> User:
 
 
 def tool_runner(runner: str | None = None) -> User:
-    """Receives the calls of one runner and stores their results. It has no other permission in APP.
+    """Receives the calls of one runner and stores its lease.
+
+    Its starts and results reach an agent, which stores them; it has no other permission in APP.
 
     Args:
         runner: Id of the runner. None: a user that all runners share because their ids are not known in

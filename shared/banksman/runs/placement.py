@@ -14,6 +14,7 @@ from typing import Self
 
 from pydantic import Field, ValidationError
 
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.leases import LEASE_TTL_S
@@ -60,15 +61,24 @@ class WorkspaceSettings(Section):
 class Placements:
     """The runners and workspaces, as one process sees them; as a context manager it watches the leases."""
 
-    def __init__(self, bus: Bus, clock: Clock, *, wait_s: float = WorkspaceSettings().wait_s) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        *,
+        wait_s: float = WorkspaceSettings().wait_s,
+        tickets: CallTickets | None = None,
+    ) -> None:
         """Create the placements.
 
         Args:
             bus: The connection.
             clock: The clock by which a changed workspace waits; all processes that place must share it.
             wait_s: Seconds that a changed workspace waits for its runner.
+            tickets: Issues the tickets of calls; None for a process that sends none.
         """
         self._bus = bus
+        self._tickets = tickets
         self._clock = clock
         self._wait_s = wait_s
         self._loads = RunnerLoads()
@@ -181,6 +191,9 @@ class Placements:
     async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
         """Send the request for a call; None when no process replied with a `CallReply`."""
         subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
+        if self._tickets is not None:
+            ticket = self._tickets.issue(request.tenant, request.attempt, placement.runner)
+            request = request.model_copy(update={"ticket": ticket})
         try:
             reply = await self._bus.request(subject, request.model_dump_json().encode(), CALL_TIMEOUT_S)
             return CallReply.model_validate_json(reply)

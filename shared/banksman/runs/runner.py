@@ -121,6 +121,7 @@ class RunnerCalls:
                 runner=self.runner,
                 runner_epoch=self.runner_epoch,
                 ts=self.now(),
+                ticket=request.ticket,
             )
             started = await self.slots.start(request.tenant, start)
             # Remembered also if its execution fails later: storing the start again may look like a new start.
@@ -140,7 +141,10 @@ class RunnerCalls:
 
     async def _finish(self, request: CallRequest, result: ToolResult) -> None:
         finished = CallFinished(
-            conversation_id=request.conversation_id, attempt=request.attempt, result=result
+            conversation_id=request.conversation_id,
+            attempt=request.attempt,
+            result=result,
+            ticket=request.ticket,
         )
         stored = await self.slots.finish(request.tenant, finished)
         # An idempotent call may run several times, and all results but the first are late. They change
@@ -160,6 +164,7 @@ class RunnerCalls:
             runner_epoch=self.runner_epoch,
             ended_at=self.now(),
             result=result,
+            ticket=request.ticket,
         )
 
     def _remember(self, attempt: str) -> None:

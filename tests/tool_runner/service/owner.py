@@ -12,8 +12,10 @@ from typing import Any
 from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.processes import WAIT_S, RunnerProcess, until
 
+from banksman.agent.relay import Relay
 from banksman.agent.router import report_router
 from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket, Entry
@@ -38,8 +40,17 @@ from banksman.deployment.users import AGENT, GATEWAY
 class Owner:
     """The owner of a run in APP: it sends calls, receives results, and cancels."""
 
-    def __init__(self, bus: Bus, gateway: Bus, runner: RunnerProcess, tenant: str, conversation: str) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        gateway: Bus,
+        runner: RunnerProcess,
+        tickets: CallTickets,
+        tenant: str,
+        conversation: str,
+    ) -> None:
         self.bus = bus
+        self.tickets = tickets
         self.gateway = gateway
         """The gateway's connection, for files and progress."""
         self.runner = runner
@@ -65,11 +76,13 @@ class Owner:
             timeout_s=timeout_s,
             idempotent=tool == "read_file",
         )
+        attempt = attempt_id(call.id, 1)
         return CallRequest(
             tenant=self.tenant,
             conversation_id=self.conversation,
             run_id=f"{self.conversation}-r",
-            attempt=attempt_id(call.id, 1),
+            attempt=attempt,
+            ticket=self.tickets.issue(self.tenant, attempt, self.runner.id),
             call=call,
             digest=call.digest,
             runner_epoch=self.runner.epoch,
@@ -129,9 +142,10 @@ class Owner:
 async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[Owner]:
     """Create an owner with its own tenant and conversation."""
     async with await secured.connect(AGENT) as bus, await secured.connect(GATEWAY) as gateway:
-        owner = Owner(bus, gateway, runner, new_id("t"), new_id("c"))
+        tickets = await CallTickets.load(bus)
+        owner = Owner(bus, gateway, runner, tickets, new_id("t"), new_id("c"))
         await watch_results(bus, owner.on_fact, tenant=owner.tenant)
-        async with hearing_reports(bus):
+        async with hearing_reports(bus), Relay(bus, tickets):
             await bus.ready()
             yield owner
 

@@ -17,7 +17,9 @@ from tests.support.fixtures import SecuredNats
 from tests.support.polling import eventually, scripted_delay
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
+from banksman.agent.relay import Relay
 from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import CONCURRENCY, ControlPlane, Received
@@ -207,7 +209,11 @@ async def platform(
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(await secured.connect(AGENT))
         files = await stack.enter_async_context(await secured.connect(OPERATOR_FILES))
-        placements = await stack.enter_async_context(Placements(bus, BrokerClock(bus), wait_s=wait_s))
+        tickets = await CallTickets.load(bus)
+        placements = await stack.enter_async_context(
+            Placements(bus, BrokerClock(bus), wait_s=wait_s, tickets=tickets)
+        )
+        await stack.enter_async_context(Relay(bus, tickets))
         made = Platform(bus, placements, Objects(files, WORKSPACES))
         await stack.enter_async_context(report_handlers(bus, snapshots=replies_to_snapshots))
         await watch_results(bus, made.on_fact, tenant=made.tenant)

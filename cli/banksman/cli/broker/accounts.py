@@ -16,7 +16,7 @@ from banksman.bus.names import kv_subject
 from banksman.cli.broker.conf import Variable, render
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
-from banksman.contracts.subjects import ANY
+from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
 from banksman.deployment.topology import StorageBudget
 from banksman.deployment.users import APP, RUN, SYS, TOOL_REGISTRY, User, all_users
 
@@ -100,6 +100,7 @@ def render_config(
     runners: tuple[str, ...] = (),
     tenants: tuple[Tenant, ...] = (),
     tool_servers: tuple[str, ...] = (),
+    relays: bool = True,
 ) -> str:
     """Render the configuration file of one server.
 
@@ -119,6 +120,8 @@ def render_config(
         runners: Ids of the runners with their own keys; empty for one shared key.
         tenants: Tenants with their own accounts.
         tool_servers: Ids of the tool servers that serve all tenants.
+        relays: Whether agents store what runners and tool servers publish. False lets these write to the
+            streams themselves, for the time of an upgrade from a version whose agents have no relay.
     """
     config: dict[str, Any] = {
         "server_name": server_name,
@@ -135,6 +138,7 @@ def render_config(
             all_users(runners, tool_servers),
             tenants,
             tool_servers,
+            relays=relays,
         ),
         "system_account": SYS,
     }
@@ -174,8 +178,11 @@ def _accounts(
     users: tuple[User, ...],
     tenants: tuple[Tenant, ...],
     tool_servers: tuple[str, ...],
+    *,
+    relays: bool,
 ) -> dict[str, Any]:
-    used_by_run = (*_RUN_WRITES, *_tool_server_requests(tool_servers))
+    relayed = _run_relayed(tool_servers, relays=relays)
+    used_by_run = (*_RUN_REQUESTS, *(subject for subject, _ in relayed))
 
     def members(account: str) -> list[dict[str, Any]]:
         return [_user(user, keys[user.name]) for user in users if user.account == account]
@@ -186,8 +193,8 @@ def _accounts(
             "jetstream": {"max_file": budget.total_bytes - run_bytes},
             "users": members(APP),
             "exports": [
-                *_exported_to_run(used_by_run),
-                *(export for one in tenants for export in _exported_to(one)),
+                *_exported_to_run((*used_by_run, *_registry_requests(tool_servers))),
+                *(export for one in tenants for export in _exported_to(one, relays=relays)),
             ],
             "imports": [*_imported_from_run(), *(entry for one in tenants for entry in _imported_from(one))],
         },
@@ -195,10 +202,13 @@ def _accounts(
             "jetstream": {"max_file": run_bytes},
             "users": members(RUN),
             "exports": _run_exports(),
-            "imports": [_service(APP, subject) for subject in used_by_run],
+            "imports": [
+                *(_service(APP, subject) for subject in (*_RUN_REQUESTS, *_registry_requests(tool_servers))),
+                *(_relayed(subject, to) for subject, to in relayed),
+            ],
         },
         SYS: {"users": members(SYS)},
-        **{one.account: _tenant(one, keys[one.user]) for one in tenants},
+        **{one.account: _tenant(one, keys[one.user], relays=relays) for one in tenants},
     }
 
 
@@ -219,21 +229,27 @@ _RUN_SERVES = (
     subjects.files(ANY, ANY, ANY),
 )
 """Requests that APP may send to runners."""
-_RUN_WRITES = (
-    subjects.tool_started(ANY, ANY),
-    subjects.tool_result(ANY, ANY),
-    kv_subject(names.RUNNERS, ANY),
-    subjects.workspace_report(ANY, ANY, ANY),
-    subjects.late_result(),
-)
-"""Subjects on which runners may store and report in APP. The acknowledgement is the reply of a service."""
+_RUN_REQUESTS = (kv_subject(names.RUNNERS, ANY), subjects.workspace_report(ANY, ANY, ANY))
+"""Leases of runners and requests to agents. The acknowledgement is the reply of a service."""
 _RUN_PUBLISHES = subjects.tool_progress(ANY, ANY)
 
 
-def _tool_server_requests(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the subjects of the registry and of the leases of tool server processes."""
-    registry = [subjects.registry("tool", action) for action in TOOL_REGISTRY] if tool_servers else []
-    return (*registry, *(kv_subject(names.RUNNERS, f"{server}.{ANY}") for server in tool_servers))
+def _registry_requests(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(subjects.registry("tool", action) for action in TOOL_REGISTRY) if tool_servers else ()
+
+
+def _run_relayed(tool_servers: tuple[str, ...], *, relays: bool) -> tuple[tuple[str, str], ...]:
+    """Return what agents store for account RUN: the relay's subjects, and those that its users publish on."""
+    pairs = (
+        (subjects.relayed_start(RUN_ACCOUNT, ANY, ANY), subjects.tool_started(ANY, ANY)),
+        (subjects.relayed_result(RUN_ACCOUNT, ANY, ANY), subjects.tool_result(ANY, ANY)),
+        (subjects.relayed_late_result(), subjects.late_result()),
+        *(
+            (subjects.relayed_lease(server, ANY, None), kv_subject(names.RUNNERS, f"{server}.{ANY}"))
+            for server in tool_servers
+        ),
+    )
+    return pairs if relays else _direct(pairs)
 
 
 def _exported_to_run(used: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -249,7 +265,7 @@ def _run_exports() -> list[dict[str, Any]]:
     return [*services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
 
 
-def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
+def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]:
     t = one.tenant
     return {
         "users": [{"nkey": key}],
@@ -263,23 +279,21 @@ def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
             {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
         ],
         "imports": [
-            *(_service(APP, subject) for subject in _tenant_requests(one)),
+            _service(APP, subjects.all_of("api", t)),
+            *(_relayed(subject, to) for subject, to in _tenant_relayed(one, relays=relays)),
             *(_stream(APP, subject) for subject in _tenant_subscribes(t)),
             *(
-                {
-                    **_service(APP, subjects.tenant_registry(kind, action, t)),
-                    "to": subjects.registry(kind, action),
-                }
+                _relayed(subjects.tenant_registry(kind, action, t), subjects.registry(kind, action))
                 for kind, action in _REGISTRATIONS
             ),
         ],
     }
 
 
-def _exported_to(one: Tenant) -> list[dict[str, Any]]:
+def _exported_to(one: Tenant, *, relays: bool) -> list[dict[str, Any]]:
     registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
     api = subjects.all_of("api", one.tenant)
-    services = [*_tenant_stores(one), *registry]
+    services = [*(subject for subject, _ in _tenant_relayed(one, relays=relays)), *registry]
     return [
         # A replay has many replies; without `stream` the server delivers only the first one.
         {"service": api, "response": "stream", "accounts": [one.account]},
@@ -298,15 +312,22 @@ def _imported_from(one: Tenant) -> list[dict[str, Any]]:
 _REGISTRATIONS = (*(("tool", action) for action in TOOL_REGISTRY), ("workflow", "register"))
 
 
-def _tenant_requests(one: Tenant) -> tuple[str, ...]:
-    """Return the subjects of the API, and those on which its tool servers store."""
-    return (subjects.all_of("api", one.tenant), *_tenant_stores(one))
+def _tenant_relayed(one: Tenant, *, relays: bool) -> tuple[tuple[str, str], ...]:
+    """Return what agents store for a tenant: the relay's subjects, and those that its user publishes on."""
+    t = one.tenant
+    pairs = (
+        (subjects.relayed_start(TENANT_ACCOUNT, t, ANY), subjects.tool_started(t, ANY)),
+        (subjects.relayed_result(TENANT_ACCOUNT, t, ANY), subjects.tool_result(t, ANY)),
+        *(
+            (subjects.relayed_lease(server, ANY, t), kv_subject(names.RUNNERS, f"{server}.{t}.{ANY}"))
+            for server in one.tool_servers
+        ),
+    )
+    return pairs if relays else _direct(pairs)
 
 
-def _tenant_stores(one: Tenant) -> tuple[str, ...]:
-    """Return the slots of calls to its tool servers, and the leases of their processes."""
-    leases = (kv_subject(names.RUNNERS, f"{server}.{one.tenant}.{ANY}") for server in one.tool_servers)
-    return (subjects.tool_started(one.tenant, ANY), subjects.tool_result(one.tenant, ANY), *leases)
+def _direct(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((published_on, published_on) for _, published_on in pairs)
 
 
 def _tenant_subscribes(tenant: str) -> tuple[str, ...]:
@@ -331,6 +352,11 @@ def _tenant_serves(one: Tenant) -> tuple[str, ...]:
 
 def _service(account: str, subject: str) -> dict[str, Any]:
     return {"service": {"account": account, "subject": subject}}
+
+
+def _relayed(subject: str, published_on: str) -> dict[str, Any]:
+    """Return the import of a service in APP on another subject than the importing users publish on."""
+    return {**_service(APP, subject), "to": published_on}
 
 
 def _stream(account: str, subject: str) -> dict[str, Any]:

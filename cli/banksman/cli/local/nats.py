@@ -30,6 +30,8 @@ class LocalNats:
     data: DataDir
     port: int
     http_port: int
+    relays: bool = True
+    """See `render_config`."""
 
     @property
     def url(self) -> str:
@@ -70,6 +72,7 @@ class LocalNats:
             store_dir=str(self.store),
             budget=StorageBudget.of_disk(self.data.nats),
             tenants=(LOCAL,),
+            relays=self.relays,
         )
         self.config_file.write_text(text, encoding="utf-8")
         context = {

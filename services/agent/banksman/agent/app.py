@@ -11,6 +11,7 @@ from banksman.agent.log_guard import LogGuard
 from banksman.agent.model_step import ModelStep
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.registry import ToolRegistry
+from banksman.agent.relay import Relay
 from banksman.agent.router import agent_router
 from banksman.agent.runner_presence import RunnerPresence
 from banksman.agent.settings import AgentServiceSettings
@@ -20,6 +21,7 @@ from banksman.agent.worker import Worker
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
@@ -43,7 +45,6 @@ from banksman.runtime.health import health_server
 from banksman.runtime.service import ServiceProcess
 
 
-from banksman.runtime.shares import Shares
 def run() -> int:
     """Run the service until it receives a signal to stop; return the exit code."""
     return service.run("agent", AgentServiceSettings, main)
@@ -84,8 +85,9 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         await stack.enter_async_context(guard)
         hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
         clock = await stack.enter_async_context(BrokerClock(bus))
+        tickets = await CallTickets.load(bus)
         placements = await stack.enter_async_context(
-            Placements(bus, clock, wait_s=settings.workspaces.wait_s)
+            Placements(bus, clock, wait_s=settings.workspaces.wait_s, tickets=tickets)
         )
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
@@ -118,6 +120,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         )
         router = agent_router(bus, worker, registry, WorkspaceReports(bus))
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman agent"))
+        await _enter_relay(stack, settings, process, tickets)
         process.ready()
         if settings.agent.default_model is not None:
             await providers.warm(settings.agent.default_model)
@@ -126,10 +129,26 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             names.RUNS,
             names.AGENTS,
             worker.on_work,
-            slots=Shares(settings.agent.slots, settings.running_runs),
+            slots=settings.agent.slots,
             stop=process.stop,
             grace_s=settings.agent.drain_s,
         )
+
+
+async def _enter_relay(
+    stack: AsyncExitStack, settings: AgentServiceSettings, process: ServiceProcess, tickets: CallTickets
+) -> None:
+    """Serve the relay over a connection of its own: the server closes one that a flood makes too slow."""
+    bus = await stack.enter_async_context(
+        await Bus.connect(
+            settings.nats,
+            name=f"{AGENT} relay",
+            inbox_prefix=inbox_prefix(AGENT),
+            background=process.health.background,
+        )
+    )
+    process.health.checks["relay"] = bus.problem
+    await stack.enter_async_context(Relay(bus, tickets))
 
 
 def ports_of(

@@ -18,6 +18,7 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, keep_connecting
 from banksman.bus.control import ControlPlane
+from banksman.bus.intake import Intake
 from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
@@ -33,7 +34,6 @@ from banksman.gateway.asgi.perimeter import Perimeter
 from banksman.gateway.http import approvals, assistants, conversations, files, prompts, runs, workflows
 from banksman.gateway.http.documents import documents_router
 from banksman.gateway.nats_api.bodies import api_body
-from banksman.gateway.nats_api.intake import Intake
 from banksman.gateway.nats_api.router import api_router
 from banksman.gateway.page import routes as page
 from banksman.gateway.passthrough import routes as passthrough

@@ -9,6 +9,7 @@ from functools import partial
 
 from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, keep_connecting
 from banksman.bus.control import ControlPlane
@@ -33,7 +34,6 @@ from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
 from banksman.workflows.builtin import BUILTIN
-from banksman.runtime.shares import Shares
 from banksman.workflows.registry import Registry
 from banksman.workflows.router import workflow_router
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
@@ -108,7 +108,8 @@ async def enter_worker(
     log = ConversationLog(bus, damaged)
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
     clock = await stack.enter_async_context(BrokerClock(bus))
-    placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s))
+    tickets = await CallTickets.load(bus)
+    placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s, tickets=tickets))
     tools = await stack.enter_async_context(Tools(bus))
     notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
     placements.on_lease_end(notifications.wake_all)
@@ -163,7 +164,7 @@ async def serve(bus: Bus, worker: Worker, settings: WorkflowSettings, stop: asyn
                     names.WORKFLOWS,
                     durable,
                     worker.on_start,
-                    slots=Shares(settings.slots),
+                    slots=settings.slots,
                     stop=stop,
                     grace_s=settings.drain_s,
                 )

@@ -1,4 +1,4 @@
-"""Admit the requests over NATS before they are decoded: a rate and a queue for each tenant."""
+"""Admit requests over NATS before they are decoded: a rate and a queue for each tenant."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import error_envelope
-from banksman.contracts.errors import Overloaded
-from banksman.gateway.service.rate_limit import Rates, TooManyRequests
+from banksman.contracts.errors import BanksmanError, Overloaded
+from banksman.runtime.rate_limit import Rates, TooManyRequests
 
 CONCURRENCY = 64
-"""Requests of one tenant that a gateway handles at a time."""
+"""Requests of one tenant that a process handles at a time."""
 WAITING = 1_000
 """Requests of one tenant that may wait or be handled at a time; further ones are refused."""
 
@@ -33,9 +33,25 @@ class Intake:
     second as requests; the rest is dropped, so that a flood costs little more than being read.
     """
 
-    def __init__(self, bus: Bus, rate: float | None) -> None:
-        """Admit `rate` requests a second of each tenant; None for no limit."""
+    def __init__(
+        self,
+        bus: Bus,
+        rate: float | None,
+        *,
+        tenant_token: int = 1,
+        refusal: Callable[[BanksmanError], bytes] = error_envelope,
+    ) -> None:
+        """Create the intake.
+
+        Args:
+            bus: The connection that receives the requests.
+            rate: Requests a second of each tenant; None for no limit.
+            tenant_token: Position of the tenant among the tokens of a subject.
+            refusal: Returns the reply to a request that is refused.
+        """
         self._bus = bus
+        self._tenant_token = tenant_token
+        self._refusal = refusal
         self._rates = Rates(rate)
         self._refusals = Rates(rate)
         self._queues: dict[str, _Queue] = {}
@@ -43,16 +59,16 @@ class Intake:
 
     async def __call__(self, subject: str, reply: str, handle: Callable[[], Awaitable[None]]) -> None:
         """Handle a request in a task of its own, or refuse it. Returns at once."""
-        tenant = subject.split(".", 2)[1]
+        tenant = subject.split(".")[self._tenant_token]
         if wait_s := self._rates.take(tenant):
             # No exception: this is all that a request of a flood costs.
             if reply and not self._refusals.take(tenant):
-                await self._bus.publish(reply, error_envelope(TooManyRequests(wait_s)))
+                await self._bus.publish(reply, self._refusal(TooManyRequests(wait_s)))
             return
         queue = self._queues.setdefault(tenant, _Queue())
         if queue.size >= WAITING:
             if reply:
-                await self._bus.publish(reply, error_envelope(Overloaded("too many requests wait")))
+                await self._bus.publish(reply, self._refusal(Overloaded("too many requests wait")))
             return
         queue.size += 1
         task = asyncio.create_task(self._handle(tenant, queue, handle))

@@ -1,0 +1,20 @@
+"""The relay of an agent, for tests of one runner or tool server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from banksman.agent.relay import Relay
+from banksman.bus.call_tickets import CallTickets
+from banksman.deployment.users import AGENT
+from tests.support.fixtures import SecuredNats
+
+
+@asynccontextmanager
+async def relaying(secured: SecuredNats) -> AsyncGenerator[CallTickets]:
+    """Relay as an agent does while the block runs; return the tickets of the deployment."""
+    async with await secured.connect(AGENT) as bus:
+        tickets = await CallTickets.load(bus)
+        async with Relay(bus, tickets):
+            yield tickets
