@@ -22,6 +22,7 @@ from banksman.contracts.work import DeadLetter
 from banksman.deployment.users import AGENT, OPERATOR
 from banksman.runs.call_attempt import unknown_outcome
 from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
+from banksman.runtime.shares import Shares
 from tests.bus.builders import finished, now
 from tests.support.fixtures import SecuredNats
 from tests.support.relaying import relaying
@@ -73,7 +74,7 @@ def runner_calls(bus: Bus) -> RunnerCalls:
         runner="r1",
         runner_epoch=1,
         slots=slots,
-        capacity=1,
+        capacity=Shares(1),
         now=now,
         may_start=lambda: True,
         may_repeat=lambda request: request.call.idempotent,

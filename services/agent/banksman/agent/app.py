@@ -43,6 +43,7 @@ from banksman.runs.schemas import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import ServiceProcess
+from banksman.runtime.shares import Shares
 
 
 def run() -> int:
@@ -129,7 +130,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             names.RUNS,
             names.AGENTS,
             worker.on_work,
-            slots=settings.agent.slots,
+            slots=Shares(settings.agent.slots, settings.running_runs),
             stop=process.stop,
             grace_s=settings.agent.drain_s,
         )

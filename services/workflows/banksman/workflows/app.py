@@ -33,6 +33,7 @@ from banksman.runs.schemas import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
+from banksman.runtime.shares import Shares
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.registry import Registry
 from banksman.workflows.router import workflow_router
@@ -164,7 +165,7 @@ async def serve(bus: Bus, worker: Worker, settings: WorkflowSettings, stop: asyn
                     names.WORKFLOWS,
                     durable,
                     worker.on_start,
-                    slots=settings.slots,
+                    slots=Shares(settings.slots),
                     stop=stop,
                     grace_s=settings.drain_s,
                 )
