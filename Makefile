@@ -124,9 +124,9 @@ chaos:  ## Kill and freeze every process under traffic for ten minutes, then che
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.support.chaos --duration $(or $(DURATION),600) --servers $(or $(SERVERS),1) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-chaos-mixed:  ## Upgrade from another version and roll back under traffic (BASE=HEAD~60, needs the history; SEED=7)
+chaos-mixed:  ## Upgrade from another version and roll back under traffic (BASE=HEAD~60, needs the history; SEED=7 WITHOUT="SETTING")
 	@tools/setup.sh dev
-	@$(BIN)/python -m tests.support.chaos.mixed $(if $(BASE),--base $(BASE)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.support.chaos.mixed $(if $(BASE),--base $(BASE)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 partitions:  ## Disconnect each service from the network in each way, for 5, 30 and 120 s (root; SECONDS_CUT="5 30")
 	@tools/setup.sh dev

@@ -192,7 +192,7 @@ class Member:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**self.spec.environment, **self.version.environment, **self.environment, **settings},
+                env={**self.version.variables(self.spec.environment), **self.environment, **settings},
                 process_group=0,
             )
         self.starts += 1

@@ -124,11 +124,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--rate", type=float, default=3.0, help="runs started a second (default %(default)s)")
     parser.add_argument("--side-by-side", type=float, default=20.0, help="seconds of a mixture, twice")
+    help = "settings of this version that the base refuses as unknown"
+    parser.add_argument("--without", nargs="+", default=(), metavar="VARIABLE", help=help)
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="banksman-mixed-"))
     (directory / "base").mkdir()
     try:
-        base = version_at(options.base, directory / "base")
+        base = version_at(options.base, directory / "base", options.without)
     except NoSuchVersion as missing:
         _print(f"no such version: {missing}")
         return 2

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from compileall import compile_dir
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,8 @@ class Version:
     name: str
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     is_future: bool = False
+    unknown_settings: frozenset[str] = frozenset()
+    """Variables of this version's launcher that its processes refuse."""
 
     def command(self, command: tuple[str, ...]) -> tuple[str, ...]:
         """Return a process's command in this version."""
@@ -64,6 +66,11 @@ class Version:
             return command
         words = {_CLI: (_NEWER,), _LEDGER: (_NEWER, "ledger")}
         return tuple(word for given in command for word in words.get(given, (given,)))
+
+    def variables(self, current: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a process in this version."""
+        known = {name: value for name, value in current.items() if name not in self.unknown_settings}
+        return {**known, **self.environment}
 
     async def configure_broker(self, nats: LocalNats, step: BrokerStep) -> None:
         """Write the configuration of the broker, or create its streams, as this version does.
@@ -83,12 +90,13 @@ FUTURE = Version("future", is_future=True)
 """Writes parts that this version does not know; see `newer`."""
 
 
-def version_at(ref: str, directory: Path) -> Version:
+def version_at(ref: str, directory: Path, unknown_settings: Collection[str] = ()) -> Version:
     """Unpack the sources of a commit and return the version, which uses the packages of this environment.
 
     Args:
         ref: A name that git knows: a tag, a branch, `HEAD~60`.
         directory: The directory for its sources.
+        unknown_settings: Variables that its processes refuse.
 
     Raises:
         NoSuchVersion: The repository has no such commit. A shallow clone has only the newest commits.
@@ -108,4 +116,4 @@ def version_at(ref: str, directory: Path) -> Version:
     compile_dir(directory, quiet=2)
     # PYTHONPATH precedes the paths of the environment, so Python imports the packages of this version.
     paths = ":".join(str(directory / root) for root in _ROOTS)
-    return Version(ref, {"PYTHONPATH": paths})
+    return Version(ref, {"PYTHONPATH": paths}, unknown_settings=frozenset(unknown_settings))
