@@ -177,6 +177,12 @@ class NatsServer:
         """Return the settings and state that the server reports."""
         return cast(dict[str, Any], json.loads(self._get("/varz")))
 
+    def last_seq(self, stream: str) -> int:
+        """Return the last sequence of a stream that this server has, from its monitoring endpoint."""
+        accounts = json.loads(self._get("/jsz?streams=true")).get("account_details", [])
+        streams = [found for account in accounts for found in account.get("stream_detail", [])]
+        return max((found["state"]["last_seq"] for found in streams if found["name"] == stream), default=0)
+
     def __enter__(self) -> Self:
         self.start()
         return self
