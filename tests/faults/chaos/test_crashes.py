@@ -127,7 +127,7 @@ async def test_a_frozen_owner_does_not_repeat_its_request_for_a_run_of_another(
 ) -> None:
     """P5: its request fails while it is frozen; the reply to a repeated one would be paid for and dropped.
 
-    The broker is away when it continues, so that no message tells it of the other owner in time.
+    The broker is away when it continues, so that no message shows it the other owner in time.
     """
     failing = Reply(gate=Gate(name=marker), fault=HttpError(status=503))
     broker = stage.fleet.servers[0]
