@@ -1,7 +1,7 @@
 """A stream's leader that is frozen and resumed after an election.
 
 For the moment until it hears of the election, the server answers reads from before its freeze, and no client
-can tell. A decision that follows from such a read fails at its compare-and-set.
+notices it. A decision that follows from such a read fails at its compare-and-set.
 """
 
 from __future__ import annotations
