@@ -52,14 +52,14 @@ def late(tenant: str, ticket: str | None = None) -> LateResult:
     )
 
 
-def call_request(tenant: str, tickets: CallTickets, *, idempotent: bool = False) -> CallRequest:
+def call_request(tenant: str, tickets: CallTickets | None = None, *, idempotent: bool = False) -> CallRequest:
     call = ToolCall(id="k", name="bash", arguments={"command": "true"}, timeout_s=9, idempotent=idempotent)
     return CallRequest(
         tenant=tenant,
         conversation_id="c1",
         run_id="c1-r1",
         attempt="k-1",
-        ticket=tickets.issue(tenant, "k-1", "r1"),
+        ticket=tickets and tickets.issue(tenant, "k-1", "r1"),
         call=call,
         digest=call.digest,
         runner_epoch=1,
