@@ -74,8 +74,8 @@ async def details(page: Page, stage: Stage) -> None:
 
 
 async def editing(page: Page, stage: Stage) -> None:
-    for number in range(2):
-        await page.get_by_role("button", name="Edit", exact=False).nth(number).click()
+    for button in await page.locator(".approval .edit").all():
+        await button.click()
     await page.get_by_role("button", name="Add a reason").click()
 
 

@@ -112,8 +112,7 @@ async def test_stopped_text_stays_and_its_cancellation_is_stated_once(stage: Sta
         run = page.locator(".run").first
         await expect(run.get_by_text("The first half of a")).to_be_visible()
         shown = await run.inner_text()
-    assert (shown.count("Stopped here."), shown.count("Stopped.")) == (1, 1)
-    assert "cancelled" not in shown
+    assert (shown.count("Stopped"), shown.count("cancelled")) == (1, 0)
 
 
 async def test_maths_and_images_are_drawn_and_no_address_of_the_model_is_requested(stage: Stage) -> None:

@@ -243,8 +243,11 @@ function Activity({ run }) {
 
 function Outcome({ run }) {
   const outcome = outcomeOf(run.finished);
+  // The text that was stopped is marked as such, which states the cancellation already.
+  const isMarked = run.status === 'cancelled' && run.entries.at(-1)?.partial && !outcome.text;
   return html`
     ${outcome &&
+    !isMarked &&
     html`<div class=${`outcome ${run.status}`} role="note">
       <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
       <div><strong>${outcome.title}.</strong>${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}</div>
