@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from banksman.cli.models import ModelChoice
+from banksman.cli.models import (
+    DEFAULT_MODEL,
+    DEFAULT_MODEL_VARIABLES,
+    ModelChoice,
+    adopt_default_model,
+)
+from banksman.cli.ports import free_port
+from banksman.contracts.errors import BadInput
+from banksman.runtime.settings import load
 from tests.support.system import scripted_model
 
 
@@ -33,3 +41,49 @@ def test_vendor_keys_determine_the_default_model(
     for name, value in variables.items():
         monkeypatch.setenv(f"BANKSMAN_MODELS__{name}", value)
     assert ModelChoice().default_model.startswith(model)
+
+
+@pytest.mark.parametrize(
+    ("variables", "model"),
+    [
+        ({"MODELS__DEFAULT": "openai:mine", "GATEWAY__DEFAULT_MODEL": "openai:old"}, "openai:mine"),
+        ({"MODELS__ANTHROPIC_API_KEY": "any", "MODELS__DEFAULT": "demo"}, "demo"),
+        ({"GATEWAY__DEFAULT_MODEL": "openai:old"}, "openai:old"),
+        ({"AGENT__DEFAULT_MODEL": "openai:older"}, "openai:older"),
+    ],
+)
+def test_one_setting_determines_the_default_model_of_gateway_and_agents(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], model: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"BANKSMAN_{name}", value)
+    environment: dict[str, str] = {}
+
+    adopt_default_model(environment)
+
+    assert environment == dict.fromkeys(DEFAULT_MODEL_VARIABLES, model)
+    replaced = any("DEFAULT_MODEL" in name for name in variables)
+    assert [DEFAULT_MODEL in notice for notice in ModelChoice().notices] == [True] * replaced
+
+
+def test_up_names_the_models_of_a_server_that_does_not_list_the_configured_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted_model() as server:
+        monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv("BANKSMAN_MODELS__DEFAULT", "openai:llama3.2")
+        (missing,) = ModelChoice().notices
+        monkeypatch.setenv("BANKSMAN_MODELS__DEFAULT", "openai:demo")
+        listed = ModelChoice().notices
+    monkeypatch.setenv("BANKSMAN_MODELS__OPENAI_BASE_URL", f"http://127.0.0.1:{free_port()}/v1")
+    (unreachable,) = ModelChoice().notices
+
+    assert missing.startswith(f"{server.url}/v1 does not list llama3.2. It lists: demo")
+    assert listed == ()
+    assert "lists no models" in unreachable
+
+
+def test_a_default_model_without_its_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANKSMAN_MODELS__DEFAULT", "llama3.2")
+    with pytest.raises(BadInput, match="BANKSMAN_MODELS__DEFAULT"):
+        load(ModelChoice)

@@ -200,7 +200,7 @@ def test_port_in_use_prints_one_sentence(data_dir: Path) -> None:
         (
             "OPENAI_BASE_URL",
             "http://127.0.0.1:1/v1",
-            "BANKSMAN_GATEWAY__DEFAULT_MODEL: openai:NAME, a model of the server at OPENAI_BASE_URL",
+            "BANKSMAN_MODELS__DEFAULT: openai:NAME, a model of the server at OPENAI_BASE_URL",
         ),
     ],
 )

@@ -16,13 +16,19 @@ from banksman.runtime.settings import ServiceSettings, load
 DEMO_MODEL = "demo"
 LIST_TIMEOUT_S = 5.0
 """Seconds within which an OpenAI-compatible server must list its models."""
+MAX_LISTED = 20
+"""Models that a notice names at most."""
+DEFAULT_MODEL = "BANKSMAN_MODELS__DEFAULT"
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
-"""The gateway uses the model for requests that name none; agents create its client ahead of requests."""
+"""The gateway uses the model for requests that name none; agents create its client ahead of requests. Users
+set `DEFAULT_MODEL`, from which both are derived; these are read as well, because users set them before."""
 
 _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
 _OPENAI_MODEL = "openai:gpt-5-mini"
 """It accepts tools over Chat Completions; newer models reportedly require the Responses API for tools."""
 _OPENAI_URL = "https://api.openai.com/"
+_NO_LIST = (OSError, ValueError, LookupError, TypeError)
+"""What a server that does not respond, or responds with something else, raises."""
 
 VENDOR_VARIABLES: Mapping[str, str] = {
     "ANTHROPIC_API_KEY": "BANKSMAN_MODELS__ANTHROPIC_API_KEY",
@@ -60,6 +66,8 @@ class _Keys(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    default: str | None = Field(default=None, pattern=r"^(demo|[a-z]+:.+)$", max_length=200)
+    """`provider:model` of conversations that name none; None for the first one that a key is set for."""
     anthropic_api_key: SecretStr | None = None
     openai_api_key: SecretStr | None = None
     openai_base_url: str | None = None
@@ -81,13 +89,40 @@ class ModelChoice(ServiceSettings):
         Raises:
             BadInput: no model is set, and that server lists none.
         """
-        if chosen := self.gateway.default_model or self.agent.default_model:
+        if chosen := self.models.default or self.gateway.default_model or self.agent.default_model:
             return chosen
         if self.models.anthropic_api_key:
             return _ANTHROPIC_MODEL
-        if self.models.openai_base_url and not self.models.openai_base_url.startswith(_OPENAI_URL):
-            return f"openai:{_first_model(self.models.openai_base_url, self.models.openai_api_key)}"
+        if url := self._compatible_server:
+            return f"openai:{_first_model(url, self.models.openai_api_key)}"
         return _OPENAI_MODEL if self.models.openai_api_key else DEMO_MODEL
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about the default model for the terminal of an operator."""
+        old = self.gateway.default_model or self.agent.default_model
+        renamed = f"{DEFAULT_MODEL} replaces {' and '.join(DEFAULT_MODEL_VARIABLES)}, which still work."
+        return tuple(notice for notice in (renamed if old else None, self._missing_model()) if notice)
+
+    def _missing_model(self) -> str | None:
+        """Return a sentence if an OpenAI-compatible server does not list the default model."""
+        provider, _, name = self.default_model.partition(":")
+        if provider != "openai" or (url := self._compatible_server) is None:
+            return None
+        try:
+            listed = _listed_models(url, self.models.openai_api_key)
+        except _NO_LIST as error:
+            return f"{url} lists no models ({error}); requests to {name} fail until it does."
+        # Ollama lists a model with its tag and finds it without.
+        if name in listed or f"{name}:latest" in listed:
+            return None
+        return f"{url} does not list {name}. It lists: {', '.join(listed[:MAX_LISTED]) or 'none'}."
+
+    @property
+    def _compatible_server(self) -> str | None:
+        """The URL of an OpenAI-compatible server other than OpenAI's own; None without one."""
+        url = self.models.openai_base_url
+        return url if url and not url.startswith(_OPENAI_URL) else None
 
     @property
     def demo(self) -> bool:
@@ -95,21 +130,26 @@ class ModelChoice(ServiceSettings):
         return self.default_model.partition(":")[0] == DEMO_MODEL
 
 
-@lru_cache(maxsize=8)
 def _first_model(base_url: str, key: SecretStr | None) -> str:
     """Return the first model that an OpenAI-compatible server lists.
 
     Raises:
         BadInput: the server does not respond within `LIST_TIMEOUT_S`, or lists none.
     """
+    try:
+        return _listed_models(base_url, key)[0]
+    except _NO_LIST as error:
+        expected = f"openai:NAME, a model of the server at OPENAI_BASE_URL ({base_url} lists none)"
+        raise BadInput(DEFAULT_MODEL, None, expected) from error
+
+
+@lru_cache(maxsize=8)
+def _listed_models(base_url: str, key: SecretStr | None) -> tuple[str, ...]:
+    """Return the models that an OpenAI-compatible server lists; raises one of `_NO_LIST` if it lists none."""
     headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
     request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
-    expected = f"openai:NAME, a model of the server at OPENAI_BASE_URL ({base_url} lists none)"
-    try:
-        with urlopen(request, timeout=LIST_TIMEOUT_S) as response:
-            return str(json.load(response)["data"][0]["id"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise BadInput(DEFAULT_MODEL_VARIABLES[0], None, expected) from error
+    with urlopen(request, timeout=LIST_TIMEOUT_S) as response:
+        return tuple(str(model["id"]) for model in json.load(response)["data"])
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:

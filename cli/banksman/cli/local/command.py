@@ -73,6 +73,8 @@ def up(options: UpOptions) -> Exit:
     try:
         for name in data.end_leftovers():
             screen.report("note", text=f"{_LEFTOVERS}: {name}")
+        for notice in settings.notices:
+            screen.report("warning", "models", text=notice)
         plan = _plan(settings, data, frozenset(options.without))
         asyncio.run(Supervisor(plan, screen).run())
     except CannotStart as error:
@@ -95,6 +97,8 @@ def detach(options: UpOptions) -> Exit:
     data.prepare()
     if running := data.running():
         return _already_running(data, running.supervisor.pid, json=options.json)
+    for notice in settings.notices:
+        output.print_error(notice)
     log = data.logs / "up.log"
     without = [word for name in options.without for word in ("--without", name)]
     with log.open("wb") as out:

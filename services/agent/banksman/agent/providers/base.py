@@ -59,6 +59,9 @@ class ProviderSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    default: str | None = None
+    """`provider:model` of conversations that name none. The command line derives `agent.default_model` and
+    `gateway.default_model` from it."""
     anthropic_api_key: SecretStr | None = None
     anthropic_base_url: str = "https://api.anthropic.com"
     openai_api_key: SecretStr | None = None
